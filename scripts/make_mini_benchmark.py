@@ -1,0 +1,14 @@
+"""Write the synthetic mini benchmark into a folder: `python scripts/make_mini_benchmark.py data/mini`."""
+
+import argparse
+from pathlib import Path
+
+from audiomarathon.embedded.mini_benchmark import generate
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path, help="folder to write into, then AUDIOMARATHON_DATA of a run")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--workers", type=int, default=None, help="threads (default: one a core)")
+    arguments = parser.parse_args()
+    generate(arguments.root, seed=arguments.seed, workers=arguments.workers)

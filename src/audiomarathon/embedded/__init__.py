@@ -1,0 +1,13 @@
+"""The embedded default: a synthetic mini benchmark and a tiny trained checkpoint that ships with the package.
+
+Importing this package imports neither torch nor transformers, so the command line stays quick.
+"""
+
+from pathlib import Path
+
+from audiomarathon.embedded.mini_benchmark import generate, mini_benchmark
+
+__all__ = ["CHECKPOINT", "generate", "mini_benchmark"]
+
+#: Folder of the shipped `Qwen2_5OmniThinkerForConditionalGeneration`, with its tokenizer and feature extractor.
+CHECKPOINT = Path(__file__).parent / "checkpoint"

@@ -1,0 +1,280 @@
+"""The mini benchmark: ten small tasks of synthetic audio, laid out on disk exactly as the public ones are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from tqdm import tqdm
+
+from audiomarathon.embedded import signals, synthesis, world
+from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
+
+#: Clips of each task; `race` asks three questions about each of its clips.
+CLIPS = {
+    "librispeech": 8,
+    "race": 6,
+    "slue": 8,
+    "tau": 10,
+    "gtzan": 10,
+    "desed": 10,
+    "vesus": 8,
+    "had": 6,
+    "vox": 6,
+    "vox_age": 8,
+}
+MIN_SECONDS, MAX_SECONDS = 90.0, 120.0
+LICENCE = "CC0-1.0"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One clip made: what the task's metadata says of it."""
+
+    task: str
+    seconds: float
+    rows: tuple[Row, ...]
+
+
+def generate(
+    root: Path,
+    *,
+    seed: int = 42,
+    workers: int | None = None,
+    progress: bool = True,
+    tasks: Iterable[str] = TASKS,
+    limit: int | None = None,
+) -> Path:
+    """Write the mini benchmark into a folder.
+
+    Parameters
+    ----------
+    root
+        Folder to write into; made if need be.
+    seed
+        The same seed writes the same bytes.
+    workers
+        Threads to use; default: one a core.
+    progress
+        Show a progress bar.
+    tasks
+        Only these tasks.
+    limit
+        Only the first clips of each task.
+
+    Returns
+    -------
+    Path
+        `root`, a data root that holds one folder a task and `audiomarathon.json`.
+    """
+    wanted = list(tasks)
+    if unknown := [task for task in wanted if task not in TASKS]:
+        raise ValueError(f"unknown task {unknown[0]!r}; the mini benchmark has {', '.join(TASKS)}")
+    jobs = [(root, seed, task, index) for task in wanted for index in range(min(limit or 10**6, CLIPS[task]))]
+    workers = min(workers or os.cpu_count() or 1, len(jobs))
+    with tqdm(total=len(jobs), desc="Mini benchmark", unit="clip", disable=not progress) as bar:
+        recordings = []
+        # Threads do: the work is in numpy's and libsndfile's C code, and a caller needs no `__main__` guard for them.
+        with ThreadPoolExecutor(workers) as pool:
+            for recording in pool.map(_record, jobs):
+                recordings.append(recording)
+                bar.update()
+    manifest: Row = {"name": "AudioMarathon mini benchmark", "version": "1", "licence": LICENCE, "tasks": {}}
+    for task in wanted:
+        made = [recording for recording in recordings if recording.task == task]
+        _write_metadata(root / task, task, [row for recording in made for row in recording.rows])
+        manifest["tasks"][task] = {
+            "count": sum(len(recording.rows) for recording in made),
+            "min_seconds": min(recording.seconds for recording in made),
+            "max_seconds": max(recording.seconds for recording in made),
+        }
+    _write_json(root / "audiomarathon.json", manifest)
+    return root
+
+
+def mini_benchmark(cache_dir: Path | None = None) -> Path:
+    """Return the cached mini benchmark, made on first use and again when its generator changes.
+
+    Parameters
+    ----------
+    cache_dir
+        Folder of the cache; default `$AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`.
+    """
+    cache = cache_dir or Path(os.environ.get("AUDIOMARATHON_CACHE") or Path.home() / ".cache" / "audiomarathon")
+    target = cache / f"mini-benchmark-{fingerprint()}"
+    if target.is_dir():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    # Made beside its place and renamed: a killed run leaves no half benchmark behind that looks whole.
+    partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.partial-", dir=cache))
+    try:
+        generate(partial)
+        partial.chmod(0o755)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.is_dir():  # otherwise another process was quicker, and its bytes are the same
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def fingerprint() -> str:
+    """Return a short hash of the code that decides the mini benchmark's bytes."""
+    sources = (Path(module).read_bytes() for module in (world.__file__, signals.__file__, synthesis.__file__, __file__))
+    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:12]
+
+
+def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
+    """Return sorted onsets of words, never closer than the audio encoder's two-second window, and clear of the end."""
+    slack = seconds - 2.0 - 2.5 * count
+    return [float(gap + 1.0 + 2.5 * i) for i, gap in enumerate(np.sort(rng.uniform(0, slack, count)))]
+
+
+def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
+    """Return `count` onsets of two-second events in random order, each in a stretch of its own."""
+    stretch = seconds / count
+    onsets = [i * stretch + rng.uniform(0.5, stretch - synthesis.EVENT_SECONDS - 0.5) for i in range(count)]
+    return [float(onsets[i]) for i in rng.permutation(count)]
+
+
+def _record(job: tuple[Path, int, str, int]) -> Recording:
+    """Make one clip, write it and return its rows; alone in the world but for its random stream."""
+    root, seed, task, index = job
+    rng = world.stream(seed, "benchmark", TASKS.index(task), index)
+    # One clip in each task is long; the others stay near the minimum, to keep the whole small.
+    seconds = round(float(rng.uniform(110, 119) if index == 0 else rng.uniform(90.5, 94)), 1)
+    make: Callable[[str, int, np.random.Generator, float], tuple[synthesis.Clip, str, list[Row]]]
+    make = {"librispeech": _transcribed, "race": _passage, "slue": _event, "desed": _event, "had": _veracity}.get(
+        task, _textured
+    )
+    clip, path, rows = make(task, index, rng, seconds)
+    target = root / task / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(target, clip.samples, clip.rate, subtype="PCM_16")
+    if task == "librispeech":
+        target.with_name(target.stem.rpartition("-")[0] + ".trans.txt").write_text(f"{target.stem} {rows[0]['text']}\n")
+    return Recording(task, seconds, tuple(rows))
+
+
+def _choices(labels: Iterable[Label]) -> Row:
+    return {f"choice_{letter}": label.option for letter, label in zip("abcde", labels, strict=False)}
+
+
+def _textured(task: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:
+    labels = world.labels_of(task)
+    label = labels[index % len(labels)]
+    rate = 22050 if task == "gtzan" else 16000
+    fixed = task in ("vox", "vox_age")  # these list all classes in one order, as the public files do
+    options = list(labels) if fixed else world.options_for(label, labels, 4, rng)
+    letter = "ABCDE"[options.index(label)]
+    uniq_id, speaker = f"mini_{task}_{index:02d}", f"id{90000 + index}"
+    row: Row = {"path": "", "question": QUESTIONS[task], **_choices(options), "uniq_id": uniq_id}
+    path = {
+        "tau": f"concatenated_resampled/{label.name}-minicity-{900 + index}-0-a.wav",
+        "gtzan": f"wav/{label.name}.{index:05d}.wav",
+        "vesus": f"audio/person{index + 1}_{label.name}.wav",
+    }.get(task, f"wav/{speaker}/{uniq_id}.wav")
+    row["path"] = path
+    row["answer_gt"] = label.option if fixed else letter
+    own: dict[str, Row] = {
+        "tau": {"scene_label": label.name},
+        "gtzan": {"genre_label": label.name},
+        "vesus": {"emotion_label": label.name, "person_id": index + 1},
+        "vox": {"speaker_id_original": speaker},
+        "vox_age": {"speaker_id_original": speaker, "speaker_age": (25, 35, 45, 60, 75)[index % 5]},
+    }
+    row |= own[task]
+    return synthesis.texture(task, label, rng, seconds, rate), path, [row]
+
+
+def _event(task: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:
+    labels = world.labels_of(task)
+    label = labels[index % len(labels)]
+    options = world.options_for(label, labels, 4, rng)
+    onset = event_onsets(rng, seconds, 1)[0]
+    path = f"audio/mini_{task}_{index:02d}.wav"
+    row: Row = {"path": path, "question": QUESTIONS[task], "answer_gt": "ABCD"[options.index(label)]}
+    row |= {"uniq_id": f"mini_{task}_{index:02d}", "event_onset": onset, "event_seconds": synthesis.EVENT_SECONDS}
+    if task == "desed":
+        row |= {
+            "task_type": "sound_event_detection",
+            "choices": dict(zip("ABCD", (o.option for o in options), strict=True)),
+        }
+        row |= {"all_events": [label.name], "primary_event": label.name, "correct_event": label.name}
+    else:
+        row |= {"task_name": "named_entity", "dataset_name": "mini", **_choices(options), "entity_count": 1}
+        row |= {"entity_types": ["PLACE"], "audio_duration_info": f"{seconds} s"}
+    return synthesis.needle(task, [(label, onset)], rng, seconds, 16000), path, [row]
+
+
+def _passage(task: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:
+    path = f"{('high', 'middle')[index % 2]}/mini_{index:02d}.wav"
+    onsets = event_onsets(rng, seconds, len(FACTS))
+    placed, rows = [], []
+    for number, ((category, labels), onset) in enumerate(zip(FACTS.items(), onsets, strict=True)):
+        label = labels[int(rng.integers(len(labels)))]
+        options = world.options_for(label, labels, 4, rng)
+        placed.append((label, onset))
+        row: Row = {"audio_path": path, "question": QUESTIONS[task].format(category=category)}
+        row |= {"options": [option.option for option in options], "answer": "ABCD"[options.index(label)]}
+        row |= {"article_id": f"mini_{index:02d}", "question_idx": number}
+        rows.append(row | {"event_onset": onset, "event_seconds": synthesis.EVENT_SECONDS})
+    return synthesis.needle(task, placed, rng, seconds, 16000), path, rows
+
+
+def _veracity(task: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:
+    label = world.labels_of(task)[index % 2]
+    path = f"{label.name}/mini_{index:02d}.wav"
+    placed = [(label, event_onsets(rng, seconds, 1)[0])] if label.name == "fake" else []
+    row: Row = {"path": path, "event_onset": None, "event_seconds": None}
+    if placed:
+        row |= {"event_onset": placed[0][1], "event_seconds": synthesis.EVENT_SECONDS}
+    return synthesis.needle(task, placed, rng, seconds, 16000), path, [row]
+
+
+def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:
+    count = int(rng.integers(10, 21))
+    words = [world.WORDS[i] for i in rng.permutation(len(world.WORDS))[:count]]
+    placed = list(zip(words, word_onsets(rng, seconds, count), strict=True))
+    speaker, chapter = 9000 + index, 1
+    path = f"test-mini/{speaker}/{chapter}/{speaker}-{chapter}-0000.flac"
+    return synthesis.speech(placed, rng, seconds, 16000), path, [{"text": " ".join(words).upper()}]
+
+
+def _write_metadata(folder: Path, task: str, rows: list[Row]) -> None:
+    if task == "librispeech":
+        return  # its transcripts lie beside the clips
+    if task == "had":
+        # The class is the folder; where the fake part lies has no field in the public format, so it stands apart.
+        _write_json(folder / "events.json", rows)
+        return
+    name = {
+        "race": "race_benchmark.json",
+        "slue": "merged_audio_data.json",
+        "tau": "acoustic_scene_task_meta.json",
+        "gtzan": "music_genre_classification_meta.json",
+        "desed": "desed_sound_event_detection_task.json",
+        "vesus": "audio_emotion_dataset.json",
+        "vox": "gender_id_task_meta.json",
+        "vox_age": "age_classification_task_meta.json",
+    }[task]
+    info = {"task": "sound event detection", "dataset": "mini", "licence": LICENCE}
+    _write_json(folder / name, {"task_info": info, "tasks": rows} if task == "desed" else rows)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

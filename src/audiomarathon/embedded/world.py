@@ -1,0 +1,157 @@
+"""The synthetic world: its classes, its questions, and two disjoint splits of random streams.
+
+A *cue* is the word that tells one class from the others as it stands in an option (`station` in "Metro station"). It is
+a single token of the embedded tokenizer, and the training recipe teaches the audio encoder to say it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+Split = Literal["benchmark", "training"]
+
+#: The ten tasks; the position is part of the random streams, so new ones go to the end.
+TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
+
+#: Tasks whose answer hangs on an event of about two seconds; in the others the evidence lasts as long as the clip.
+NEEDLES = ("race", "slue", "desed", "had")
+
+
+@dataclass(frozen=True)
+class Label:
+    """One class: its name in the metadata, its text as an option, and the word of that text that identifies it."""
+
+    name: str
+    option: str
+    cue: str
+
+
+def _plain(*names: str) -> tuple[Label, ...]:
+    return tuple(Label(name.lower(), name, name) for name in names)
+
+
+SCENES = (
+    Label("airport", "Airport", "Airport"),
+    Label("bus", "Bus", "Bus"),
+    Label("metro", "Metro", "Metro"),
+    Label("metro_station", "Metro station", "station"),
+    Label("park", "Park", "Park"),
+    Label("public_square", "Public square", "square"),
+    Label("shopping_mall", "Shopping mall", "mall"),
+    Label("street_pedestrian", "Street pedestrian", "pedestrian"),
+    Label("street_traffic", "Street traffic", "traffic"),
+    Label("tram", "Tram", "Tram"),
+)
+GENRES = _plain("Blues", "Classical", "Country", "Disco", "Hiphop", "Jazz", "Metal", "Pop", "Reggae", "Rock")
+EVENTS = (
+    Label("Alarm_bell_ringing", "Alarm", "Alarm"),
+    Label("Blender", "Blender", "Blender"),
+    Label("Cat", "Cat", "Cat"),
+    Label("Dishes", "Dishes", "Dishes"),
+    Label("Dog", "Dog", "Dog"),
+    Label("Electric_shaver_toothbrush", "Shaver", "Shaver"),
+    Label("Frying", "Frying", "Frying"),
+    Label("Running_water", "Water", "Water"),
+    Label("Speech", "Speech", "Speech"),
+    Label("Vacuum_cleaner", "Vacuum", "Vacuum"),
+)
+EMOTIONS = _plain("Angry", "Happy", "Sad", "Fearful", "Monotone")
+GENDERS = _plain("Male", "Female")
+AGES = (
+    Label("Young Adult (18-30)", "Young Adult (18-30)", "Young"),
+    Label("Early Career (31-40)", "Early Career (31-40)", "Early"),
+    Label("Mid Career (41-50)", "Mid Career (41-50)", "Mid"),
+    Label("Senior (51-70)", "Senior (51-70)", "Senior"),
+    Label("Elderly (71+)", "Elderly (71+)", "Elderly"),
+)
+VERACITY = _plain("Real", "Fake")
+PLACES = _plain("Athens", "Berlin", "Lisbon", "London", "Madrid", "Paris", "Prague", "Vienna")
+FACTS = {
+    "animal": _plain("Goat", "Horse", "Lion", "Rabbit", "Tiger", "Whale"),
+    "colour": _plain("Black", "Blue", "Green", "Red", "White", "Yellow"),
+    "food": _plain("Apple", "Bread", "Cheese", "Honey", "Rice", "Soup"),
+}
+#: The vocabulary of the transcription task; a clip never says a word twice.
+WORDS = (
+    "basket",
+    "bridge",
+    "button",
+    "candle",
+    "engine",
+    "forest",
+    "garden",
+    "golden",
+    "island",
+    "kettle",
+    "ladder",
+    "marble",
+    "market",
+    "mirror",
+    "needle",
+    "ocean",
+    "pencil",
+    "river",
+    "rocket",
+    "silver",
+    "stone",
+    "summer",
+    "thunder",
+    "violin",
+    "window",
+    "winter",
+)
+
+QUESTIONS = {
+    "race": "Which {category} is mentioned in the passage?",
+    "slue": "Which place is named in the recording?",
+    "tau": "What is the acoustic scene of this recording?",
+    "gtzan": "What is the genre of this music?",
+    "desed": "Which sound event occurs in this recording?",
+    "vesus": "Which emotion does the speaker express?",
+    "had": "Is the speech in this audio real, or does it contain fake parts?",
+    "vox": "What is the gender of the speaker?",
+    "vox_age": "Which age group does the speaker belong to?",
+}
+
+#: Everything that is spoken as a tone signature, in the order that fixes the signatures.
+SPOKEN = (*WORDS, *(label.cue for label in PLACES), *(label.cue for labels in FACTS.values() for label in labels))
+
+
+def labels_of(task: str) -> tuple[Label, ...]:
+    """Return the classes of a choice task (`race`: all facts, whatever their category)."""
+    facts = tuple(label for labels in FACTS.values() for label in labels)
+    return {
+        "race": facts,
+        "slue": PLACES,
+        "tau": SCENES,
+        "gtzan": GENRES,
+        "desed": EVENTS,
+        "vesus": EMOTIONS,
+        "had": VERACITY,
+        "vox": GENDERS,
+        "vox_age": AGES,
+    }[task]
+
+
+def cues() -> tuple[str, ...]:
+    """Return every cue of the world once; "Real" is none, as it is the absence of a fake part."""
+    choice = (label.cue for task in QUESTIONS for label in labels_of(task) if label.cue != "Real")
+    return (*WORDS, *choice)
+
+
+def stream(seed: int, split: Split, *keys: int) -> np.random.Generator:
+    """Return the random stream of one thing in the world.
+
+    The split is part of the spawn key, so no stream of one split is ever a stream of the other, whatever the seeds.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(get_args(Split).index(split), *keys)))
+
+
+def options_for(label: Label, pool: tuple[Label, ...], count: int, rng: np.random.Generator) -> list[Label]:
+    """Return `count` options in random order: the label and distractors from the pool."""
+    others = [other for other in pool if other != label]
+    chosen = [label, *(others[i] for i in rng.permutation(len(others))[: count - 1])]
+    return [chosen[i] for i in rng.permutation(len(chosen))]
