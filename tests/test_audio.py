@@ -1,0 +1,340 @@
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from audiomarathon.audio import ClipInfo, decode, probe
+from audiomarathon.errors import AudioError
+
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def sweep(seconds: float, rate: int, channels: int = 1) -> np.ndarray:
+    """A rising tone with a little noise, different in each channel; shape (frames, channels)."""
+    time = np.arange(round(seconds * rate)) / rate
+    noise = np.random.default_rng(0).standard_normal((len(time), channels))
+    tones = [np.sin(2 * np.pi * (200 + 100 * channel + 50 * time) * time) for channel in range(channels)]
+    return (0.3 * np.stack(tones, axis=1) + 0.02 * noise).astype(np.float32)
+
+
+def write(path: Path, samples: np.ndarray, rate: int, **options: object) -> Path:
+    soundfile.write(path, samples, rate, **options)
+    return path
+
+
+def cut(path: Path, keep: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return path
+
+
+def patch(path: Path, offset: int, data: bytes) -> Path:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    path.write_bytes(content)
+    return path
+
+
+def without_xing_header(path: Path) -> Path:
+    """Drop an MP3's first frame, the one that says how long it is."""
+    data = path.read_bytes()
+    tag = max(data.find(b"Xing"), data.find(b"Info"))  # of variable and of constant bit rate
+    second_frame = data.index(data[:2], tag)
+    path.write_bytes(data[second_frame:])
+    return path
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_wav_at_its_own_rate_is_returned_sample_for_sample(tmp_path: Path) -> None:
+    samples = np.array([0.0, 0.5, -0.25, 1.0, -1.0], np.float32)
+    decoded = decode(write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT"), 16_000)
+    assert decoded.dtype == np.float32
+    np.testing.assert_array_equal(decoded, samples)
+
+
+def test_channels_are_averaged(tmp_path: Path) -> None:
+    three = np.array([[0.3, 0.6, -0.3], [0.9, 0.0, 0.0]], np.float32)
+    two = np.array([[0.5, -0.25], [1.0, 0.0]], np.float32)
+    assert decode(write(tmp_path / "3.wav", three, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.2, 0.3])
+    assert decode(write(tmp_path / "2.wav", two, 8_000, subtype="FLOAT"), 8_000) == pytest.approx([0.125, 0.5])
+
+
+def test_resampling_keeps_a_tone_and_drops_what_the_new_rate_cannot_hold(tmp_path: Path) -> None:
+    time = np.arange(44_100) / 44_100
+    kept, dropped = np.sin(2 * np.pi * 1_000 * time), np.sin(2 * np.pi * 12_000 * time)
+    decoded = decode(write(tmp_path / "a.wav", 0.4 * kept + 0.4 * dropped, 44_100), 16_000)
+    expected = 0.4 * np.sin(2 * np.pi * 1_000 * np.arange(16_000) / 16_000)
+    np.testing.assert_allclose(decoded[500:-500], expected[500:-500], atol=1e-3)
+
+
+def test_silence_is_a_valid_clip(tmp_path: Path) -> None:
+    decoded = decode(write(tmp_path / "a.flac", np.zeros(44_100), 44_100), 16_000)
+    assert len(decoded) == 16_000
+    assert not decoded.any()
+
+
+FORMATS = [
+    ("wav", {}),
+    ("wav", {"subtype": "FLOAT"}),
+    ("wav", {"subtype": "PCM_24"}),
+    ("flac", {}),
+    ("ogg", {}),
+    ("ogg", {"format": "OGG", "subtype": "OPUS"}),
+    ("mp3", {}),
+]
+
+
+@pytest.mark.parametrize(("ending", "options"), FORMATS)
+@pytest.mark.parametrize(("rate", "channels"), [(48_000, 1), (16_000, 2), (48_000, 2)])
+def test_the_result_is_bit_identical_to_librosa(
+    tmp_path: Path, ending: str, options: dict[str, str], rate: int, channels: int
+) -> None:
+    librosa = pytest.importorskip("librosa")
+    path = write(tmp_path / f"a.{ending}", sweep(3.3, rate, channels), rate, **options)
+    for wanted in (16_000, 24_000, 44_100):
+        np.testing.assert_array_equal(decode(path, wanted), librosa.load(path, sr=wanted)[0])
+
+
+@pytest.mark.parametrize("channels", [3, 6, 8])
+def test_many_channels_are_bit_identical_to_librosa_too(tmp_path: Path, channels: int) -> None:
+    librosa = pytest.importorskip("librosa")
+    path = write(tmp_path / "a.wav", sweep(2.0, 22_050, channels), 22_050)
+    np.testing.assert_array_equal(decode(path, 16_000), librosa.load(path, sr=16_000)[0])
+
+
+@same_folder
+@given(
+    rate=st.sampled_from([8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000, 96_000]),
+    wanted=st.integers(4_000, 96_000),
+    channels=st.integers(1, 8),
+    frames=st.integers(1, 80_000),
+)
+def test_any_rate_and_channel_count_keeps_the_duration_within_a_sample(
+    tmp_path: Path, rate: int, wanted: int, channels: int, frames: int
+) -> None:
+    path = write(tmp_path / "a.wav", np.full((frames, channels), 0.25, np.float32), rate)
+    info = probe(path)
+    assert (info.frames, info.sampling_rate, info.channels) == (frames, rate, channels)
+    assert 0 <= len(decode(path, wanted)) - frames * wanted / rate < 1 + 1e-6
+
+
+def test_memory_follows_the_mono_output_not_the_source(tmp_path: Path) -> None:
+    """Four minutes of 8 channels at 48 kHz are 369 MB of float32; the 16 kHz mono result is 15 MB."""
+    path = tmp_path / "a.wav"
+    with soundfile.SoundFile(path, "w", 48_000, 8, subtype="PCM_16") as file:
+        for _ in range(24):
+            file.write(np.zeros((480_000, 8), np.int16))
+    program = (
+        "import resource, sys; from audiomarathon.audio import decode\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak(); n = len(decode(sys.argv[1], 16_000)); print(n, peak() - before)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    samples, kilobytes = map(int, answer.stdout.split())
+    assert samples == 240 * 16_000
+    assert kilobytes < 60_000
+
+
+def test_librosa_and_torch_stay_out() -> None:
+    program = "import sys, audiomarathon.audio; print({'librosa', 'numba', 'torch'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"
+
+
+# --- probing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ending", "options"), FORMATS)
+def test_probe_and_decode_agree(tmp_path: Path, ending: str, options: dict[str, str]) -> None:
+    path = write(tmp_path / f"a.{ending}", sweep(2.5, 48_000, 2), 48_000, **options)
+    assert probe(path) == ClipInfo(2.5, 48_000, 2, 120_000, ending.upper())
+    assert len(decode(path, 48_000)) == 120_000
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
+def test_an_mp3_keeps_its_length_at_every_rate_of_the_format(tmp_path: Path, rate: int) -> None:
+    path = write(tmp_path / "a.mp3", sweep(3.0, rate), rate)
+    assert probe(path).frames == len(decode(path, rate)) == 3 * rate
+
+
+def test_tags_around_an_mp3_do_not_change_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
+    plain = decode(path, 16_000)
+    id3v2 = b"ID3\x03\x00\x00" + bytes([0, 0, 8, 0]) + bytes(1024)
+    path.write_bytes(id3v2 + path.read_bytes() + b"TAG" + b" " * 125)
+    assert probe(path).frames == 88_200
+    np.testing.assert_array_equal(decode(path, 16_000), plain)
+
+
+def test_an_mp3_of_constant_rate_without_a_length_header_is_probed_within_its_padding(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp3"
+    options = {"bitrate_mode": "CONSTANT", "compression_level": 0.6}
+    without_xing_header(write(path, sweep(10.0, 44_100, 2), 44_100, **options))
+    assert probe(path).seconds == pytest.approx(10.0, abs=0.2)
+    assert len(decode(path, 16_000)) / 16_000 == pytest.approx(10.0, abs=0.2)
+
+
+def test_an_mp3_of_variable_rate_without_a_length_header_is_never_cut_short(tmp_path: Path) -> None:
+    """libsndfile takes the first frames' bit rate for all, so that silence after noise is lost without a word."""
+    path = tmp_path / "a.mp3"
+    noise = 0.2 * np.random.default_rng(0).standard_normal((5 * 44_100, 2))
+    samples = np.concatenate([noise, np.zeros((20 * 44_100, 2))])
+    without_xing_header(write(path, samples, 44_100, bitrate_mode="VARIABLE", compression_level=0.5))
+    assert soundfile.info(path).duration < 20
+    with pytest.raises(AudioError, match="without a Xing header"):
+        decode(path, 16_000)
+
+
+def test_a_flac_stream_of_unknown_length_is_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.flac", sweep(2.0, 44_100, 2), 44_100)
+    whole = decode(path, 44_100)
+    # STREAMINFO starts at byte 8; its total-samples field is 36 bits wide and starts in the low half of byte 21.
+    patch(path, 21, bytes([path.read_bytes()[21] & 0xF0, 0, 0, 0, 0]))
+    assert probe(path).frames == 88_200
+    np.testing.assert_array_equal(decode(path, 44_100), whole)
+
+
+@pytest.mark.parametrize("placeholder", [0xFFFFFFFF, 0x7FFFF000])
+def test_a_streamed_wav_whose_size_was_never_filled_in_is_read_to_its_end(tmp_path: Path, placeholder: int) -> None:
+    path = write(tmp_path / "a.wav", sweep(1.0, 16_000), 16_000)
+    patch(path, path.read_bytes().index(b"data") + 4, struct.pack("<I", placeholder))
+    assert probe(path).frames == len(decode(path, 16_000)) == 16_000
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def assert_refused(path: Path, reason: str, also_by_probe: bool = True) -> None:
+    with pytest.raises(AudioError, match=reason) as caught:
+        decode(path, 16_000)
+    assert caught.value.path == path
+    assert str(path) in str(caught.value)
+    if also_by_probe:
+        with pytest.raises(AudioError, match=reason):
+            probe(path)
+
+
+def test_missing_folder_and_empty(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "none.wav", "does not exist")
+    assert_refused(tmp_path, "is a folder")
+    (tmp_path / "empty.wav").touch()
+    assert_refused(tmp_path / "empty.wav", "0 bytes")
+    assert_refused(tmp_path / "empty.wav" / "below.wav", "cannot be read")
+
+
+def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.wav", sweep(0.1, 16_000), 16_000)
+    if os.geteuid() == 0:  # root reads everything
+
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "open", refuse)
+    else:
+        path.chmod(0)
+    assert_refused(path, "permission denied")
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.ogg", "a.raw", "a", "a.json"])
+def test_text_is_not_audio(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("RIFF" + "this is not audio " * 500)
+    assert_refused(path, "not audio")
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize(
+    ("ending", "options", "shows_in_header"),
+    [
+        ("wav", {}, True),
+        ("wav", {"subtype": "FLOAT"}, True),
+        ("aiff", {}, True),
+        ("ogg", {}, True),
+        ("ogg", {"format": "OGG", "subtype": "OPUS"}, True),
+        ("flac", {}, False),
+        ("mp3", {}, False),
+    ],
+)
+def test_truncated(tmp_path: Path, ending: str, options: dict[str, str], shows_in_header: bool, keep: float) -> None:
+    path = cut(write(tmp_path / f"a.{ending}", sweep(6.0, 48_000, 2), 48_000, **options), keep)
+    assert_refused(path, "truncated", also_by_probe=shows_in_header)
+
+
+def test_a_wav_that_lacks_its_last_sample_is_truncated(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sweep(1.0, 16_000), 16_000)
+    path.write_bytes(path.read_bytes()[:-2])
+    assert_refused(path, "truncated: the data chunk announces 32000 bytes, 31998 are there")
+
+
+def test_a_flac_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.flac", sweep(5.0, 16_000), 16_000)
+    patch(path, path.stat().st_size // 2, bytes(2_000))
+    assert_refused(path, "damaged or truncated", also_by_probe=False)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused_and_located(tmp_path: Path, value: float) -> None:
+    samples = sweep(10.0, 16_000, 2)
+    samples[136_000, 1] = value
+    path = write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
+    assert_refused(path, r"NaN or infinite samples, the first at 8\.500 s", also_by_probe=False)
+
+
+@pytest.mark.parametrize("ending", ["wav", "ogg"])
+def test_no_samples(tmp_path: Path, ending: str) -> None:
+    assert_refused(write(tmp_path / f"a.{ending}", np.zeros((0, 1)), 16_000), "holds no samples")
+
+
+@pytest.mark.parametrize("rate", [1, 999, 2**31 - 1])
+def test_absurd_rates(tmp_path: Path, rate: int) -> None:
+    path = patch(write(tmp_path / "a.wav", sweep(0.5, 16_000), 16_000), 24, struct.pack("<I", rate))
+    assert_refused(path, f"absurd sampling rate of {rate} Hz")
+
+
+def test_a_senseless_target_rate_is_a_bug_of_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        decode(tmp_path / "a.wav", 0)
+
+
+HEADERS = [
+    b"",
+    b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
+    b"fLaC\x00\x00\x00\x22",
+    b"OggS\x00\x02",
+]
+
+
+@same_folder
+@given(header=st.sampled_from([*HEADERS, b"ID3\x03\x00\x00\x00\x00\x00\x10", b"\xff\xfb\x90\x64"]), body=st.binary())
+def test_random_bytes_raise_nothing_but_audio_errors(tmp_path: Path, header: bytes, body: bytes) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(header + body)
+    for read in (probe, lambda clip: decode(clip, 16_000)):
+        with contextlib.suppress(AudioError):
+            read(path)
+
+
+@same_folder
+@given(ending=st.sampled_from(["wav", "flac", "ogg", "mp3"]), where=st.floats(0, 1), junk=st.binary(max_size=64))
+def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
+    tmp_path: Path, ending: str, where: float, junk: bytes
+) -> None:
+    path = write(tmp_path / f"a.{ending}", sweep(0.5, 16_000), 16_000)
+    patch(path, int(where * max(0, path.stat().st_size - len(junk))), junk)
+    try:
+        promised = probe(path)
+        decoded = decode(path, promised.sampling_rate)
+    except AudioError:
+        return
+    assert len(decoded) >= promised.frames or b"Xing" not in path.read_bytes()
+    assert np.isfinite(decoded).all()
