@@ -1,7 +1,7 @@
 """What a task is: where its samples come from, what the model is asked, how a reply is judged.
 
-Predicting and scoring are two steps: :meth:`Task.score` sees a stored reply and the record's own reference, never a model,
-so a run can be scored again years later on a laptop.
+Predicting and scoring are two steps: :meth:`Task.score` sees a stored reply and the record's own reference, never a
+model, so a run can be scored again years later on a laptop.
 """
 
 from __future__ import annotations

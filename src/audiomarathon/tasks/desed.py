@@ -1,0 +1,51 @@
+"""DESED: which domestic sound event occurs?"""
+
+from __future__ import annotations
+
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import Row, RowError, clean
+from audiomarathon.tasks.task import LETTERS, Sample
+
+
+class Desed(MultipleChoice):
+    """Sound events at home. The file wraps its rows in an object; options lie in one, by letter."""
+
+    key = "desed"
+    aliases = ("SED",)
+    title = "Sound event detection"
+    acronym = "SED"
+    group = "audio classification"
+    count = 254
+    seconds = (270.0, 300.0)
+    metadata_file = "desed_sound_event_detection_task.json"
+    rows_key = "tasks"
+    classes = (
+        "alarm_bell_ringing",
+        "blender",
+        "cat",
+        "dishes",
+        "dog",
+        "electric_shaver_toothbrush",
+        "frying",
+        "running_water",
+        "speech",
+        "vacuum_cleaner",
+    )
+
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one row."""
+        choices = row.fields.get("choices")
+        if not isinstance(choices, dict):
+            raise RowError("field 'choices' must be an object of options by letter")
+        letters = sorted(choices)
+        if letters != list(LETTERS[: len(letters)]) or not all(isinstance(text, str) for text in choices.values()):
+            raise RowError(f"choices must be texts under the letters A, B, …, found {', '.join(map(repr, letters))}")
+        options = [clean(choices[letter], f"choice {letter}") for letter in letters]
+        return self.build(
+            row,
+            row.clip("path", "wav", "audio"),
+            options,
+            row.text("answer_gt"),
+            own_label="correct_event",
+            meta=row.extras("task_type", "all_events", "primary_event"),
+        )

@@ -1,0 +1,153 @@
+"""Where a task's data lies: found by metadata file name or by structure, anywhere under the data root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.task import Task
+
+HUB_DATASET = "Hezep/AudioMarathon"
+
+#: What to ask the hub for, as glob patterns over whole paths (`*` crosses folders). Folder names there are not
+#: confirmed, so each task has its metadata file's name beside the likely folder's.
+_HUB_PATTERNS: Mapping[str, tuple[str, ...]] = {
+    "librispeech": ("*[Ll]ibri*", "*.trans.txt"),
+    "race": ("*RACE*", "*race*"),
+    "slue": ("*SLUE*", "*merged_audio_data.json"),
+    "tau": ("*TAU*", "*acoustic_scene_task_meta.json"),
+    "gtzan": ("*GTZAN*", "*music_genre_classification_meta.json"),
+    "desed": ("*DESED*", "*desed*"),
+    "vesus": ("*VESUS*", "*audio_emotion_dataset.json"),
+    "had": ("*HAD*", "*real/*", "*fake/*"),
+    "vox": ("*[Vv]ox*", "*gender_id_task_meta.json"),
+    "vox_age": ("*[Vv]ox*", "*age_classification_task_meta.json"),
+}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One folder met on the walk: how deep under the root, and the names of what it holds."""
+
+    path: Path
+    depth: int
+    files: frozenset[str]
+    folders: frozenset[str]
+
+
+def walk(root: Path) -> Iterator[Folder]:
+    """Yield `root` and the folders under it, nearest first and in name order.
+
+    Hidden folders and unreadable ones are passed over. Linked folders are followed, since large corpora are often
+    linked into a data root, but a folder already seen under another name is not entered again, so loops end.
+    """
+    seen: set[tuple[int, int]] = set()
+    level, depth = [root.absolute()], 0
+    while level:
+        below: list[Path] = []
+        for path in level:
+            try:
+                status = path.stat()
+                if (status.st_dev, status.st_ino) in seen:
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+                with os.scandir(path) as entries:
+                    visible = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+            except OSError:
+                continue
+            folders = sorted(name for name, is_folder in visible if is_folder)
+            files = frozenset(name for name, is_folder in visible if not is_folder)
+            yield Folder(path, depth, files, frozenset(folders))
+            below.extend(path / name for name in folders)
+        level, depth = below, depth + 1
+
+
+def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
+    """Return the folders that match at the smallest depth where any does; the walk goes no deeper than that."""
+    found: list[Path] = []
+    found_at = 0
+    for folder in walk(root):
+        if found and folder.depth > found_at:
+            break
+        if matches(folder):
+            found.append(folder.path)
+            found_at = folder.depth
+    return found
+
+
+def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
+    """Return the only folder found, or raise :class:`DataError`: none (and how to get the data), or several."""
+    if not found:
+        place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
+        raise DataError(f"{task.key}: {place}. {how_to_get(task)}")
+    if len(found) > 1:
+        several = ", ".join(str(path) for path in sorted(found))
+        raise DataError(
+            f"{task.key}: {sought} lies equally near in {len(found)} places: {several}; "
+            f"say which with {path_variable(task)}"
+        )
+    return found[0]
+
+
+def by_metadata(task: Task, root: Path, file_name: str) -> Path:
+    """Return the folder that holds the metadata file, the nearest to the root."""
+    return the_one(task, root, nearest(root, lambda folder: file_name in folder.files), file_name)
+
+
+def path_variable(task: Task) -> str:
+    """Return the env var that names this task's own folder (`VESUS_DATA_PATH`)."""
+    return f"{task.key.upper().replace('-', '_')}_DATA_PATH"
+
+
+def how_to_get(task: Task) -> str:
+    """Return in one line the command that downloads a task's data, and the env vars to set after it."""
+    advice = ""
+    if task.key in _HUB_PATTERNS:
+        advice = f"Get it with: {download_command(task.key)}; then "
+        if task.key != "vesus":
+            advice = (
+                f"Start with the smallest task (VESUS, under 1 GB): {download_command('vesus')}. For {task.key}: "
+                + (f"{download_command(task.key)}; then ")
+            )
+    return f"{advice}set AUDIOMARATHON_DATA to the data root, or {path_variable(task)} to the folder of this task"
+
+
+def download_command(key: str, target: str = "data") -> str:
+    """Return the hub client's command for one task of the benchmark."""
+    patterns = " ".join(f'--include "{pattern}"' for pattern in _HUB_PATTERNS[key])
+    return f"hf download {HUB_DATASET} --repo-type dataset {patterns} --local-dir {target}"
+
+
+def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> Path:
+    """Return the folder of a task's data.
+
+    Parameters
+    ----------
+    task
+        The task.
+    data_root
+        The root of all tasks; without it `AUDIOMARATHON_DATA` counts.
+    env
+        The environment. `<TASK>_DATA_PATH` ends the search: the data lies in or under that folder.
+
+    Raises
+    ------
+    DataError
+        No root is set, a folder does not exist, or the task is not there (or twice); the message says how to get it.
+    """
+    variable = path_variable(task)
+    if own := env.get(variable, "").strip():
+        folder = Path(own).expanduser()
+        if not folder.is_dir():
+            raise DataError(f"{variable}={own}: not a folder. {how_to_get(task)}")
+        return task.find(folder)
+    if data_root is None and (root := env.get("AUDIOMARATHON_DATA", "").strip()):
+        data_root = Path(root).expanduser()
+    if data_root is None:
+        raise DataError(f"{task.key}: no data root is set. {how_to_get(task)}")
+    if not data_root.is_dir():
+        raise DataError(f"the data root {data_root} is not a folder. {how_to_get(task)}")
+    return task.find(data_root)

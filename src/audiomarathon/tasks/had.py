@@ -1,0 +1,95 @@
+"""HAD: is the speech real, or were parts of it replaced by fakes?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.finding import Folder, nearest, the_one, walk
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import Row, collect, natural, read_rows
+from audiomarathon.tasks.selection import draw
+from audiomarathon.tasks.task import Filters, Loaded, Sample
+
+QUESTION = "Is the speech in this audio real, or does it contain fake parts?"
+
+
+class Had(MultipleChoice):
+    """Half-truth audio detection. There is no metadata: the folder, `real/` or `fake/`, is the class.
+
+    `BALANCE` keeps as many clips of each class as the smaller one has. The public runs drew theirs from an unsorted
+    listing, which gives other clips on other machines; here all clips are used, and a balanced draw is repeatable.
+    """
+
+    key = "had"
+    aliases = ("SD",)
+    title = "Speech detection (half-truth fakes)"
+    acronym = "SD"
+    group = "speaker"
+    count = 776
+    seconds = (180.0, 300.0)
+    classes = ("real", "fake")
+    option_count = 2
+
+    def find(self, root: Path) -> Path:
+        """Return the folder with `real/` and `fake/`; with only one of them it must be the root or called HAD."""
+        found = nearest(root, lambda folder: set(self.classes) <= folder.folders)
+        if not found:
+            found = nearest(root, lambda folder: self._is_bare(folder, root.absolute()))
+        return the_one(self, root, found, "folder with real/ and fake/")
+
+    def _is_bare(self, folder: Folder, root: Path) -> bool:
+        named = folder.path == root or folder.path.name.lower() == self.key
+        return named and not folder.folders.isdisjoint(self.classes)
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """List the clips under `real/` and `fake/`."""
+        folder = folder.absolute()
+        events = _events(folder)
+        clips = [clip.relative_to(folder).as_posix() for label in self.classes for clip in _clips(folder / label)]
+        if not clips:
+            raise DataError(f"{folder}: no WAV files under real/ or fake/")
+        rows = [events.get(clip, {}) | {"path": clip, "question": QUESTION} for clip in sorted(clips, key=natural)]
+        samples, bad = collect(folder, folder, rows, self.sample)
+        kept = balanced(samples, filters.seed) if filters.balance else samples
+        left_out = {"BALANCE": len(samples) - len(kept)} if filters.balance else {}
+        return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
+
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one clip."""
+        path = row.text("path")
+        return self.build(row, row.folder / path, ("Real", "Fake"), path.split("/")[0], identifier=path)
+
+
+def balanced(samples: list[Sample], seed: int) -> list[Sample]:
+    """Return a seeded draw with the same number of samples in every class, in the order given."""
+    classes = {sample.stratum for sample in samples}
+    members = {name: [s for s in samples if s.stratum == name] for name in classes}
+    size = min(len(group) for group in members.values())
+    drawn = {
+        sample.id
+        for group in members.values()
+        for sample in sorted(group, key=lambda s: (draw(seed, "balance", s.id), s.id))[:size]
+    }
+    return [sample for sample in samples if sample.id in drawn]
+
+
+def _clips(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [found.path / name for found in walk(folder) for name in found.files if name.lower().endswith(".wav")]
+
+
+def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
+    """Return, by clip, where the fake part lies, from an optional `events.json` (the mini benchmark has one)."""
+    file = folder / "events.json"
+    if not file.is_file():
+        return {}
+    rows = [row for row in read_rows(file) if isinstance(row, dict) and isinstance(row.get("path"), str)]
+    return {
+        row["path"]: {name: row[name] for name in ("event_onset", "event_seconds") if row.get(name) is not None}
+        for row in rows
+    }

@@ -1,0 +1,134 @@
+"""LibriSpeech: transcribe long read speech."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.finding import Folder, the_one, walk
+from audiomarathon.tasks.rows import RowError, clean, natural
+from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task
+
+INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
+
+
+class LibriSpeech(Task):
+    """Transcription, clustered by speaker.
+
+    There is no metadata: clips lie in `<split>/<speaker>/<chapter>/*.flac`, each with its text in a `.trans.txt` of the
+    chapter (lines of clip and text) or in a `.txt` of its own. The id is `speaker/chapter/clip`, whether one split or
+    the folder of all splits was named.
+    """
+
+    key = "librispeech"
+    aliases = ("ASR",)
+    title = "Automatic speech recognition"
+    acronym = "ASR"
+    group = "speech content"
+    count = 204
+    seconds = (60.0, 240.0)
+    max_new_tokens = 1100
+    headline = "wer"
+
+    def find(self, root: Path) -> Path:
+        """Return the split folder that holds `<speaker>/<chapter>/`, or the parent that several splits share."""
+        chapters = [folder for folder in walk(root) if folder.depth >= 2 and _is_chapter(folder)]
+        depth = min((chapter.depth for chapter in chapters), default=0)
+        splits = sorted({chapter.path.parents[1] for chapter in chapters if chapter.depth == depth})
+        parents = sorted({split.parent for split in splits})
+        shared = depth > 2 and len(splits) > 1  # at depth 2 the only split is the root itself
+        found = parents if shared else splits
+        return the_one(self, root, found, "<speaker>/<chapter>/ folders of FLAC with transcripts")
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Pair clips with transcripts; a clip without one, and a transcript without its clip, are bad rows."""
+        del filters  # none of them applies to this task
+        folder = folder.absolute()
+        samples: dict[str, Sample] = {}
+        bad: list[BadRow] = []
+        for chapter in walk(folder):
+            if chapter.depth not in (2, 3) or not _is_chapter(chapter):
+                continue
+            texts, faults = _transcripts(chapter)
+            bad.extend(faults)
+            for name in sorted(name for name in chapter.files if name.lower().endswith(".flac")):
+                clip = chapter.path / name
+                speaker, identifier = (
+                    chapter.path.parent.name,
+                    f"{chapter.path.parent.name}/{chapter.path.name}/{clip.stem}",
+                )
+                text = texts.pop(clip.stem, None)
+                if text is None:
+                    bad.append(BadRow(clip, 0, "has no transcript"))
+                elif identifier in samples:
+                    bad.append(
+                        BadRow(clip, 0, f"duplicate id {identifier!r}, first used by {samples[identifier].clips[0]}")
+                    )
+                else:
+                    samples[identifier] = Sample(identifier, (clip,), INSTRUCTION, text, speaker)
+            bad.extend(BadRow(chapter.path, 0, f"clip {name}.flac is missing") for name in sorted(texts))
+        if not samples and not bad:
+            raise DataError(f"{folder}: no <speaker>/<chapter>/ folders of FLAC with transcripts")
+        return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
+
+    def prompt(self, sample: Sample) -> str:
+        """Return the instruction, the same for every clip."""
+        return sample.question
+
+    def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
+        """Count the word errors of one reply."""
+        from audiomarathon.metrics.wer import transcript_errors
+
+        return asdict(transcript_errors(str(reference["answer"]), reply))
+
+    def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
+        """Return the corpus's and the mean word error rate, with intervals."""
+        from audiomarathon.metrics.wer import summarise_transcripts
+
+        return summarise_transcripts(
+            [str(record["reference"]["answer"]) for record in records],
+            [str(record["reply"]) for record in records],
+            [str(record["cluster"]) for record in records],
+            seed=seed,
+        )
+
+
+def _is_chapter(folder: Folder) -> bool:
+    names = [name.lower() for name in folder.files]
+    return any(name.endswith(".flac") for name in names) and any(name.endswith(".txt") for name in names)
+
+
+def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
+    """Return the chapter's texts by clip name, and what is wrong with its transcript files."""
+    texts: dict[str, str] = {}
+    bad: list[BadRow] = []
+    for file in sorted(chapter.path / name for name in chapter.files if name.lower().endswith(".txt")):
+        try:
+            for number, name, text in _lines(file, chapter):
+                if name in texts:
+                    bad.append(BadRow(file, number, f"second transcript of {name!r}"))
+                    continue
+                try:
+                    texts[name] = clean(text, f"transcript of {name!r}")
+                except RowError as error:
+                    bad.append(BadRow(file, number, str(error)))
+        except (OSError, UnicodeDecodeError) as error:
+            bad.append(BadRow(file, 0, f"transcript cannot be read ({error})"))
+    return texts, bad
+
+
+def _lines(file: Path, chapter: Folder) -> Iterator[tuple[int, str, str]]:
+    """Yield line, clip name and text: of every line, or of the whole file where it is named after one clip."""
+    content = file.read_text(encoding="utf-8-sig")
+    stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
+    if f"{stem}.flac" in chapter.files:
+        text = " ".join(content.split())
+        yield 1, stem, text.removeprefix(f"{stem} ") if text != stem else ""
+        return
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            name, _, text = line.strip().partition(" ")
+            yield number, name, text

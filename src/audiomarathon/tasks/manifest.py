@@ -1,0 +1,87 @@
+"""What a data root says about itself: `audiomarathon.json`, with the published table where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.rows import read_json
+from audiomarathon.tasks.task import Task
+
+FILE_NAME = "audiomarathon.json"
+PUBLISHED_LICENCE = "CC-BY-NC-4.0"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How many samples a task should have, and the range of its clips' durations in seconds."""
+
+    count: int
+    seconds: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The facts of one data root.
+
+    Attributes
+    ----------
+    name, licence
+        Of the data set; those of the published one without a file.
+    tasks
+        What the file expects, by task key; a task it does not name is expected as published.
+    file
+        The file, or None without one.
+    """
+
+    name: str = "AudioMarathon"
+    licence: str = PUBLISHED_LICENCE
+    tasks: Mapping[str, Expected] = field(default_factory=lambda: MappingProxyType({}))
+    file: Path | None = None
+
+    def expected(self, task: Task) -> Expected:
+        """Return what is expected of a task."""
+        return self.tasks.get(task.key, Expected(task.count, task.seconds))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest at a data root, or of the data root above a task's folder.
+
+    Parameters
+    ----------
+    folder
+        A data root or a task's folder; the file is looked for here and in the two folders above.
+
+    Raises
+    ------
+    DataError
+        The file is not JSON, or a field holds what it should not.
+    """
+    folder = folder.absolute()
+    for place in (folder, *folder.parents[:2]):
+        if (file := place / FILE_NAME).is_file():
+            return _parse(file)
+    return Manifest()
+
+
+def _parse(file: Path) -> Manifest:
+    data = read_json(file)
+    if not isinstance(data, dict) or not isinstance(data.get("tasks", {}), dict):
+        raise DataError(f"{file}: expected an object whose field 'tasks' is an object by task key")
+    tasks = {key: _expected(file, key, entry) for key, entry in data.get("tasks", {}).items()}
+    licence = data.get("licence", data.get("license", "not stated"))
+    return Manifest(str(data.get("name", "not named")), str(licence), MappingProxyType(tasks), file)
+
+
+def _expected(file: Path, key: str, entry: Any) -> Expected:
+    try:
+        count, low, high = entry["count"], float(entry["min_seconds"]), float(entry["max_seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: task {key!r} needs the numbers count, min_seconds and max_seconds") from error
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0 or not 0 <= low <= high:
+        raise DataError(f"{file}: task {key!r} has an impossible count or range of seconds")
+    return Expected(count, (low, high))

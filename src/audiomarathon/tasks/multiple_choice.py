@@ -1,0 +1,163 @@
+"""What the nine choice tasks share: metadata rows to samples, the prompt, the verdict on a reply."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.finding import by_metadata
+from audiomarathon.tasks.reply import read_reply
+from audiomarathon.tasks.rows import Row, RowError, class_of, collect, read_rows, words_of
+from audiomarathon.tasks.task import LETTERS, Filters, Loaded, Sample, Task
+
+INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
+
+
+class MultipleChoice(Task):
+    """A task of lettered options, read from one metadata file; a subclass says which, and how a row becomes a sample.
+
+    Attributes
+    ----------
+    metadata_file
+        The file by whose name the task is found.
+    rows_key
+        The field of the file's top-level object that holds the rows; None where the file is a list.
+    classes
+        Names of the classes, in the form of `Sample.labels`; empty where options are no classes.
+    option_count
+        How many options every row has.
+    """
+
+    metadata_file: ClassVar[str] = ""
+    rows_key: ClassVar[str | None] = None
+    classes: ClassVar[tuple[str, ...]] = ()
+    option_count: ClassVar[int] = 4
+    max_new_tokens = 16
+    headline = "macro_f1"
+
+    @abstractmethod
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one metadata row, or raise :class:`RowError` with the reason why there is none."""
+
+    def label(self, option: str) -> str:
+        """Return the class that an option's text stands for."""
+        return class_of(option, self.classes)
+
+    def left_out_by(self, sample: Sample, filters: Filters) -> str:
+        """Return the name of the setting that leaves this sample out, or "" to keep it."""
+        del sample, filters
+        return ""
+
+    def find(self, root: Path) -> Path:
+        """Return the folder that holds the metadata file, the nearest to the root."""
+        return by_metadata(self, root, self.metadata_file)
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Read the metadata file's rows; see :meth:`Task.load`."""
+        folder = folder.absolute()
+        file = folder / self.metadata_file
+        samples, bad = collect(file, folder, read_rows(file, self.rows_key), self.sample)
+        kept, left_out = [], dict[str, int]()
+        for sample in samples:
+            if setting := self.left_out_by(sample, filters):
+                left_out[setting] = left_out.get(setting, 0) + 1
+            else:
+                kept.append(sample)
+        return Loaded(folder, tuple(kept), tuple(bad), left_out)
+
+    def build(
+        self,
+        row: Row,
+        clip: Path,
+        options: Sequence[str],
+        answer: str,
+        *,
+        identifier: str = "",
+        cluster: str = "",
+        own_label: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> Sample:
+        """Return a checked sample; what most rows agree on has a default.
+
+        Parameters
+        ----------
+        row, clip, options
+            The row, its clip and its options' texts.
+        answer
+            The row's answer as written: a letter or an option's text.
+        identifier
+            Default: the row's `uniq_id`, else the clip's path.
+        cluster
+            Default: the clip's path.
+        own_label
+            The name of the field in which the row itself says the class; it must agree with the answer.
+        meta
+            What to pass on beside the common extra fields.
+        """
+        if len(options) != self.option_count:
+            raise RowError(f"has {len(options)} options, expected {self.option_count}")
+        labels = tuple(self.label(option) for option in options) if self.classes else tuple(LETTERS[: len(options)])
+        letter = self._letter(answer, options)
+        if own_label and (said := row.optional(own_label)) and self.label(said) != labels[LETTERS.index(letter)]:
+            right = options[LETTERS.index(letter)]
+            raise RowError(f"{own_label} {said!r} contradicts the answer {answer!r} ({right})")
+        return Sample(
+            id=identifier or row.identifier(clip),
+            clips=(clip,),
+            question=row.text("question"),
+            answer=letter,
+            cluster=cluster or row.relative(clip),
+            options=tuple(options),
+            labels=labels,
+            meta={**row.extras("event_onset", "event_seconds"), **(meta or {})},
+        )
+
+    def _letter(self, answer: str, options: Sequence[str]) -> str:
+        """Return the letter for an answer written as a letter or as an option's text."""
+        bare = answer.strip(" ().").upper()
+        letters = LETTERS[: len(options)]
+        if len(bare) == 1 and bare in letters:
+            return bare
+        same = [letter for letter, option in zip(letters, options, strict=True) if words_of(option) == words_of(answer)]
+        if not same and self.classes:
+            meant = self.label(answer)
+            same = [letter for letter, option in zip(letters, options, strict=True) if self.label(option) == meant]
+        if len(same) != 1:
+            found = "matches several" if same else "is none"
+            raise RowError(f"answer {answer!r} {found} of the options {', '.join(options)}")
+        return same[0]
+
+    def prompt(self, sample: Sample) -> str:
+        """Return question, lettered options and instruction, a blank line between them."""
+        options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
+        return f"{sample.question}\n\n{options}\n\n{INSTRUCTION}"
+
+    def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the reply and compare its letter with the answer; `strict` wants the exact form as well."""
+        try:
+            answer, options = str(reference["answer"]), [str(option) for option in reference["options"]]
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{self.key}: a record's reference lacks 'answer' or 'options'") from error
+        read = read_reply(reply, options)
+        correct = read.letter == answer
+        return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
+
+    def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
+        """Return accuracy and macro-F1 over the classes of `Sample.labels`, with intervals."""
+        from audiomarathon.metrics.classification import summarise_choices
+
+        truth, predicted = [], []
+        for record in records:
+            labels = record["reference"]["labels"]
+            truth.append(labels[LETTERS.index(record["reference"]["answer"])])
+            predicted.append(labels[LETTERS.index(record["parsed"])] if record["parsed"] else None)
+        return summarise_choices(
+            truth,
+            predicted,
+            [bool(record["strict"]) for record in records],
+            [str(record["cluster"]) for record in records],
+            seed=seed,
+        )

@@ -1,0 +1,213 @@
+"""Reading rows of metadata, with suspicion: whatever a row lacks or gets wrong becomes a reason, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.task import LETTERS, BadRow, Sample
+
+MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
+MAX_ID_LENGTH = 200
+
+
+class RowError(ValueError):
+    """Why one row cannot become a sample; it ends up in a :class:`BadRow`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One object of a metadata file, and the folder in which its paths are read."""
+
+    folder: Path
+    fields: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        """Return a field that must hold text; a number counts as its digits."""
+        value = self.fields.get(name)
+        if value is None:
+            raise RowError(f"field {name!r} is missing")
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise RowError(f"field {name!r} holds a {type(value).__name__}, expected text")
+        return clean(str(value), f"field {name!r}")
+
+    def optional(self, name: str) -> str:
+        """Return a field's text, or "" where the row does not have it."""
+        return self.text(name) if self.fields.get(name) not in (None, "") else ""
+
+    def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
+        """Return `choice_a`, `choice_b`, …, up to the first that is absent or empty."""
+        names = [f"{prefix}{letter.lower()}" for letter in LETTERS]
+        present = [name for name in names if self.fields.get(name) not in (None, "")]
+        if present != names[: len(present)]:
+            raise RowError(f"field {names[len(present)]!r} is missing though {present[-1]!r} is there")
+        return tuple(self.text(name) for name in present)
+
+    def clip(self, name: str, *subfolders: str) -> Path:
+        """Return the clip that a field names: in the task's folder or one of its subfolders.
+
+        A path that steps out of the task's folder is refused. The check is on the path as written, not on where links
+        lead: the hub's own cache stores every clip as a link to elsewhere.
+        """
+        written = self.text(name)
+        relative = written.replace("\\", "/")
+        direct = _inside(self.folder, self.folder / relative)
+        # Some rows repeat the name of the task's folder; joined to its parent they lead back inside.
+        bases = (self.folder, *(self.folder / sub for sub in subfolders), self.folder.parent)
+        for base in bases:
+            candidate = _inside(self.folder, base / relative)
+            if candidate is not None and _is_file(candidate):
+                return candidate
+        if direct is None:
+            raise RowError(f"{name} {written!r} leaves the task's folder {self.folder}")
+        raise RowError(f"clip {written!r} is missing under {self.folder}")
+
+    def identifier(self, clip: Path) -> str:
+        """Return the row's `uniq_id` where it is a sane one, else the clip's path within the folder."""
+        value = self.fields.get("uniq_id")
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip() and len(value) <= MAX_ID_LENGTH and value.isprintable():
+            return value.strip()
+        return self.relative(clip)
+
+    def relative(self, clip: Path) -> str:
+        """Return a clip's path within the task's folder, the same on every machine."""
+        return clip.relative_to(self.folder).as_posix()
+
+    def extras(self, *names: str) -> dict[str, Any]:
+        """Return those of the named fields that the row has and that are plain values or short lists of them."""
+        return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
+
+
+def read_rows(file: Path, key: str | None = None) -> list[Any]:
+    """Return the list of rows in a metadata file.
+
+    Parameters
+    ----------
+    file
+        The JSON file.
+    key
+        The field of the top-level object that holds the list; None where the file is the list itself.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, is not JSON (with line and column), or does not hold a list of rows.
+    """
+    data = read_json(file)
+    if key is not None:
+        if not isinstance(data, dict) or key not in data:
+            raise DataError(f"{file}: expected an object with the field {key!r}, found {_kind(data)}")
+        data = data[key]
+    if not isinstance(data, list):
+        raise DataError(f"{file}: expected a list of rows, found {_kind(data)}")
+    if not data:
+        raise DataError(f"{file}: holds no rows")
+    return data
+
+
+def read_json(file: Path) -> Any:
+    """Return what a JSON file holds; anything that prevents it is a :class:`DataError` in one line."""
+    try:
+        if (size := file.stat().st_size) > MAX_METADATA_BYTES:
+            raise DataError(f"{file}: {size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
+        return json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
+    except RecursionError as error:
+        raise DataError(f"{file}: not metadata: nested too deeply") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise DataError(f"{file}: not usable as JSON: {error}") from error
+
+
+def collect(
+    file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
+) -> tuple[list[Sample], list[BadRow]]:
+    """Turn rows into samples sorted by id, and those that cannot be turned into reasons (rows count from 1)."""
+    samples: dict[str, Sample] = {}
+    first_row: dict[str, int] = {}
+    bad: list[BadRow] = []
+    for number, fields in enumerate(rows, start=1):
+        try:
+            if not isinstance(fields, dict):
+                raise RowError(f"expected an object, found {_kind(fields)}")
+            sample = to_sample(Row(folder, fields))
+            if sample.id in samples:
+                raise RowError(f"duplicate id {sample.id!r}, first used in row {first_row[sample.id]}")
+        except RowError as error:
+            bad.append(BadRow(file, number, str(error)))
+        else:
+            samples[sample.id] = sample
+            first_row[sample.id] = number
+    return sorted(samples.values(), key=lambda sample: natural(sample.id)), bad
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text as they are compared: lower-case, without punctuation, underscores being spaces."""
+    return re.findall(r"[^\W_]+", text.casefold())
+
+
+def class_of(text: str, classes: Sequence[str]) -> str:
+    """Return the class that a text names, one of `classes` where it can be told, else the text in the same form.
+
+    "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
+    electric_shaver_toothbrush where no other class has that word.
+    """
+    words = words_of(text)
+    for name in classes:
+        if "".join(words_of(name)) == "".join(words):
+            return name
+    within = [name for name in classes if set(words_of(name)) <= set(words)]
+    if within:
+        return max(within, key=lambda name: len(words_of(name)))
+    around = [name for name in classes if words and set(words) <= set(words_of(name))]
+    return around[0] if len(around) == 1 else "_".join(words)
+
+
+def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Return a sort key under which "clip 9" comes before "clip 10"; the text itself breaks ties."""
+    parts = re.split(r"([0-9]{1,18})", text)
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts], text
+
+
+def clean(text: str, what: str) -> str:
+    """Return the text stripped; empty text, or text that no file can hold, is a :class:`RowError`."""
+    text = text.strip()
+    if not text:
+        raise RowError(f"{what} is empty")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise RowError(f"{what} holds characters that are no text")
+    return text
+
+
+def _inside(folder: Path, candidate: Path) -> Path | None:
+    path = Path(os.path.normpath(candidate))
+    return path if path.is_relative_to(folder) and path != folder else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system allows
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) <= 1000 and all(isinstance(item, str | int | float | bool) for item in value)
+    return isinstance(value, str | int | float | bool)
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,79 @@
+"""Which samples a limited run takes: seeded, stratified by class and cluster, and nested."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.tasks.task import Sample
+
+
+def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ...]:
+    """Return the first `limit` samples of one fixed order (0: all), so that smaller runs nest in larger ones.
+
+    At every length n the number of samples of a class with share p lies within 1 of n·p. Within a class, clusters come
+    in proportion too: the positions of a cluster's m samples are spread evenly over the order, 1/m apart, from a seeded
+    start. Every sample is thus equally likely to be early, so a limited run estimates the whole without bias.
+
+    Parameters
+    ----------
+    samples
+        A task's samples, in any order; ids are unique.
+    limit
+        How many to take; 0 or more than there are: all.
+    seed
+        Another seed gives another order.
+
+    Raises
+    ------
+    SettingsError
+        The limit is negative.
+    """
+    if limit < 0:
+        raise SettingsError(f"SAMPLE_LIMIT={limit}: must be 0 (all) or more")
+    position = _positions(samples, seed)
+    strata: dict[str, list[Sample]] = {}
+    for sample in sorted(samples, key=lambda sample: (position[sample.id], sample.id)):
+        strata.setdefault(sample.stratum, []).append(sample)
+    order = _interleaved({name: len(members) for name, members in strata.items()}, seed)
+    queues = {name: iter(members) for name, members in strata.items()}
+    return tuple(next(queues[name]) for name in (order[:limit] if limit else order))
+
+
+def draw(seed: int, *what: str) -> float:
+    """Return a number in [0, 1) that depends on nothing but the arguments: no global state, no process's hash seed."""
+    digest = hashlib.sha256("\0".join((str(seed), *what)).encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48  # 48 bits: exact in a float
+
+
+def _positions(samples: Sequence[Sample], seed: int) -> dict[str, float]:
+    """Spread the samples of each cluster evenly over [0, 1), in a seeded order from a seeded start."""
+    clusters: dict[str, list[str]] = {}
+    for sample in samples:
+        clusters.setdefault(sample.cluster, []).append(sample.id)
+    positions = {}
+    for cluster, ids in clusters.items():
+        start = draw(seed, "cluster", cluster)
+        ids.sort(key=lambda name: (draw(seed, "sample", name), name))
+        positions.update({name: (rank + start) / len(ids) for rank, name in enumerate(ids)})
+    return positions
+
+
+def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
+    """Return class names in an order in which every prefix holds each class within 1 of its share.
+
+    The k-th copy (from 0) of a class with N_c of N samples may stand at places k·N/N_c rounded down to (k+1)·N/N_c
+    rounded up, minus one; serving the earliest deadline first always meets these windows (Baruah et al., Proportionate
+    progress, Algorithmica 1996), and inside them the count differs from its share by less than 1.
+    """
+    total = sum(sizes.values())
+    ties = {name: (draw(seed, "class", name), name) for name in sizes}
+    used = dict.fromkeys(sizes, 0)
+    order: list[str] = []
+    for place in range(total):
+        ready = [name for name, size in sizes.items() if used[name] < size and used[name] * total < (place + 1) * size]
+        chosen = min(ready, key=lambda name: (-(-(used[name] + 1) * total // sizes[name]), ties[name]))
+        used[chosen] += 1
+        order.append(chosen)
+    return order

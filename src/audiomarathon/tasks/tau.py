@@ -1,0 +1,50 @@
+"""TAU: in which of ten places was this recorded?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import Row
+from audiomarathon.tasks.task import Sample
+
+# scene-city-location-…, the naming of the TAU Urban Acoustic Scenes clips
+_LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
+
+
+class Tau(MultipleChoice):
+    """Acoustic scenes. Dependent samples share a location, where the file name tells it."""
+
+    key = "tau"
+    aliases = ("ASC",)
+    title = "Acoustic scene classification"
+    acronym = "ASC"
+    group = "audio classification"
+    count = 1145
+    seconds = (90.0, 210.0)
+    metadata_file = "acoustic_scene_task_meta.json"
+    classes = (
+        "airport",
+        "bus",
+        "metro",
+        "metro_station",
+        "park",
+        "public_square",
+        "shopping_mall",
+        "street_pedestrian",
+        "street_traffic",
+        "tram",
+    )
+
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one row."""
+        clip = row.clip("path", "concatenated_resampled")
+        options, answer = row.lettered(), row.text("answer_gt")
+        return self.build(row, clip, options, answer, cluster=location(clip), own_label="scene_label")
+
+
+def location(clip: Path) -> str:
+    """Return `scene-city-location` from a clip's name, or "" where the name says nothing of the kind."""
+    match = _LOCATION.match(clip.stem)
+    return match.group(1) if match else ""

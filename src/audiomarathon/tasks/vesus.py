@@ -1,0 +1,71 @@
+"""VESUS: which of five emotions does the speaker express?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import Row, class_of
+from audiomarathon.tasks.task import Filters, Loaded, Sample
+
+_NOUNS = {"anger": "angry", "happiness": "happy", "sadness": "sad", "fear": "fearful", "neutral": "monotone"}
+
+
+class Vesus(MultipleChoice):
+    """Acted emotions, clustered by speaker.
+
+    The public runs leave out persons 2 and 10 where they are happy. `SKIP_PERSONS` and `SKIP_EMOTION` do so: set
+    together they leave out those persons' samples of that emotion only.
+    """
+
+    key = "vesus"
+    aliases = ("ER",)
+    title = "Emotion recognition"
+    acronym = "ER"
+    group = "speaker"
+    count = 185
+    seconds = (90.0, 120.0)
+    metadata_file = "audio_emotion_dataset.json"
+    classes = ("angry", "happy", "sad", "fearful", "monotone")
+
+    def label(self, option: str) -> str:
+        """Return the emotion; a noun ("fear") means its adjective."""
+        found = class_of(option, self.classes)
+        return _NOUNS.get(found, found)
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Read the rows, and refuse an emotion to skip that there is not."""
+        if filters.skip_emotion and self.label(filters.skip_emotion) not in self.classes:
+            raise SettingsError(f"SKIP_EMOTION={filters.skip_emotion}: unknown; allowed: {', '.join(self.classes)}")
+        return super().load(folder, filters)
+
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one row."""
+        person, emotion = row.text("person_id"), row.text("emotion_label")
+        return self.build(
+            row,
+            row.clip("path", "wav", "audio"),
+            row.lettered(),
+            row.text("answer_gt"),
+            cluster=f"person {_number(person)}",
+            own_label="emotion_label",
+            meta={"person": _number(person), "emotion": self.label(emotion)},
+        )
+
+    def left_out_by(self, sample: Sample, filters: Filters) -> str:
+        """Return the settings that leave a sample out: all that are set must apply to it."""
+        persons = {_number(person) for person in filters.skip_persons}
+        applies = {}
+        if persons:
+            applies["SKIP_PERSONS"] = sample.meta["person"] in persons
+        if filters.skip_emotion:
+            applies["SKIP_EMOTION"] = sample.meta["emotion"] == self.label(filters.skip_emotion)
+        return " and ".join(applies) if applies and all(applies.values()) else ""
+
+
+def _number(person: str) -> str:
+    """Return a person's number ("person_02" is "2"), so that settings need not copy a file's spelling."""
+    digits = re.findall(r"[0-9]+", person)
+    return digits[0].lstrip("0") or "0" if len(digits) == 1 else person.strip()

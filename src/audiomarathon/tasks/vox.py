@@ -1,0 +1,38 @@
+"""VoxCeleb: is the speaker a man or a woman?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import Row
+from audiomarathon.tasks.task import Sample
+
+
+class Vox(MultipleChoice):
+    """Speaker gender, clustered by speaker. The answer is written as the option's text."""
+
+    key = "vox"
+    aliases = ("SGR", "Vox_gender")
+    title = "Speaker gender recognition"
+    acronym = "SGR"
+    group = "speaker"
+    count = 1614
+    seconds = (90.0, 210.0)
+    metadata_file = "gender_id_task_meta.json"
+    classes = ("male", "female")
+    option_count = 2
+
+    def sample(self, row: Row) -> Sample:
+        """Return the sample of one row."""
+        clip = row.clip("path", "wav")
+        return self.build(row, clip, row.lettered(), row.text("answer_gt"), cluster=speaker(row, row.relative(clip)))
+
+
+def speaker(row: Row, clip: str) -> str:
+    """Return the speaker a row names, else the one its path does (`wav/id10270/…`), else "" (the clip stands alone)."""
+    if named := row.optional("speaker_id_original"):
+        return named
+    folders = [part for part in PurePosixPath(clip).parts[:-1] if re.fullmatch(r"id[0-9]+", part)]
+    return folders[0] if folders else ""
