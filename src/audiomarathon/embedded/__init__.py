@@ -5,9 +5,7 @@ Importing this package imports neither torch nor transformers, so the command li
 
 from pathlib import Path
 
-from audiomarathon.embedded.mini_benchmark import generate, mini_benchmark
-
-__all__ = ["CHECKPOINT", "generate", "mini_benchmark"]
+__all__ = ["CHECKPOINT"]
 
 #: Folder of the shipped `Qwen2_5OmniThinkerForConditionalGeneration`, with its tokenizer and feature extractor.
 CHECKPOINT = Path(__file__).parent / "checkpoint"

@@ -1,0 +1,194 @@
+"""The mini benchmark: on disk as the public benchmark is, small, and the same bytes every time."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from audiomarathon.embedded import mini_benchmark as mini
+from audiomarathon.embedded import synthesis, world
+
+METADATA = {
+    "race": ("race_benchmark.json", {"audio_path", "question", "options", "answer", "article_id", "question_idx"}),
+    "slue": (
+        "merged_audio_data.json",
+        {"path", "task_name", "dataset_name", "question", "choice_a", "choice_d", "answer_gt", "entity_count"}
+        | {"entity_types", "audio_duration_info", "uniq_id"},
+    ),
+    "tau": ("acoustic_scene_task_meta.json", {"path", "scene_label", "question", "choice_a", "choice_d", "answer_gt"}),
+    "gtzan": (
+        "music_genre_classification_meta.json",
+        {"path", "question", "choice_a", "choice_d", "answer_gt", "genre_label", "uniq_id"},
+    ),
+    "desed": (
+        "desed_sound_event_detection_task.json",
+        {"path", "task_type", "question", "choices", "answer_gt", "all_events", "primary_event", "correct_event"},
+    ),
+    "vesus": (
+        "audio_emotion_dataset.json",
+        {"path", "emotion_label", "person_id", "question", "choice_a", "choice_d", "answer_gt"},
+    ),
+    "vox": (
+        "gender_id_task_meta.json",
+        {"path", "question", "choice_a", "choice_b", "answer_gt", "speaker_id_original", "uniq_id"},
+    ),
+    "vox_age": (
+        "age_classification_task_meta.json",
+        {"path", "question", "choice_a", "choice_e", "answer_gt", "speaker_age", "uniq_id"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first two clips of every task."""
+    return mini.generate(tmp_path_factory.mktemp("mini"), progress=False, limit=2)
+
+
+def rows_of(root: Path, task: str) -> list[dict]:
+    content = json.loads((root / task / METADATA[task][0]).read_text())
+    return content["tasks"] if task == "desed" else content
+
+
+def answer_text(row: dict) -> str:
+    """The right option's text, from any of the public formats."""
+    letter = row.get("answer", row.get("answer_gt"))
+    if len(letter) > 1:
+        return letter
+    if "options" in row:
+        return row["options"]["ABCD".index(letter)]
+    return row["choices"][letter] if "choices" in row else row[f"choice_{letter.lower()}"]
+
+
+@pytest.mark.parametrize("task", METADATA)
+def test_rows_have_the_public_fields_and_an_existing_clip(root: Path, task: str) -> None:
+    rows = rows_of(root, task)
+    assert len(rows) == (6 if task == "race" else 2)
+    for row in rows:
+        assert METADATA[task][1] <= row.keys()
+        assert (root / task / row.get("path", row.get("audio_path"))).is_file()
+
+
+@pytest.mark.parametrize(
+    ("task", "field", "labels"),
+    [
+        ("tau", "scene_label", world.SCENES),
+        ("gtzan", "genre_label", world.GENRES),
+        ("desed", "correct_event", world.EVENTS),
+        ("vesus", "emotion_label", world.EMOTIONS),
+    ],
+)
+def test_the_answer_is_the_labels_option(root: Path, task: str, field: str, labels: tuple[world.Label, ...]) -> None:
+    option = {label.name: label.option for label in labels}
+    for row in rows_of(root, task):
+        assert answer_text(row) == option[row[field]]
+
+
+def test_vox_answers_are_texts(root: Path) -> None:
+    assert [row["answer_gt"] for row in rows_of(root, "vox")] == ["Male", "Female"]
+    assert rows_of(root, "vox_age")[1]["answer_gt"] == "Early Career (31-40)"
+
+
+def test_folders_that_stand_for_metadata(root: Path) -> None:
+    assert len(list((root / "had/real").glob("*.wav"))) == len(list((root / "had/fake").glob("*.wav"))) == 1
+    flacs = sorted((root / "librispeech").glob("*/*/*/*.flac"))
+    assert len(flacs) == 2
+    for flac in flacs:
+        name, _, text = flac.with_name(flac.stem.rpartition("-")[0] + ".trans.txt").read_text().strip().partition(" ")
+        words = text.lower().split()
+        assert name == flac.stem
+        assert 10 <= len(words) == len(set(words)) <= 20
+        assert set(words) <= set(world.WORDS)
+    assert {Path(row["audio_path"]).parts[0] for row in rows_of(root, "race")} == {"high", "middle"}
+
+
+def test_clips_last_90_to_120_seconds_and_the_whole_fits_250_mb(root: Path) -> None:
+    manifest = json.loads((root / "audiomarathon.json").read_text())
+    assert list(manifest["tasks"]) == list(world.TASKS)
+    assert all(count >= 6 for count in mini.CLIPS.values())
+    total = 0.0
+    for task, told in manifest["tasks"].items():
+        files = [*(root / task).rglob("*.wav"), *(root / task).rglob("*.flac")]
+        seconds = [soundfile.info(file).duration for file in files]
+        assert min(seconds) == pytest.approx(told["min_seconds"], abs=0.01)
+        assert max(seconds) == pytest.approx(told["max_seconds"], abs=0.01)
+        assert min(seconds) >= 90
+        assert max(seconds) <= 120
+        # Only a task's first clip is long, so the later ones are no larger than the second.
+        first, second = sorted((file.stat().st_size for file in files), reverse=True)
+        total += first + second * (mini.CLIPS[task] - 1)
+    assert total * 1.05 <= 250e6
+
+
+def test_the_same_seed_writes_the_same_bytes(root: Path, tmp_path: Path) -> None:
+    """Also from one thread and for fewer tasks: a clip depends on nothing but its own random stream."""
+    again = mini.generate(tmp_path / "again", progress=False, workers=1, tasks=["desed"], limit=1)
+    other = mini.generate(tmp_path / "other", progress=False, tasks=["desed"], limit=1, seed=7)
+    name = "desed/audio/mini_desed_00.wav"
+    digests = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for folder in (root, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_needle_lies_where_the_metadata_says(root: Path) -> None:
+    row = rows_of(root, "desed")[0]
+    samples, rate = soundfile.read(root / "desed" / row["path"])
+    start = int(row["event_onset"] * rate)
+    stop = start + int(row["event_seconds"] * rate)
+    outside = np.concatenate([samples[:start], samples[stop:]])
+    assert samples[start:stop].std() > 5 * outside.std()
+
+
+def test_training_and_benchmark_share_no_random_stream() -> None:
+    """Even where seed and keys are equal."""
+    drawn = [world.stream(42, split, 3, 0).random(8) for split in ("benchmark", "training")]
+    assert not np.isin(drawn[0], drawn[1]).any()
+
+
+def test_words_sound_different() -> None:
+    """No two share more than two of their four tones."""
+    clips = {cue: synthesis.spoken(cue, np.random.default_rng(0), 8000, 16000, 1.0) for cue in world.SPOKEN}
+    peaks = {}
+    for cue, samples in clips.items():
+        spectrum = np.abs(np.fft.rfft(samples))
+        bands = 260 * 1.19 ** np.arange(18)
+        loud = [spectrum[int(f / 2) - 4 : int(f / 2) + 5].max() for f in bands]
+        peaks[cue] = frozenset(np.argsort(loud)[-4:].tolist())
+    assert len(set(peaks.values())) == len(world.SPOKEN)
+    cues = list(peaks)
+    assert max(len(peaks[a] & peaks[b]) for i, a in enumerate(cues) for b in cues[:i]) <= 2
+
+
+def test_the_cache_is_made_once_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fake(folder: Path) -> Path:
+        calls.append(folder)
+        (folder / "audiomarathon.json").write_text("{}")
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return folder
+
+    monkeypatch.setattr(mini, "generate", fake)
+    with pytest.raises(KeyboardInterrupt):
+        mini.mini_benchmark(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    made = mini.mini_benchmark(tmp_path)
+    assert mini.mini_benchmark(tmp_path) == made
+    assert [path.name for path in tmp_path.iterdir()] == [made.name]
+    assert len(calls) == 2
+    monkeypatch.setattr(mini, "fingerprint", lambda: "changed")
+    assert mini.mini_benchmark(tmp_path) != made
+
+
+def test_the_cache_follows_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "here"))
+    monkeypatch.setattr(mini, "generate", lambda folder: folder)
+    assert mini.mini_benchmark().parent == tmp_path / "here"
+
+
+def test_an_unknown_task_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown task 'tua'; the mini benchmark has librispeech"):
+        mini.generate(Path("unused"), tasks=["tua"])
