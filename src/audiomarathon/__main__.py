@@ -1,0 +1,5 @@
+"""`python -m audiomarathon` is the `audiomarathon` command."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,260 @@
+"""The `audiomarathon` command. Heavy imports are inside the commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import typer
+
+from .errors import AudioMarathonError
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    help="How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+models_app = typer.Typer(help="Fetch checkpoints.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(models_app, name="models")
+
+
+def say(line: str) -> None:
+    """Print a line for the user, beside the results (stderr)."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
+    """Turn a user's errors into one line and an exit code: 2, or 130 for Ctrl-C; a run with errors left gives 1."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        warnings.showwarning = _show_warning
+        try:
+            code = command(*args, **kwargs) or 0
+        except AudioMarathonError as error:
+            say(f"error: {error}")
+            code = error.exit_code
+        except KeyboardInterrupt:
+            say("\ninterrupted: every finished sample is on record; run the same command again to go on from there")
+            code = 130
+        if code:
+            sys.exit(code)
+
+    return wrapped
+
+
+def _show_warning(message: Any, category: type[Warning], filename: str, lineno: int, *_rest: Any) -> None:
+    if issubclass(category, UserWarning):
+        say(f"warning: {message}")
+
+
+def _env(name: str, text: str) -> str:
+    return f"{text} [env: {name}]"
+
+
+@app.command(name="run")
+@reporting_errors
+def run_command(
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all' (audiomarathon list tasks).")],
+    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
+    method: Annotated[str | None, typer.Option(help=_env("PRUNE_METHOD", "Method; default base."))] = None,
+    ratio: Annotated[str | None, typer.Option(help=_env("PRUNE_RATIO", "Fraction of audio tokens removed."))] = None,
+    layer: Annotated[str | None, typer.Option(help=_env("PRUNE_LAYER_IDX", "Layer K to drop at; default 2."))] = None,
+    limit: Annotated[str | None, typer.Option(help=_env("SAMPLE_LIMIT", "Samples a task; 0 = all."))] = None,
+    results: Annotated[str | None, typer.Option(help=_env("RESULTS_DIR", "Where results go."))] = None,
+    model_path: Annotated[str | None, typer.Option(help=_env("MODEL_PATH", "Hub id or folder."))] = None,
+    data: Annotated[str | None, typer.Option(help=_env("AUDIOMARATHON_DATA", "Root of the tasks' data."))] = None,
+    device: Annotated[str | None, typer.Option(help=_env("DEVICE", "auto, cpu, cuda or cuda:N."))] = None,
+    device_map: Annotated[str | None, typer.Option(help=_env("DEVICE_MAP", "Spread over GPUs: auto, …"))] = None,
+    dtype: Annotated[str | None, typer.Option(help=_env("DTYPE", "auto, float32, float16, bfloat16."))] = None,
+    attn_implementation: Annotated[
+        str | None, typer.Option(help=_env("ATTN_IMPLEMENTATION", "sdpa, eager, flash_attention_2."))
+    ] = None,
+    timing: Annotated[
+        bool | None, typer.Option("--timing/--no-timing", help=_env("TIMING", "Time samples one by one, or batch."))
+    ] = None,
+    batch_size: Annotated[str | None, typer.Option(help=_env("BATCH_SIZE", "With --no-timing."))] = None,
+    max_new_tokens: Annotated[str | None, typer.Option(help=_env("MAX_NEW_TOKENS", "0 = the task's."))] = None,
+    decode_tokens: Annotated[str | None, typer.Option(help=_env("DECODE_TOKENS", "Forced decode run."))] = None,
+    seed: Annotated[str | None, typer.Option(help=_env("SEED", "Default 42."))] = None,
+    skip_persons: Annotated[str | None, typer.Option(help=_env("SKIP_PERSONS", "vesus: leave out."))] = None,
+    skip_emotion: Annotated[str | None, typer.Option(help=_env("SKIP_EMOTION", "vesus: of those persons."))] = None,
+    balance: Annotated[bool | None, typer.Option(help=_env("BALANCE", "had: as many real as fake."))] = None,
+    allow_bad_rows: Annotated[bool | None, typer.Option(help=_env("ALLOW_BAD_ROWS", "Leave bad rows out."))] = None,
+) -> int:
+    """Evaluate a model on one or more tasks under one setting.
+
+    Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
+
+    A flag wins over its env var, which wins over the default. An interrupted run goes on where it stopped.
+    """
+    flags = {name: value for name, value in locals().items() if name not in ("tasks", "model")}
+    return _run(tasks, model, **flags)
+
+
+def _run(tasks: list[str], model: str, **flags: Any) -> int:
+    from .settings import RunSettings
+
+    settings = RunSettings.read(**flags)
+    from .evaluation.run import run
+    from .tasks import all_tasks
+
+    names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
+    results = list(run(names, model, settings, say=say))
+    return show(results)
+
+
+def show(results: list[Any], title: str = "") -> int:
+    """Print results and where they are; return the exit code: 1 when samples failed."""
+    from rich.console import Console
+
+    from .report.table import results_table
+
+    Console(width=None if sys.stdout.isatty() else 160).print(results_table(results, title))
+    for result in results:
+        say(f"{result.summary['task']}: records in {result.folder}")
+    failed = [result for result in results if not result.summary["complete"]]
+    for result in failed:
+        say(
+            f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl); "
+            "run the same command again to retry them"
+        )
+    return 1 if failed else 0
+
+
+@app.command()
+@reporting_errors
+def score(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+) -> int:
+    """Judge stored replies again, without a model, and rewrite the verdicts and summary.json."""
+    from .errors import RecordError
+    from .evaluation.run import score as score_run
+
+    folders = sorted({found.parent for run in runs for found in run.rglob("run.json")})
+    if not folders:
+        raise RecordError(f"{', '.join(map(str, runs))}: no run there (no run.json in or under it)")
+    return show([score_run(folder) for folder in folders])
+
+
+@app.command(name="list")
+@reporting_errors
+def list_command(
+    what: Annotated[str, typer.Argument(help="tasks, models, methods or all.")] = "all",
+) -> None:
+    """Show the tasks, models and methods there are, third parties' included."""
+    from rich.console import Console
+
+    from .errors import SettingsError
+    from .report.listing import LISTINGS
+
+    if what != "all" and what not in LISTINGS:
+        raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for name, listing in LISTINGS.items():
+        if what in ("all", name):
+            console.print(listing())
+
+
+@app.command()
+@reporting_errors
+def doctor() -> int:
+    """Check versions, GPU, model cache and data: what is there, what is missing, what to do."""
+    from rich.console import Console
+
+    from .doctor import examine
+
+    findings = examine()
+    console = Console(soft_wrap=True, highlight=False)
+    for finding in findings:
+        console.print(f"[{'green' if finding.good else 'yellow'}]{'ok' if finding.good else '--'}[/] {finding.text}")
+        if finding.remedy:
+            console.print(f"   {finding.remedy}", markup=False)
+    return 1 if any(finding.fatal for finding in findings) else 0
+
+
+@app.command()
+@reporting_errors
+def demo(
+    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("results/demo"),
+    limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
+) -> int:
+    """Run the whole suite on this machine: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
+    import shlex
+
+    from .embedded.mini_benchmark import mini_benchmark
+    from .evaluation.run import run
+    from .pruning.registry import get_method
+    from .report.plot import plot_settings
+    from .settings import RunSettings
+    from .tasks.registry import BENCHMARK
+
+    data = mini_benchmark()
+    say(f"mini benchmark: {data}")
+    here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    settings = RunSettings.read({}, data=str(data), results=here, limit=limit)
+    methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
+    finished = list(run(BENCHMARK, "embedded", settings, methods, say=say))
+    code = show(finished, "AudioMarathon demo: embedded model, synthetic audio of 90–120 s")
+    say(f"picture: {plot_settings(finished, here / 'demo.png')}")
+    say(f"records of all runs: {here}")
+    prefix = Path(sys.prefix)
+    if prefix != Path(sys.base_prefix):
+        say(f"to use this environment: source {shlex.quote(str(prefix / 'bin' / 'activate'))}")
+    return code
+
+
+@models_app.command()
+@reporting_errors
+def download(
+    model: Annotated[str, typer.Argument(help="A model's name (audiomarathon list models) or a hub id.")],
+) -> None:
+    """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped."""
+    from .models.checkpoint import find_checkpoint
+    from .models.registry import get_model
+
+    source = model if "/" in model else get_model(model).checkpoint
+    checkpoint = find_checkpoint(source)
+    say(f"{checkpoint.name} is in {checkpoint.path}")
+
+
+def main() -> None:
+    """Entry point of the `audiomarathon` command."""
+    app()
+
+
+@reporting_errors
+def run_task(task: str, *, model: str) -> int:
+    """Run one task on one model, as the scripts in the model folders do: settings come from env vars.
+
+    Parameters
+    ----------
+    task, model
+        Names (`audiomarathon list`).
+    """
+    if len(sys.argv) > 1:
+        return _script_help(task, model)
+    return _run([task], model)
+
+
+def _script_help(task: str, model: str) -> int:
+    from .settings import env_names
+
+    say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars before it:\n")
+    for name, allowed in env_names().items():
+        say(f"  {name:20} {allowed}")
+    say(f"\nExample: PRUNE_METHOD=frame PRUNE_RATIO=0.5 SAMPLE_LIMIT=100 RESULTS_DIR=out python {Path(sys.argv[0]).name}")
+    return 0 if sys.argv[1] in ("-h", "--help") else 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What is there, what is missing, what to do: the checks behind `audiomarathon doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import AudioMarathonError
+from .models.checkpoint import find_checkpoint, hub_cache
+from .models.registry import EMBEDDED, all_models
+from .tasks import all_tasks, task_folder
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: whether it is in order, what was seen, and what would mend it."""
+
+    good: bool
+    text: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+def examine() -> list[Finding]:
+    """Look at versions, devices, checkpoints and data."""
+    return [*_versions(), *_devices(), *_checkpoints(), *_data(), _disk()]
+
+
+def _versions() -> list[Finding]:
+    from packaging.requirements import Requirement
+
+    found = [Finding(True, f"Python {sys.version.split()[0]}")]
+    for text in importlib.metadata.requires("audiomarathon") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding(False, f"{requirement.name} is missing", f"pip install '{requirement}'", fatal=True))
+            continue
+        if requirement.specifier.contains(version, prereleases=True):
+            found.append(Finding(True, f"{requirement.name} {version}"))
+        else:
+            text = f"{requirement.name} {version} is outside {requirement.specifier}"
+            found.append(Finding(False, text, f"pip install '{requirement}'", fatal=True))
+    return found
+
+
+def _devices() -> list[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        remedy = "the embedded model runs on the CPU; real models want a CUDA build of PyTorch and an NVIDIA GPU"
+        return [Finding(False, f"no GPU that PyTorch {torch.__version__} can use", remedy)]
+    found = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        text = f"GPU {index}: {torch.cuda.get_device_name(index)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+        found.append(Finding(True, text))
+    return found
+
+
+def _checkpoints() -> list[Finding]:
+    found = []
+    for model in all_models():
+        try:
+            checkpoint = find_checkpoint(model.checkpoint, download=False)
+        except AudioMarathonError:
+            text = f"model {model.key}: {model.checkpoint} is not in {hub_cache()}"
+            found.append(Finding(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
+        else:
+            there = (checkpoint.path / "config.json").is_file()
+            damaged = "" if there else "reinstall audiomarathon" if model.checkpoint == EMBEDDED else "download it again"
+            found.append(Finding(there, f"model {model.key}: {checkpoint.path}", damaged))
+    return found
+
+
+def _data() -> list[Finding]:
+    root = os.environ.get("AUDIOMARATHON_DATA", "")
+    found = []
+    for task in all_tasks():
+        try:
+            folder = task_folder(task, Path(root) if root else None, os.environ)
+            loaded = task.load(folder)
+        except AudioMarathonError as error:
+            text, _, remedy = str(error).partition(". ")
+            found.append(Finding(False, f"data {text}", remedy))
+            continue
+        bad = f", {len(loaded.bad_rows)} bad rows: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
+        found.append(Finding(not bad, f"data {task.key}: {len(loaded.samples)} samples in {folder}{bad}"))
+    return found
+
+
+def _disk() -> Finding:
+    cache = hub_cache()
+    place = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(place).free / 1e9
+    return Finding(free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model wants 23 GB")

@@ -1,0 +1,83 @@
+"""The machine on record: what ran, on what, and what else was running there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+
+_PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
+_GPU_FIELDS = (
+    "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
+    "clocks_event_reasons.active", "memory.used", "memory.total",
+)  # fmt: skip
+
+
+def device_name(device: str) -> str:
+    """Return what times depend on: the GPU's name, or the CPU's model and thread count."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu_model()} x{torch.get_num_threads()}"
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, machine and commit, as they stay during a run."""
+    return {
+        "audiomarathon": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def gpu_state() -> list[dict[str, str]]:
+    """Return each visible GPU's driver, clocks, temperature and throttling; empty without an NVIDIA driver."""
+    rows = _nvidia_smi("--query-gpu=" + ",".join(_GPU_FIELDS))
+    return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
+
+
+def other_gpu_processes(own_pid: int) -> list[str]:
+    """Return other processes that compute on a GPU: they would be measured along."""
+    rows = _nvidia_smi("--query-compute-apps=pid,process_name,used_memory")
+    return [" ".join(row) for row in rows if row and row[0] != str(own_pid)]
+
+
+def _nvidia_smi(query: str) -> list[list[str]]:
+    if not torch.cuda.is_available():
+        return []
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, with `+dirty` when it was changed; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        run = {"capture_output": True, "text": True, "timeout": 10, "check": True, "cwd": here}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()  # type: ignore[call-overload]
+        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **run).stdout.strip()  # type: ignore[call-overload]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+dirty" if changed else "")

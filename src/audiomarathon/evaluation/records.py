@@ -1,0 +1,228 @@
+"""What a run writes, and how it survives anything: the folder of a run, its lock, its identity and its records.
+
+`samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line for
+the same sample replaces an earlier one (errors are tried again on resume).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import RecordError
+
+SCHEMA_VERSION = 1
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file so that readers see the old one or the new one, never half of one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def identity_hash(identity: Mapping[str, Any]) -> str:
+    """Return a short hash of an identity, independent of the order of its fields."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:12]
+
+
+class RunFolder:
+    """The folder of one run: one task, one checkpoint, one setting.
+
+    Use as a context manager: the folder is locked inside the block.
+
+    Parameters
+    ----------
+    path
+        Created when missing.
+    identity
+        What makes two runs the same run (DESIGN.md, section 4.8).
+
+    Raises
+    ------
+    RecordError
+        On entering, when another process is at work in the folder, it holds another run, or cannot be written.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self.path = path
+        self.identity = dict(identity)
+        self.run: dict[str, Any] = {}
+        self.records: dict[str, dict[str, Any]] = {}
+        self.rejected_lines = 0
+        self._lock: IO[str] | None = None
+        self._stream: IO[str] | None = None
+
+    @property
+    def samples_file(self) -> Path:
+        """The append-only records."""
+        return self.path / "samples.jsonl"
+
+    def __enter__(self) -> RunFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise RecordError(f"{self.path}: cannot be used as results folder: {error.strerror or error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
+        try:
+            self._check_identity()
+            self.records = self._read_and_repair()
+            self._stream = self.samples_file.open("a", encoding="utf-8")
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # a full disk was already reported by `append`
+                self._stream.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def done(self) -> set[str]:
+        """Return the ids of samples that need no further work: recorded, and not as an error."""
+        return {id_ for id_, record in self.records.items() if record.get("error") is None}
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one record and flush it.
+
+        Raises
+        ------
+        RecordError
+            When the disk is full or gone. Whatever part of the line was written is taken back; all earlier records stay.
+        """
+        assert self._stream is not None, "append outside the with block"
+        size = self.samples_file.stat().st_size
+        try:
+            self._stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            with contextlib.suppress(OSError):
+                os.truncate(self.samples_file, size)
+            raise RecordError(
+                f"{self.samples_file}: cannot be written: {error.strerror or error}; "
+                f"{len(self.records)} records are safe, make room and run the same command again to go on"
+            ) from error
+        self.records[record["id"]] = dict(record)
+
+    def write_run(self, content: Mapping[str, Any]) -> None:
+        """Write `run.json`."""
+        own = {
+            "schema_version": SCHEMA_VERSION,
+            "identity_hash": identity_hash(self.identity),
+            "identity": self.identity,
+        }
+        self.run = {**own, **content, **own}
+        write_json(self.path / "run.json", self.run)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`."""
+        write_json(self.path / "summary.json", summary)
+
+    def _check_identity(self) -> None:
+        file = self.path / "run.json"
+        if not file.exists():
+            if self.samples_file.exists() and self.samples_file.stat().st_size:
+                raise RecordError(f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown")
+            return
+        self.run = read_run(self.path)
+        held = self.run.get("identity", {})
+        if held != self.identity:
+            names = sorted(k for k in {*held, *self.identity} if held.get(k) != self.identity.get(k))
+            shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
+            raise RecordError(
+                f"{self.path}: holds another run ({shown}); name another RESULTS_DIR, or move that folder away"
+            )
+
+    def _read_and_repair(self) -> dict[str, dict[str, Any]]:
+        """Read the records; drop a half-written last line, set aside lines that are no records."""
+        if not self.samples_file.exists():
+            return {}
+        content = self.samples_file.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self.samples_file, len(whole))
+        records, rejected, good = {}, [], []
+        for line in whole.splitlines(keepends=True):
+            record = _parse(line)
+            if record is None:
+                rejected.append(line)
+            else:
+                records[record["id"]] = record
+                good.append(line)
+        if rejected:
+            self.rejected_lines = len(rejected)
+            with (self.path / "samples.rejected").open("ab") as stream:
+                stream.writelines(rejected)
+            _replace(self.samples_file, b"".join(good))
+        return records
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read a run folder's `run.json`.
+
+    Raises
+    ------
+    RecordError
+        When the folder holds none, or it is not JSON.
+    """
+    file = path / "run.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: not a run folder, it holds no run.json") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise RecordError(f"{file}: not a JSON object")
+    return content
+
+
+def rewrite_records(folder: RunFolder, records: Iterable[Mapping[str, Any]]) -> None:
+    """Replace all records at once, for scoring again; the folder must be entered.
+
+    The new file takes the old one's place in one step, so that a crash leaves one of the two whole.
+    """
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    try:
+        _replace(folder.samples_file, "".join(lines).encode())
+    except OSError as error:
+        raise RecordError(f"{folder.samples_file}: cannot be written: {error.strerror or error}") from error

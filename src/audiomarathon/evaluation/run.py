@@ -1,0 +1,273 @@
+"""From settings to results: find the data, load the model, evaluate, score, write.
+
+Everything that can be wrong about a command is found out before the model is loaded, and everything about the model before
+the first sample.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, RecordError, SettingsError
+from ..models.checkpoint import Checkpoint, find_checkpoint
+from ..models.registry import ModelSpec, get_model
+from ..pruning.method import Method
+from ..pruning.registry import get_method
+from ..settings import RunSettings
+from ..tasks import Filters, Loaded, Task, get_task, select, task_folder
+from ..tasks.fingerprint import fingerprint
+from .records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
+from .summary import score_records, summarise
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished setting of a task: its folder, its method's label and the content of its `summary.json`."""
+
+    folder: Path
+    method: str
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Hardware:
+    device: str
+    dtype: str
+
+
+def run(
+    tasks: Sequence[str | Task],
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method] | None = None,
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> Iterator[Result]:
+    """Evaluate a model on tasks, yielding each setting's result when its task is finished.
+
+    Parameters
+    ----------
+    tasks
+        Names, or tasks.
+    model
+        A model's name (`audiomarathon list models`).
+    methods
+        Settings to run side by side on each sample; None runs the one that `settings` names.
+    say
+        Called with lines for the user: what is loaded, what was left out, where results are.
+
+    Raises
+    ------
+    AudioMarathonError
+        Before the first sample, for anything that is the user's to mend.
+    """
+    chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
+    spec = get_model(model)
+    methods = [get_method(settings.method, settings.ratio, settings.layer)] if methods is None else list(methods)
+    loaded = [(task, _load_task(task, settings, say)) for task in chosen]
+    checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
+    hardware = _hardware(settings)
+    say(f"model {spec.key} ({checkpoint.name}) on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
+    family = spec.load_family()
+    lm = family.load(
+        checkpoint.path,
+        device=hardware.device,
+        dtype=hardware.dtype,
+        attn_implementation=settings.attn_implementation,
+        device_map=settings.device_map,
+    )
+    for method in methods:
+        method.check(lm)
+    checkpoint_hash = checkpoint.fingerprint()
+    for task, data in loaded:
+        yield from _run_task(
+            _Setup(spec, checkpoint, checkpoint_hash, hardware, settings, say, progress), lm, task, data, methods
+        )
+
+
+@dataclass(frozen=True)
+class _Setup:
+    spec: ModelSpec
+    checkpoint: Checkpoint
+    checkpoint_hash: str
+    hardware: _Hardware
+    settings: RunSettings
+    say: Callable[[str], None]
+    progress: bool | None
+
+
+def _load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
+    folder = task_folder(task, Path(settings.data).expanduser() if settings.data else None, os.environ)
+    filters = Filters(settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed)
+    loaded = task.load(folder, filters)
+    if loaded.bad_rows and not settings.allow_bad_rows:
+        shown = "; ".join(str(row) for row in loaded.bad_rows[:3])
+        more = f" and {len(loaded.bad_rows) - 3} more" if len(loaded.bad_rows) > 3 else ""
+        raise DataError(
+            f"{task.key}: {len(loaded.bad_rows)} bad rows: {shown}{more}; mend them, or leave them out with "
+            f"--allow-bad-rows (ALLOW_BAD_ROWS=1)"
+        )
+    for name, count in {"bad rows": len(loaded.bad_rows), **loaded.left_out}.items():
+        if count:
+            say(f"{task.key}: left out {count} samples ({name})")
+    if not loaded.samples:
+        raise DataError(f"{task.key}: {folder} holds no samples")
+    return loaded
+
+
+def _hardware(settings: RunSettings) -> _Hardware:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    device = ("cuda" if gpu else "cpu") if settings.device == "auto" else settings.device
+    if device.startswith("cuda"):
+        if not gpu:
+            raise SettingsError(f"DEVICE={device}: PyTorch sees no GPU here; allowed: cpu, auto")
+        if device[5:] and int(device[5:]) >= torch.cuda.device_count():
+            raise SettingsError(f"DEVICE={device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+    if settings.device_map and not gpu:
+        raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
+    dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
+    return _Hardware(device, dtype)
+
+
+def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequence[Method]) -> Iterator[Result]:
+    import torch
+
+    from .environment import environment, gpu_state, other_gpu_processes
+    from .evaluate import Job, Plan, evaluate
+
+    settings = setup.settings
+    samples = select(data.samples, settings.limit, settings.seed)
+    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
+    plan = Plan(
+        task,
+        samples,
+        max_new_tokens,
+        settings.decode_tokens,
+        settings.seed,
+        None if settings.timing else settings.batch_size,
+    )
+    torch.manual_seed(settings.seed)
+    shared = _identity(setup, task, data, max_new_tokens)
+    root = settings.results / task.key / setup.checkpoint.folder_name
+    with ExitStack() as stack:
+        jobs = []
+        for method in methods:
+            identity = shared | {"method": method.key, **method.parameters()}
+            jobs.append(Job(method, stack.enter_context(RunFolder(root / method.label, identity))))
+        for job in jobs:
+            _report_resume(job.folder, samples, setup.say)
+        if (others := other_gpu_processes(os.getpid())) and settings.timing:
+            warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
+        started, clock = _now(), time.monotonic()
+        before = {id_ for job in jobs for id_ in job.folder.done()}
+        facts: dict[str, Any] = {
+            "task": task.key,
+            "model": setup.spec.key,
+            "checkpoint": str(setup.checkpoint.path),
+            "settings": _plain(settings),
+            "data_folder": str(data.folder),
+            "bad_rows": [str(row) for row in data.bad_rows],
+            "left_out": dict(data.left_out),
+            "samples": [sample.id for sample in samples],
+            "environment": environment(),
+            "gpu_before": gpu_state(),
+            "certificate": None,
+        }
+        for job in jobs:
+            sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None}]
+            job.folder.write_run({**facts, "method": job.method.label, "sessions": sessions})
+        evaluate(lm, plan, jobs, progress=setup.progress)
+        wall = time.monotonic() - clock
+        for job in jobs:
+            fresh = [r for id_, r in job.folder.records.items() if id_ not in before and r.get("error") is None]
+            audio_seconds = sum(r["clip_seconds"] for r in fresh)
+            sessions = job.folder.run["sessions"]
+            sessions[-1] |= {"ended": _now(), "wall_s": wall, "samples": len(fresh), "audio_s": audio_seconds}
+            job.folder.write_run({**job.folder.run, "sessions": sessions, "gpu_after": gpu_state()})
+            summary = _summary(task, job.folder, settings.seed)
+            job.folder.write_summary(summary)
+            yield Result(job.folder.path, job.method.label, summary)
+
+
+def _identity(setup: _Setup, task: Task, data: Loaded, max_new_tokens: int) -> dict[str, Any]:
+    """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
+    from .environment import device_name
+
+    settings, hardware = setup.settings, setup.hardware
+    prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "checkpoint": setup.checkpoint_hash,
+        "dtype": hardware.dtype,
+        "attention": settings.attn_implementation,
+        "scope": "audio",
+        "prompts": prompts,
+        "data": fingerprint(data)[:16],
+        "max_new_tokens": max_new_tokens,
+        "decode_tokens": settings.decode_tokens,
+        "seed": settings.seed,
+        "device": device_name(hardware.device) if settings.timing else None,
+    }
+
+
+def _summary(task: Task, folder: RunFolder, seed: int) -> dict[str, Any]:
+    """Summarise the samples that the folder's last run selected, in their order."""
+    wanted = folder.run["samples"]
+    records = [folder.records[id_] for id_ in wanted if id_ in folder.records]
+    sessions = [s for s in folder.run["sessions"] if s.get("wall_s")]
+    wall, heard = sum(s["wall_s"] for s in sessions), sum(s["audio_s"] for s in sessions)
+    return summarise(
+        task, records, expected=len(wanted), seed=seed, audio_seconds_per_second=heard / wall if wall else None
+    )
+
+
+def score(path: Path) -> Result:
+    """Judge a run's stored replies again and rewrite its verdicts and `summary.json`; no model and no data needed.
+
+    Raises
+    ------
+    RecordError
+        When the folder holds no run, or another process writes it.
+    """
+    run_facts = read_run(path)
+    try:
+        task, seed = get_task(run_facts["task"]), run_facts["settings"]["seed"]
+        label, identity = run_facts["method"], run_facts["identity"]
+    except KeyError as error:
+        raise RecordError(f"{path / 'run.json'}: lacks the field {error}") from None
+    with RunFolder(path, identity) as folder:
+        records = score_records(task, list(folder.records.values()))
+        rewrite_records(folder, records)
+        folder.records = {record["id"]: record for record in records}
+        summary = _summary(task, folder, seed)
+        folder.write_summary(summary)
+    return Result(path, label, summary)
+
+
+def _report_resume(folder: RunFolder, samples: Sequence[Any], say: Callable[[str], None]) -> None:
+    done = folder.done() & {sample.id for sample in samples}
+    if done:
+        say(f"{folder.path}: goes on from {len(done)} of {len(samples)} samples")
+    if folder.rejected_lines:
+        say(f"{folder.path}: {folder.rejected_lines} unreadable lines set aside in samples.rejected, to be redone")
+
+
+def _plain(settings: RunSettings) -> dict[str, Any]:
+    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    return {n: str(v) if isinstance(v, Path) else list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

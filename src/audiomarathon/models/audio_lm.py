@@ -1,0 +1,309 @@
+"""The interface of an audio LLM, and the one generate loop that every family and every method goes through."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from transformers import GenerationConfig, LogitsProcessorList
+
+from ..errors import ModelError
+from ..evaluation.timing import CacheProbe, Stages, StageTimer, make_clock
+
+if TYPE_CHECKING:
+    from ..pruning.method import Method
+
+Waveform = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What one sample asks of the model.
+
+    Attributes
+    ----------
+    text
+        The task's words, without the family's chat template.
+    clips
+        Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text.
+    seed
+        Seeds methods that draw at random; the same for the same run seed and sample, whatever the batch.
+    """
+
+    text: str
+    clips: tuple[Waveform, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch of prompts as tensors on the model's device.
+
+    Attributes
+    ----------
+    tensors
+        What the model's `generate` takes: `input_ids` and `attention_mask` of shape (B, S), left-padded, and the audio
+        features.
+    audio_mask
+        Boolean, shape (B, S): which prompt positions are audio tokens. They need not be contiguous.
+    seeds
+        One seed a sample, from its :class:`Prompt`.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    audio_mask: torch.Tensor
+    seeds: tuple[int, ...]
+
+    @property
+    def attention_mask(self) -> torch.Tensor:
+        """Shape (B, S): 1 for prompt tokens, 0 for the padding on the left."""
+        return self.tensors["attention_mask"]
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """Prompt tokens a sample, padding not counted."""
+        return [int(n) for n in self.attention_mask.sum(-1).tolist()]
+
+    @property
+    def audio_tokens(self) -> list[int]:
+        """Audio tokens a sample, before any is dropped."""
+        return [int(n) for n in self.audio_mask.sum(-1).tolist()]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sample's generated text.
+
+    Attributes
+    ----------
+    text
+        Decoded, special tokens left out.
+    finish
+        `"stop"` when the model ended its reply, `"length"` when the token limit cut it.
+    new_tokens
+        Generated tokens, the end token included.
+    """
+
+    text: str
+    finish: str
+    new_tokens: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one `generate` call over a batch gave, and what it took.
+
+    Attributes
+    ----------
+    stages
+        Measured times of encoder, LLM prefill and decode, seconds.
+    kept_audio_tokens
+        Audio tokens a sample that the method left.
+    kv_lengths
+        Cache length of each decoder layer after prefill (padding included when B > 1).
+    kv_bytes
+        Bytes of all keys and values after prefill.
+    peak_memory_bytes
+        Peak of the GPUs' allocated memory during the call; None on a CPU.
+    """
+
+    replies: tuple[Reply, ...]
+    stages: Stages
+    kept_audio_tokens: tuple[int, ...]
+    kv_lengths: tuple[int, ...]
+    kv_bytes: int
+    peak_memory_bytes: int | None
+    logits: torch.Tensor | None = None
+
+
+class AudioLM(ABC):
+    """A loaded audio LLM of some family.
+
+    A family says how it loads, how its prompt looks and where its parts are; generating, timing and counting are here,
+    once.
+    """
+
+    sampling_rate: ClassVar[int] = 16000
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.feature_extractor = feature_extractor
+        self.end_tokens = self._end_tokens()
+        # An explicit, greedy generation config: shipped ones sample (Qwen2.5-Omni's has do_sample=True) or carry
+        # penalties, and `generate` fills whatever is left open from the model's own.
+        self.model.generation_config = GenerationConfig()
+
+    @classmethod
+    @abstractmethod
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> AudioLM:
+        """Load a checkpoint folder.
+
+        Parameters
+        ----------
+        device
+            `cpu`, `cuda` or `cuda:N`. Ignored when `device_map` is given.
+        dtype
+            `float32`, `float16` or `bfloat16`.
+        attn_implementation
+            `sdpa`, `eager` or `flash_attention_2`.
+        device_map
+            A strategy of accelerate (`auto`, `balanced`, `sequential`) that spreads the model over GPUs; "" for none.
+
+        Raises
+        ------
+        ModelError
+            When weights are missing or left over, or the checkpoint is of another kind.
+        """
+
+    @abstractmethod
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
+
+    @property
+    @abstractmethod
+    def decoder(self) -> nn.Module:
+        """The LLM without its head: the module that owns `.layers` and takes `past_key_values`."""
+
+    @property
+    def decoder_layers(self) -> nn.ModuleList:
+        """The LLM's layers, counted from 0."""
+        layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
+        return layers
+
+    @property
+    @abstractmethod
+    def audio_tower(self) -> nn.Module:
+        """The audio encoder; its forward is the `encoder` stage."""
+
+    @property
+    @abstractmethod
+    def lm_head(self) -> nn.Module:
+        """The output projection over the vocabulary."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def attn_implementation(self) -> str:
+        """The attention implementation that is active in the LLM."""
+        name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
+        return name
+
+    def forget(self) -> None:  # noqa: B027
+        """Drop what the model object itself keeps of the last sample (cached position offsets and the like)."""
+
+    def generate(
+        self,
+        inputs: Inputs,
+        method: Method,
+        *,
+        max_new_tokens: int,
+        ignore_end: bool = False,
+        keep_logits: bool = False,
+    ) -> Generation:
+        """Generate greedily for a batch under a method, in one timed pass.
+
+        Prefill ends when the first token's logits exist; decode is the rest (DESIGN.md, section 4.1).
+
+        Parameters
+        ----------
+        ignore_end
+            Go on after the end token until `max_new_tokens`: the forced decode run.
+        keep_logits
+            Also return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
+        """
+        config = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=None if ignore_end else list(self.end_tokens),
+            pad_token_id=self.tokenizer.pad_token_id,
+            use_cache=True,
+            return_dict_in_generate=True,
+            output_logits=keep_logits,
+        )
+        timer = StageTimer(make_clock(self.model))
+        cache = CacheProbe()
+        with ExitStack() as stack, torch.inference_mode():
+            trace = stack.enter_context(method.applied_to(self, inputs))
+            stack.enter_context(_last_position_only(self.lm_head))
+            stack.enter_context(cache.watching(self.decoder))
+            stack.enter_context(timer.watching(self.audio_tower))
+            stack.callback(self.forget)
+            timer.start()
+            output = self.model.generate(
+                **inputs.tensors,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([timer.first_token, cache.first_token]),
+            )
+            timer.stop()
+        prompt_length = inputs.audio_mask.shape[1]
+        return Generation(
+            replies=tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist()),
+            stages=timer.stages(),
+            kept_audio_tokens=trace.kept_audio_tokens,
+            kv_lengths=cache.lengths,
+            kv_bytes=cache.bytes,
+            peak_memory_bytes=timer.clock.peak_memory_bytes(),
+            logits=torch.stack(output.logits).cpu() if keep_logits else None,
+        )
+
+    def _reply(self, row: list[int], ignore_end: bool) -> Reply:
+        end = next((i for i, token in enumerate(row) if token in self.end_tokens), None) if not ignore_end else None
+        tokens = row if end is None else row[: end + 1]
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return Reply(text, "length" if end is None else "stop", len(tokens), tuple(tokens))
+
+    def _end_tokens(self) -> tuple[int, ...]:
+        """The token ids that end a reply: the checkpoint's own, and the tokenizer's."""
+        own = self.model.generation_config.eos_token_id
+        ends = {*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id} - {None}
+        if not ends:
+            raise ModelError("the checkpoint names no end-of-reply token: replies would never stop")
+        return tuple(sorted(ends))
+
+
+@contextmanager
+def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
+    """Show the LM head only the last position of the prompt.
+
+    Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), which pruning would then
+    seem to save. Only the last position is ever used, so replies do not change (DESIGN.md, section 4.2).
+    """
+
+    def keep_last(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (args[0][:, -1:], *args[1:])
+
+    handle = lm_head.register_forward_pre_hook(keep_last)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def check_loading(path: Path, info: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
+
+    Raises
+    ------
+    ModelError
+        Naming the first few tensors that are missing, left over or of another shape.
+    """
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        names = sorted(str(name) for name in info.get(kind, ()))
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            raise ModelError(f"{path}: {kind.replace('_', ' ')} in the checkpoint: {shown}")

@@ -1,0 +1,146 @@
+"""Where a checkpoint's files come from, and what identifies them.
+
+A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or the one that ships with the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ModelError
+from .registry import EMBEDDED
+
+_SAMPLE_BYTES = 65536
+_SAMPLES = 64
+_IGNORED = ("*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk.
+
+    Attributes
+    ----------
+    name
+        What people call it: the hub id, or the folder's name.
+    path
+        The folder that holds `config.json`.
+    """
+
+    name: str
+    path: Path
+
+    @property
+    def folder_name(self) -> str:
+        """The name as a folder in a results tree: no separators, colons or spaces."""
+        return "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
+
+    def fingerprint(self) -> str:
+        """Return a hash of the checkpoint's content that is quick even for 60 GB.
+
+        Each file counts with its name, its size and 64 evenly spaced blocks of 64 KiB (small files whole), so that a
+        fine-tune with the same shapes differs, as does another revision.
+        """
+        digest = hashlib.sha256()
+        kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
+        files = sorted(file for file in self.path.iterdir() if file.suffix in kinds)
+        for file in files:
+            size = file.stat().st_size
+            digest.update(f"{file.name}:{size}\n".encode())
+            with file.open("rb") as stream:
+                if size <= _SAMPLE_BYTES * _SAMPLES:
+                    digest.update(stream.read())
+                else:
+                    for index in range(_SAMPLES):
+                        stream.seek((size - _SAMPLE_BYTES) * index // (_SAMPLES - 1))
+                        digest.update(stream.read(_SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+
+
+def embedded_checkpoint() -> Path:
+    """Return the folder of the checkpoint that ships with the package."""
+    return Path(__file__).parent.parent / "embedded" / "checkpoint"
+
+
+def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
+    """Find a checkpoint's files, fetching them from the hub when they are not in its cache.
+
+    Parameters
+    ----------
+    source
+        A folder, a hub id (`org/name`, optionally `org/name@revision`), or `"embedded"`.
+    download
+        Whether the hub may be asked; False looks in the cache only.
+
+    Raises
+    ------
+    ModelError
+        When there is no such folder or repository, the hub refuses, or cannot be reached; it says what to do.
+    """
+    if source == EMBEDDED:
+        return Checkpoint("embedded", embedded_checkpoint())
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder}: no config.json, so this folder is not a checkpoint")
+        return Checkpoint(folder.resolve().name, folder.resolve())
+    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
+        raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
+    return _from_hub(source, download=download)
+
+
+def _from_hub(source: str, *, download: bool) -> Checkpoint:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name, _, revision = source.partition("@")
+    fetch = f"audiomarathon models download {source}"
+    try:
+        path = snapshot_download(
+            name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=not download
+        )
+    except HFValidationError as error:
+        raise ModelError(f"{source}: not a hub id of the form 'organisation/name' ({error})") from None
+    except GatedRepoError:
+        raise ModelError(
+            f"{name} is gated: accept its terms at https://huggingface.co/{name}, make a token at "
+            f"https://huggingface.co/settings/tokens, then `export HF_TOKEN=…` and run `{fetch}`"
+        ) from None
+    except RevisionNotFoundError:
+        raise ModelError(f"{name}: the hub has no revision {revision!r}") from None
+    except RepositoryNotFoundError:
+        raise ModelError(
+            f"{name}: the hub knows no such model; if it is private, `export HF_TOKEN=…` with a token that may read it"
+        ) from None
+    except LocalEntryNotFoundError:
+        raise ModelError(
+            f"{name} is not in the hub's cache and the hub cannot be reached; with a network run `{fetch}`, or set "
+            f"MODEL_PATH to a folder that holds it"
+        ) from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        if status == 429:
+            raise ModelError(
+                f"{name}: the hub limits the rate of anonymous downloads (429); `export HF_TOKEN=…` raises the limit, "
+                f"then run `{fetch}` again: it continues where it stopped"
+            ) from None
+        raise ModelError(f"{name}: the hub answered {status}: {error}; run `{fetch}` again to continue") from None
+    except (HfHubHTTPError.__bases__[0], OSError) as error:  # that base: any error of whatever HTTP library the hub uses
+        raise ModelError(f"{name}: download failed ({error}); run `{fetch}` again, it continues there") from None
+    return Checkpoint(name, Path(path))
+
+
+def hub_cache() -> Path:
+    """Return the folder in which the hub's downloads are kept (`HF_HUB_CACHE`, `HF_HOME`)."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()

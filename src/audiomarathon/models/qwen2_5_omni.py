@@ -1,0 +1,135 @@
+"""Qwen2.5-Omni (arXiv 2503.20215): the thinker alone, on transformers' native class.
+
+The hub's checkpoints hold `thinker.*` beside `talker.*` and `token2wav.*`; the last two make speech and are left on disk.
+Audio is encoded in independent two-second windows; the LLM sees 25 audio tokens a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
+
+from ..errors import ModelError
+from .audio_lm import AudioLM, Inputs, Prompt, check_loading
+
+_AUDIO = "<|AUDIO|>"
+
+
+class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
+    """The Qwen2.5-Omni thinker."""
+
+    @classmethod
+    def load(
+        cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = ""
+    ) -> Qwen2_5Omni:
+        """Load a checkpoint in the hub's layout or in the thinker's own; see :meth:`AudioLM.load`."""
+        try:
+            model, info = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
+                path,
+                dtype=getattr(torch, dtype),
+                attn_implementation=attn_implementation,
+                device_map=device_map or None,
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(f"{path}: cannot be loaded as Qwen2.5-Omni: {reason}") from error
+        check_loading(path, info)
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _chat_template_beside(path)
+        if not device_map:
+            model = model.to(device)
+        return cls(model, tokenizer, feature_extractor)
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        super().__init__(model, tokenizer, feature_extractor)
+        self.audio_token = tokenizer.convert_tokens_to_ids(_AUDIO)
+        if self.audio_token != model.config.audio_token_id:
+            raise ModelError(
+                f"the tokenizer's {_AUDIO} is token {self.audio_token}, the config's audio token "
+                f"{model.config.audio_token_id}: tokenizer and weights do not belong together"
+            )
+
+    @property
+    def decoder(self) -> nn.Module:
+        """See :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model.language_model
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_tower`."""
+        tower: nn.Module = self.model.model.audio_tower
+        return tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """See :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.lm_head
+        return head
+
+    def forget(self) -> None:
+        """Drop the position offsets that the thinker keeps between prefill and decode."""
+        self.model.model.rope_deltas = None
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        clips = [clip for prompt in prompts for clip in prompt.clips]
+        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip end in
+        # zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
+        features = self.feature_extractor(
+            clips,
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            max_length=max(len(clip) for clip in clips) + self.feature_extractor.n_fft,
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        frames = features["attention_mask"].sum(-1)
+        longest = int(frames.max())
+        counts = iter((((frames - 1) // 2 + 1 - 2) // 2 + 1).tolist())
+        texts = [self._render(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
+        encoded = self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
+        audio_mask = encoded["input_ids"] == self.audio_token
+        if int(audio_mask.sum()) != int((((frames - 1) // 2 + 1 - 2) // 2 + 1).sum()):
+            raise ModelError(f"a question holds the text {_AUDIO}, which this model reads as audio")
+        tensors = {
+            "input_ids": encoded["input_ids"],
+            "attention_mask": encoded["attention_mask"],
+            "input_features": features["input_features"][..., :longest].to(self.model.dtype),
+            "feature_attention_mask": features["attention_mask"][:, :longest].long(),
+        }
+        return Inputs(
+            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
+            audio_mask=audio_mask.to(self.device),
+            seeds=tuple(prompt.seed for prompt in prompts),
+        )
+
+    def _render(self, prompt: Prompt, audio_tokens: Sequence[int]) -> str:
+        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+        text: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        head, *rest = text.split(_AUDIO, len(audio_tokens))
+        if len(rest) != len(audio_tokens):
+            raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its own template")
+        return head + "".join(_AUDIO * n + after for n, after in zip(audio_tokens, rest, strict=True))
+
+
+def _chat_template_beside(path: Path) -> str:
+    """Read `chat_template.json`, where older processors keep the template that the tokenizer lacks."""
+    file = path / "chat_template.json"
+    try:
+        template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template") from error
+    return template

@@ -1,0 +1,102 @@
+"""Which models there are: a name, its default checkpoint, and the family whose code runs it.
+
+A third party adds one by an entry point in the group `audiomarathon.models` that yields a :class:`ModelSpec`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..plugins import look_up, plugins
+
+if TYPE_CHECKING:
+    from .audio_lm import AudioLM
+
+EMBEDDED = "embedded"
+"""Checkpoint name of the model that ships inside the package."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One row of the table of models.
+
+    Attributes
+    ----------
+    key
+        The name users type.
+    family
+        `module:class` of the :class:`~audiomarathon.models.audio_lm.AudioLM` that runs it; imported when needed.
+    checkpoint
+        Default checkpoint: a hub id, or :data:`EMBEDDED`.
+    tokens_per_second
+        Audio tokens that the LLM sees per second of audio.
+    folder
+        The folder of the repository with this model's scripts, if it has one.
+    download_gb
+        About how much a download takes, in GB; 0 when nothing is downloaded.
+    """
+
+    key: str
+    family: str
+    checkpoint: str
+    tokens_per_second: float
+    title: str
+    aliases: tuple[str, ...] = ()
+    folder: str = ""
+    download_gb: float = 0.0
+
+    def load_family(self) -> type[AudioLM]:
+        """Import and return the family's class."""
+        module, _, name = self.family.partition(":")
+        family: type[AudioLM] = getattr(importlib.import_module(module), name)
+        return family
+
+
+_QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
+
+_BUILT_IN = (
+    ModelSpec(
+        key="embedded",
+        family=_QWEN2_5_OMNI,
+        checkpoint=EMBEDDED,
+        tokens_per_second=25,
+        title="tiny Qwen2.5-Omni thinker trained on a synthetic world; ships with the package",
+    ),
+    ModelSpec(
+        key="qwen2.5-omni-7b",
+        family=_QWEN2_5_OMNI,
+        checkpoint="Qwen/Qwen2.5-Omni-7B",
+        tokens_per_second=25,
+        title="Qwen2.5-Omni 7B, thinker only",
+        aliases=("qwen2.5-omni",),
+        folder="Qwen_2.5_Omni",
+        download_gb=22.4,
+    ),
+    ModelSpec(
+        key="qwen2.5-omni-3b",
+        family=_QWEN2_5_OMNI,
+        checkpoint="Qwen/Qwen2.5-Omni-3B",
+        tokens_per_second=25,
+        title="Qwen2.5-Omni 3B, thinker only",
+        folder="Qwen_2.5_Omni",
+        download_gb=12.1,
+    ),
+)
+
+
+def all_models() -> tuple[ModelSpec, ...]:
+    """Return every known model: the built-in ones, then third parties' by name."""
+    return (*_BUILT_IN, *plugins("audiomarathon.models", ModelSpec))
+
+
+def get_model(name: str) -> ModelSpec:
+    """Return the model that a user's `name` (a key or an alias, in any case) stands for.
+
+    Raises
+    ------
+    SettingsError
+        When there is no such model; the message lists those there are.
+    """
+    return look_up(name, all_models(), kind="model")

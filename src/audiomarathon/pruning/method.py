@@ -1,0 +1,107 @@
+"""What a method is: a small frozen dataclass that changes a model for the length of one `with` block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from decimal import ROUND_FLOOR, Decimal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..models.audio_lm import AudioLM, Inputs
+
+
+def kept_count(total: int, ratio: float) -> int:
+    """Return how many of `total` audio tokens stay when the fraction `ratio` is removed.
+
+    k = min(N, max(1, N − ⌊N·r + ½⌋)), with r as the decimal number that the user wrote, so that 0.3 of 5 removes
+    ⌊1.5 + ½⌋ = 2 and not what binary floats or banker's rounding make of it. No token stays only where there was none.
+    """
+    removed = int((total * Decimal(str(ratio)) + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
+    return min(total, max(1, total - removed))
+
+
+@dataclass
+class Trace:
+    """What a method really did to the batch at hand; filled while it is applied.
+
+    Attributes
+    ----------
+    kept_audio_tokens
+        Audio tokens left, a sample.
+    kept_positions
+        For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None when
+        nothing was dropped. Known when the block ends.
+    """
+
+    kept_audio_tokens: tuple[int, ...]
+    kept_positions: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A way to spend less on long audio.
+
+    A method is applied around one `generate` call: `with method.applied_to(lm, inputs) as trace`. It works by hooks that
+    come off in `finally`; no code of a model is copied or patched for good.
+
+    Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
+    cheaper). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
+    """
+
+    key: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str]
+    paper: ClassVar[str] = ""
+    saves: ClassVar[str]
+
+    ratio: float = 0.0
+
+    @abstractmethod
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> AbstractContextManager[Trace]:
+        """Apply the method to a model for one batch.
+
+        Parameters
+        ----------
+        lm
+            The loaded model.
+        inputs
+            The batch: audio mask and padding mask of shape (B, S), and a seed a sample.
+        """
+
+    def check(self, lm: AudioLM) -> None:  # noqa: B027
+        """Refuse a model that cannot carry the method, before the first sample.
+
+        Raises
+        ------
+        MethodError
+            Saying why, and what is possible.
+        """
+
+    @property
+    def label(self) -> str:
+        """Name for folders and tables: `frame-0.5-layer2`; no binary noise in the ratio."""
+        layer = getattr(self, "layer", None)
+        return f"{self.key}-{self.ratio:g}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
+
+    def parameters(self) -> dict[str, Any]:
+        """Every field of the method, for records and identities."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class Base(Method):
+    """Nothing is dropped: what every other setting is measured against."""
+
+    key: ClassVar[str] = "base"
+    title: ClassVar[str] = "nothing dropped; the reference"
+    saves: ClassVar[str] = "–"
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:  # noqa: ARG002
+        """See :meth:`Method.applied_to`."""
+        yield Trace(tuple(inputs.audio_tokens))

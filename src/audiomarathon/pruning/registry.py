@@ -1,0 +1,42 @@
+"""Which methods there are, and how a name and a ratio become one.
+
+A third party adds one by an entry point in the group `audiomarathon.methods` that yields a :class:`Method` subclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+from ..errors import SettingsError
+from ..plugins import look_up, plugins
+from .frame import Frame
+from .method import Base, Method
+from .random import Random
+
+
+def all_methods() -> tuple[Method, ...]:
+    """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
+    return (Base(), Random(), Frame(), *plugins("audiomarathon.methods", Method))
+
+
+def get_method(name: str, ratio: float = 0.0, layer: int = 2) -> Method:
+    """Return the method that `name` stands for, with its ratio and, where it has one, its layer.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown name, a ratio outside [0, 1), or `base` with a ratio above 0.
+    """
+    found: Method = look_up(name, all_methods(), kind="method")
+    if not 0 <= ratio < 1:
+        raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
+    if isinstance(found, Base):
+        if ratio > 0:
+            raise SettingsError(f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0")
+        return found
+    if ratio == 0:
+        warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
+    settings = {"ratio": ratio, "layer": layer}
+    names = {field.name for field in dataclasses.fields(found)}
+    return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})

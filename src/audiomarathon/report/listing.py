@@ -1,0 +1,52 @@
+"""What there is to choose from, as tables: tasks, models, methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich import box
+from rich.table import Table
+
+from ..models.registry import all_models
+from ..pruning.registry import all_methods
+from ..tasks import all_tasks
+
+
+def tasks_table() -> Table:
+    """Return the tasks, in the paper's order."""
+    table = _table("Tasks", "key", "paper", "what", "group", "samples", "minutes", "score")
+    for task in all_tasks():
+        low, high = task.seconds
+        minutes = f"{low / 60:g}–{high / 60:g}"
+        score = "1 − WER" if task.headline == "wer" else "macro-F1"
+        table.add_row(task.key, task.acronym, task.title, task.group, str(task.count), minutes, score)
+    return table
+
+
+def models_table() -> Table:
+    """Return the models, with what their checkpoints weigh."""
+    table = _table("Models", "key", "also", "checkpoint", "download", "audio tokens / s", "what")
+    for model in all_models():
+        size = f"{model.download_gb:g} GB" if model.download_gb else "none"
+        row = (model.key, ", ".join(model.aliases), model.checkpoint, size, f"{model.tokens_per_second:g}", model.title)
+        table.add_row(*row)
+    return table
+
+
+def methods_table() -> Table:
+    """Return the methods, with their papers and what they save."""
+    table = _table("Methods", "key", "paper", "saves", "what")
+    for method in all_methods():
+        paper = f"arXiv {method.paper}" if method.paper else "–"
+        table.add_row(method.key, paper, method.saves, method.title)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+LISTINGS: dict[str, Callable[[], Table]] = {"tasks": tasks_table, "models": models_table, "methods": methods_table}

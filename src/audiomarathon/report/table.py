@@ -1,0 +1,59 @@
+"""Results as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from ..evaluation.run import Result
+
+
+def results_table(results: Sequence[Result], title: str = "") -> Table:
+    """Return one row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
+
+    Times are medians over samples, in milliseconds; a dash stands for what was not measured.
+    """
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("task")
+    table.add_column("setting")
+    for heading in ("n", "score [95 % interval]", "encoder ms", "LLM prefill ms", "decode ms", "audio tokens", "KV MB"):
+        table.add_column(heading, justify="right")
+    for index, result in enumerate(results):
+        last_of_task = index + 1 == len(results) or results[index + 1].summary["task"] != result.summary["task"]
+        table.add_row(*_cells(result), end_section=last_of_task)
+    return table
+
+
+def _cells(result: Result) -> list[str]:
+    summary, timing = result.summary, result.summary["timing"]
+    flags = [f"{summary[name]} {word}" for name, word in (("errors", "errors"), ("unparsed", "unparsed")) if summary.get(name)]
+    return [
+        summary["task"],
+        result.method,
+        str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
+        score_text(summary),
+        *(_milliseconds(timing.get(f"{stage}_s")) for stage in ("encoder", "llm_prefill", "decode")),
+        _tokens(summary),
+        "–" if summary["kv_bytes"] is None else f"{summary['kv_bytes'] / 1e6:.2f}",
+    ]
+
+
+def score_text(summary: dict[str, Any]) -> str:
+    """Return the headline score as text, such as `0.833 [0.500, 1.000]`."""
+    if summary["score"] is None:
+        return "–"
+    interval = (summary.get("intervals") or {}).get("score")
+    span = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else " [–]"
+    return f"{summary['score']:.3f}{span}"
+
+
+def _milliseconds(spread: dict[str, float] | None) -> str:
+    return "–" if not spread else f"{1000 * spread['p50']:.0f}"
+
+
+def _tokens(summary: dict[str, Any]) -> str:
+    total, kept = summary["audio_tokens"], summary["kept_audio_tokens"]
+    return "–" if not total else f"{kept:.0f} of {total:.0f}"

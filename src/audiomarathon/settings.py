@@ -1,0 +1,156 @@
+"""The settings of a run: one frozen dataclass, filled from flags, then env vars, then defaults.
+
+Nothing here imports torch, so that a bad value is refused at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import SettingsError
+from .plugins import did_you_mean
+
+DEVICES = "auto, cpu, cuda, cuda:N"
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+ATTENTION = ("sdpa", "eager", "flash_attention_2")
+DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def _integer(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError
+    return value
+
+
+def _switch(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in _TRUE + _FALSE:
+        raise ValueError
+    return lowered in _TRUE
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError
+        return text
+
+    return parse
+
+
+def _device(text: str) -> str:
+    if text not in ("auto", "cpu", "cuda") and not (text.startswith("cuda:") and text[5:].isdigit()):
+        raise ValueError
+    return text
+
+
+def _persons(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _setting(default: Any, env: str, parse: Callable[[str], Any], allowed: str) -> Any:
+    return field(default=default, metadata={"env": env, "parse": parse, "allowed": allowed})
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Every setting of a run, with its env var, what is allowed, and its default.
+
+    Attributes are documented in the README, "Settings"; `RunSettings.read` fills them.
+    """
+
+    method: str = _setting("base", "PRUNE_METHOD", str, "a method's name (audiomarathon list methods)")
+    ratio: float = _setting(0.0, "PRUNE_RATIO", _ratio, "a fraction of audio tokens to remove, 0 to below 1")
+    layer: int = _setting(2, "PRUNE_LAYER_IDX", _integer(0), "a whole number from 0")
+    limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
+    results: Path = _setting(Path("results"), "RESULTS_DIR", Path, "a folder")
+    model_path: str = _setting("", "MODEL_PATH", str, "a hub id or a folder; empty = the model's default")
+    data: str = _setting("", "AUDIOMARATHON_DATA", str, "the folder that holds the tasks")
+    device: str = _setting("auto", "DEVICE", _device, DEVICES)
+    device_map: str = _setting("", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, sequential")
+    dtype: str = _setting("auto", "DTYPE", _one_of(*DTYPES), ", ".join(DTYPES))
+    attn_implementation: str = _setting("sdpa", "ATTN_IMPLEMENTATION", _one_of(*ATTENTION), ", ".join(ATTENTION))
+    batch_size: int = _setting(1, "BATCH_SIZE", _integer(1), "a whole number from 1")
+    timing: bool = _setting(True, "TIMING", _switch, "1 or 0")
+    max_new_tokens: int = _setting(0, "MAX_NEW_TOKENS", _integer(0), "a whole number; 0 = the task's own limit")
+    decode_tokens: int = _setting(0, "DECODE_TOKENS", _integer(0), "a whole number; 0 = no forced decode run")
+    seed: int = _setting(42, "SEED", _integer(0), "a whole number from 0")
+    skip_persons: tuple[str, ...] = _setting((), "SKIP_PERSONS", _persons, "person ids joined by commas")
+    skip_emotion: str = _setting("", "SKIP_EMOTION", str, "an emotion")
+    balance: bool = _setting(False, "BALANCE", _switch, "1 or 0")
+    allow_bad_rows: bool = _setting(False, "ALLOW_BAD_ROWS", _switch, "1 or 0")
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.batch_size > 1 and self.timing:
+            raise SettingsError(
+                f"BATCH_SIZE={self.batch_size}: times are measured at batch 1; use --no-timing (TIMING=0) for batches"
+            )
+        if self.decode_tokens == 1:
+            raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] | None = None, **flags: Any) -> RunSettings:
+        """Fill settings: a flag that is not None wins over the env var, which wins over the default.
+
+        Parameters
+        ----------
+        env
+            Environment to read; `os.environ` when None.
+        **flags
+            Values by field name, as text or already of the field's type.
+
+        Raises
+        ------
+        SettingsError
+            For a value that is not allowed: its name, the value and what is allowed, in one line.
+        """
+        env = os.environ if env is None else env
+        _warn_misspelt(env)
+        values: dict[str, Any] = {}
+        for setting in dataclasses.fields(cls):
+            name, text = setting.metadata["env"], env.get(setting.metadata["env"], "")
+            if (flag := flags.pop(setting.name, None)) is not None:
+                name, text = f"--{setting.name.replace('_', '-')}", flag
+            if text == "":
+                continue
+            try:
+                values[setting.name] = setting.metadata["parse"](text) if isinstance(text, str) else text
+                if isinstance(text, (int, float)) and not isinstance(text, bool):
+                    setting.metadata["parse"](str(text))  # the same bounds for a number given as a number
+            except ValueError:
+                raise SettingsError(f"{name}={text}: not allowed; allowed: {setting.metadata['allowed']}") from None
+        if flags:
+            raise SettingsError(f"unknown setting {sorted(flags)[0]!r}")
+        return cls(**values)
+
+
+def env_names() -> dict[str, str]:
+    """Return each setting's env var and what it allows."""
+    return {f.metadata["env"]: f.metadata["allowed"] for f in dataclasses.fields(RunSettings)}
+
+
+def _warn_misspelt(env: Mapping[str, str]) -> None:
+    """Warn of `PRUNE_RATOI`: silently ignored it would label a base run as pruned."""
+    known = [name for name in env_names() if name.startswith("PRUNE_")]
+    for name in sorted(env):
+        if name.startswith("PRUNE_") and name not in known:
+            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, known)}", stacklevel=3)
