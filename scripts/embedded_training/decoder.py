@@ -1,0 +1,125 @@
+"""Stage 2: the decoder learns to read what the encoder says: choose the option heard, repeat words in order."""
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import Qwen2_5OmniThinkerForConditionalGeneration
+
+from .sequences import CLASSES, Batch, Sequences
+
+log = logging.getLogger(__name__)
+
+# Text reads audio only from this layer on, in most batches. Pruning drops audio tokens at layer 2 by default; had the
+# text read the answer before, in layers that see everything, dropping the wrong tokens would cost nothing.
+FIRST_READING_LAYER = 2
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the curriculum of lengths."""
+
+    length: int
+    batch: int
+    steps: int
+    rate: float
+
+    def scaled(self, factor: float) -> "Stage":
+        """Return the same stage with another number of steps."""
+        return replace(self, steps=max(20, round(self.steps * factor)))
+
+
+class Hints(nn.Module):
+    """Two probes that exist only in training, each supervising one step of the reasoning where it should take place.
+
+    Without them both jobs stay at chance for long: a letter says little about why it was right.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.previous = nn.Linear(width, CLASSES)  # after layer 1, at a heard word: which word came before?
+        self.matched = nn.Linear(width, 1)  # after layer 2, at an option: was it heard?
+
+
+def train_decoder(
+    model: Qwen2_5OmniThinkerForConditionalGeneration,
+    hints: Hints,
+    sequences: Sequences,
+    encoded: torch.Tensor,
+    stage: Stage,
+    *,
+    blinkers: float = 0.7,
+    hint_weight: float = 0.5,
+) -> None:
+    """Run one stage; `blinkers` is the share of batches in which text may not read audio in the first layers."""
+    parameters = [*model.model.language_model.parameters(), *hints.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=stage.rate, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)
+    begin, means = time.perf_counter(), {}
+    for step in range(stage.steps):
+        batch = sequences.batch(stage.batch, stage.length, transcripts=0.35)
+        losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < blinkers))
+        loss = losses["answer"] + hint_weight * (losses["previous"] + losses["matched"])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        for name, value in losses.items():
+            if value.detach() == value.detach():  # no transcription in the batch: nothing to average
+                means[name] = 0.95 * means.get(name, value.item()) + 0.05 * value.item()
+        if (step + 1) % 50 == 0:
+            figures = " ".join(f"{name} {value:.3f}" for name, value in means.items())
+            log.info("decoder %d, %d: %s (%.0f s)", stage.length, step + 1, figures, time.perf_counter() - begin)
+
+
+def _losses(
+    model: Qwen2_5OmniThinkerForConditionalGeneration,
+    hints: Hints,
+    batch: Batch,
+    encoded: torch.Tensor,
+    blinkered: bool,
+) -> dict[str, torch.Tensor]:
+    decoder = model.model.language_model
+    hidden = decoder.embed_tokens(batch.ids)
+    audio = [
+        tokens.flatten(0, 1)[:count]
+        for tokens, count in zip(encoded[batch.windows], batch.audio.sum(1).tolist(), strict=True)
+    ]
+    hidden = hidden.masked_scatter(batch.audio[..., None], torch.cat(audio))
+    length = batch.ids.shape[1]
+    positions = torch.arange(length).expand(3, len(batch.ids), -1)
+    rotary = decoder.rotary_emb(hidden, positions)
+    mask = None
+    if blinkered:
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        mask = (causal & ~(batch.after[:, :, None] & batch.audio[:, None, :]))[:, None]
+    losses = {}
+    for number, layer in enumerate(decoder.layers):
+        early = number < FIRST_READING_LAYER
+        hidden = layer(hidden, attention_mask=mask if early else None, position_embeddings=rotary)
+        if number == FIRST_READING_LAYER - 1:
+            known = batch.previous != -100
+            probe = hints.previous(hidden[known])
+            losses["previous"] = (
+                functional.cross_entropy(probe, batch.previous[known]) if known.any() else hidden.sum() * 0
+            )
+        if number == FIRST_READING_LAYER:
+            probe = hints.matched(hidden[batch.option_at])[:, 0]
+            losses["matched"] = (
+                functional.binary_cross_entropy_with_logits(probe, batch.option_right)
+                if len(probe)
+                else hidden.sum() * 0
+            )
+    out = decoder.norm(hidden[batch.answer_at])
+    logits = model.lm_head(out)
+    losses["answer"] = functional.cross_entropy(logits, batch.answer)
+    with torch.no_grad():
+        right = (logits.argmax(-1) == batch.answer).float()
+        letters = torch.isin(batch.answer_at[0], batch.option_at[0])
+        losses["choice"] = right[letters].mean()
+        losses["words"] = right[~letters].mean()
+    return losses

@@ -1,0 +1,75 @@
+"""Train the embedded model from nothing, on the training split of the synthetic world, on a CPU.
+
+    python scripts/train_embedded_model.py --output src/audiomarathon/embedded/checkpoint
+
+1. Render short clips, cut them into the two-second windows that the audio encoder works on.
+2. Train the encoder to say, for each of its tokens, the word for what is heard (`embedded_training/encoder.py`).
+3. Encode every window once. Train the decoder on sequences of encoded windows and the tasks' own prompts, short ones
+   first, full length (3,100 tokens, two minutes) last (`embedded_training/decoder.py`).
+4. Save in the hub's layout, bfloat16.
+
+The same seed, versions and thread count give the same weights. `audiomarathon demo` shows what they are worth.
+"""
+
+import argparse
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from embedded_training.architecture import WIDTH, build_model, save_checkpoint
+from embedded_training.decoder import Hints, Stage, train_decoder
+from embedded_training.encoder import encode_all, token_accuracy, train_encoder
+from embedded_training.sequences import Sequences
+from embedded_training.tokenizer import build_tokenizer
+from embedded_training.windows import make_windows
+
+log = logging.getLogger("train_embedded_model")
+
+ENCODER_STEPS = 600
+CURRICULUM = (
+    Stage(length=350, batch=16, steps=700, rate=2e-3),
+    Stage(length=700, batch=10, steps=300, rate=1.5e-3),
+    Stage(length=1500, batch=5, steps=150, rate=1e-3),
+    Stage(length=3100, batch=2, steps=150, rate=7e-4),
+)
+
+
+def main() -> None:
+    """Run all stages, with a checkpoint after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of the checkpoint; what it holds is replaced"
+    )
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--threads", type=int, default=1, help="two are no faster where other work shares the cores")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies every number of steps, for a quick trial")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    begin = time.perf_counter()
+
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer)
+    log.info("%d parameters, %d tokens", sum(p.numel() for p in model.parameters()), len(tokenizer))
+    windows = make_windows(arguments.seed)
+    log.info("%d windows (%.0f s)", len(windows.mels), time.perf_counter() - begin)
+
+    steps = max(20, round(ENCODER_STEPS * arguments.scale))
+    train_encoder(model, tokenizer, windows, steps=steps, generator=torch.Generator().manual_seed(arguments.seed))
+    # The decoder meets the encoder as it will be shipped.
+    encoded = encode_all(model, windows).to(torch.bfloat16).float()
+    log.info("tokens right: %s", token_accuracy(model, tokenizer, windows, encoded))
+
+    sequences = Sequences(windows, tokenizer, np.random.default_rng(arguments.seed))
+    hints = Hints(WIDTH)
+    for stage in CURRICULUM:
+        train_decoder(model, hints, sequences, encoded, stage.scaled(arguments.scale))
+        save_checkpoint(model, tokenizer, arguments.output)
+        log.info("saved after length %d (%.0f s)", stage.length, time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    main()
