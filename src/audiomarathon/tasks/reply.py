@@ -26,6 +26,8 @@ from functools import lru_cache
 from audiomarathon.tasks.rows import words_of
 from audiomarathon.tasks.task import LETTERS
 
+EDGE_CHARACTERS = 4000
+
 
 @dataclass(frozen=True)
 class ReadReply:
@@ -87,9 +89,10 @@ def _decide(text: str, options: Sequence[str]) -> tuple[str | None, str]:  # noq
 
 def _visible(reply: str) -> str:
     """Return the reply without a model's thinking, finished or cut off, and with look-alike characters made plain."""
-    text = re.sub(r"<think>.*?</think>", " ", reply, flags=re.DOTALL | re.IGNORECASE)
-    text = re.split(r"</think>", text, flags=re.IGNORECASE)[-1]
-    return _normal(re.split(r"<think>", text, maxsplit=1, flags=re.IGNORECASE)[0]).strip()
+    text = re.split(r"</think>", reply, flags=re.IGNORECASE)[-1]
+    text = _normal(re.split(r"<think>", text, maxsplit=1, flags=re.IGNORECASE)[0]).strip()
+    # An essay answers at one of its ends; the cut bounds the time that a degenerate reply can cost.
+    return text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
 
 
 def _normal(text: str) -> str:
@@ -109,20 +112,22 @@ class _Forms:
     letter: re.Pattern[str]
 
 
-_OPEN = r"[\s*_`\"'“‘(\[{<]*"
-_CLOSE = r"[\s*_`\"'”)\]}>]*"
+# Possessive (`*+`), so that long runs of such characters are not tried again and again.
+_OPEN = r"(?:\\boxed|\\text|[\s*_`\"'“‘(\[{<$])*+"
+_CLOSE = r"[\s*_`\"'”)\]}>$]*+"
 
 
 @lru_cache(maxsize=32)
 def _forms(count: int) -> _Forms:
-    upper = f"[A-{LETTERS[count - 1]}]"
+    last = LETTERS[count - 1]
+    upper = f"[A-{last}]"
     either = f"(?:{upper}|{upper.lower()})"
     # In running text a small "a" or "i" is a word; the other small letters count after a cue.
     small = "".join(letter for letter in LETTERS[:count].lower() if letter not in "ai")
     after_cue = rf"(?:(?-i:{upper}|[{small}])(?!\w|'\w))" if small else rf"(?:(?-i:{upper})(?!\w|'\w))"
     joined = rf"{_CLOSE}(?:,|/|&|\+|\bor\b|\band\b|\bnor\b)\s*(?:(?:or|and)\b\s*)?(?:(?:option|choice)s?\b\s*)?{_OPEN}"
     return _Forms(
-        bare=re.compile(rf"[-–•#]?{_OPEN}(?P<letter>{either})[\s*_`\"'”)\]}}>.,:;!?]*"),
+        bare=re.compile(rf"[-–•#]?{_OPEN}(?P<letter>{either})[\s*_`\"'”)\]}}>$.,:;!?]*"),
         leading=re.compile(
             rf"{_OPEN}(?P<letter>{either})"
             r"(?P<mark>\s?\*\*[.:)]?|[*_`\"'”]*[.):\]}>]+[*_`\"'”)\]]*|[ \t]*\n)(?P<rest>.*)",
@@ -133,10 +138,10 @@ def _forms(count: int) -> _Forms:
             rf"(?:^|(?<=[\s(,;/*\[|]))(?P<letter>{upper})(?:\*\*)?(?:[.):\]](?=[\s*]|$)|[ \t]*$)", re.MULTILINE
         ),
         cue=re.compile(
-            r"\b(?:answers?|options?|choices?|choose|chose|pick|select|go(?:ing)? with)\b[\s*_\"'`:=]*"
-            r"(?:(?:is|are|was|be|(?:would|should|must|will) be)\b[\s*_\"'`:]*)?"
+            r"\b(?:answers?|options?|choices?|choose|chose|pick|select|go(?:ing)? with)\b[\s*_\"'`:=]*+"
+            r"(?:(?:is|are|was|be|(?:would|should|must|will) be)\b[\s*_\"'`:]*+)?"
             r"(?:(?:clearly|definitely|probably|likely|most likely|therefore|thus|indeed)\b\s*)?"
-            rf"(?:(?:the\s+)?(?:letter|option|choice)s?\b[\s*_\"'`:]*)?{_OPEN}"
+            rf"(?:(?:the\s+)?(?:letter|option|choice)s?\b[\s*_\"'`:]*+)?{_OPEN}"
             rf"(?P<letters>{after_cue}(?:{joined}{after_cue})*)",
             re.IGNORECASE,
         ),
@@ -144,7 +149,7 @@ def _forms(count: int) -> _Forms:
             rf"(?:^|[.!?:,\n]|\bso\b|\btherefore\b){_OPEN}(?P<letters>{upper}(?!\w|'\w)){_CLOSE}"
             r"\bis\s+(?:the\s+)?(?:most\s+\w+\s+)?(?:correct|right|best|answer)\b"
         ),
-        letter=re.compile(rf"(?<!\w)(?:{upper}|[{small or upper}])(?!\w)"),
+        letter=re.compile(rf"(?<!\w)(?:{upper}|[{small or last}])(?!\w)"),
     )
 
 
@@ -168,7 +173,8 @@ def _leading(  # noqa: PLR0911 - one return a trap
         return None, False  # a line that broke after the article
     if written.islower() and ")" not in mark and following != texts[letter]:
         return None, False
-    others = forms.marker.finditer(rest.upper() if written.islower() else rest)
+    unnamed = forms.cue.sub(" ", rest)  # "A. The answer is B" names two; it restates none
+    others = forms.marker.finditer(unnamed.upper() if written.islower() else unnamed)
     if any(other["letter"] != letter for other in others):
         return None, True
     return letter, False
@@ -181,12 +187,13 @@ _PHRASE_END = re.compile(
 )
 _CLAUSE_EDGE = re.compile(r"[.,;:!?\n]|\bbut\b", re.IGNORECASE)
 _NEGATION = re.compile(
-    r"\b(?:not|never|neither|nor|cannot|wrong|incorrect|except|if|whether|unlikely|instead of|rather than"
-    r"|rul\w+ out|eliminat\w+|exclud\w+)\b|n't\b",
+    r"\b(?:no|non|not|none|never|neither|nor|cannot|without|lack\w*|wrong|incorrect|except|if|whether|unlikely"
+    r"|instead of|rather than|rul\w+ out|eliminat\w+|exclud\w+)\b|n't\b",
     re.IGNORECASE,
 )
 _REFUTED = re.compile(
-    r"[^.;!?\n]*?\b(?:(?:is|are|was|seems?|looks?|be)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|unlikely)\b"
+    r"(?:,\s*\w+\s*,)?[^.,;!?\n]*?"
+    r"\b(?:(?:is|are|was|seems?|looks?|be)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|unlikely|absent|missing)\b"
     r"|(?:is|was|can|does|could)n't\b)",
     re.IGNORECASE,
 )
@@ -220,8 +227,8 @@ def _negated(text: str, start: int) -> bool:
 
 def _by_text(text: str, texts: dict[str, list[str]], forms: _Forms) -> str | None:
     """Return the only option whose words occur in the reply in a row, unless negated or contradicted by a letter."""
-    spans = [(match.start(), match.group().casefold()) for match in re.finditer(r"[^\W_]+", text)]
-    tokens: list[str | None] = [word for _, word in spans]
+    spans = [match.span() for match in re.finditer(r"[^\W_]+", text)]
+    tokens: list[str | None] = [text[start:end].casefold() for start, end in spans]
     found: set[str] = set()
     for letter, words in sorted(texts.items(), key=lambda item: (-len(item[1]), -len("".join(item[1])))):
         if not words or (len(words) == 1 and len(words[0]) == 1 and words[0].isascii() and words[0].isalpha()):
@@ -229,7 +236,8 @@ def _by_text(text: str, texts: dict[str, list[str]], forms: _Forms) -> str | Non
         same = {other for other, its in texts.items() if its == words}
         for place in range(len(tokens) - len(words) + 1):
             if tokens[place : place + len(words)] == words:
-                if _negated(text, spans[place][0]):
+                start, end = spans[place][0], spans[place + len(words) - 1][1]
+                if _negated(text, start) or _REFUTED.match(text, end):
                     return None
                 found |= same | {letter}
                 tokens[place : place + len(words)] = [None] * len(words)

@@ -46,7 +46,8 @@ class Row:
         names = [f"{prefix}{letter.lower()}" for letter in LETTERS]
         present = [name for name in names if self.fields.get(name) not in (None, "")]
         if present != names[: len(present)]:
-            raise RowError(f"field {names[len(present)]!r} is missing though {present[-1]!r} is there")
+            absent = next(name for name in names if name not in present)
+            raise RowError(f"field {absent!r} is missing though {present[-1]!r} is there")
         return tuple(self.text(name) for name in present)
 
     def clip(self, name: str, *subfolders: str) -> Path:

@@ -1,0 +1,113 @@
+"""Limited runs: seeded, nested, in proportion by class at every length, spread over clusters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.tasks.selection import draw, select
+from audiomarathon.tasks.task import LETTERS, Sample
+
+
+def sample(name: str, label: int = 0, cluster: str = "") -> Sample:
+    labels = tuple(f"class {letter}" for letter in LETTERS)
+    return Sample(name, (Path(name),), "?", LETTERS[label], cluster or name, options=labels, labels=labels)
+
+
+populations = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=70).map(
+    lambda facts: [sample(f"s{i}", label, f"cluster {cluster}") for i, (label, cluster) in enumerate(facts)]
+)
+
+
+@given(populations, st.integers(0, 5), st.integers(1, 90), st.integers(0, 90))
+def test_a_smaller_run_is_a_prefix_of_a_larger_one(samples: list[Sample], seed: int, limit: int, more: int) -> None:
+    smaller, larger = select(samples, limit, seed), select(samples, limit + more, seed)
+    assert len(smaller) == min(limit, len(samples))
+    assert larger[: len(smaller)] == smaller
+
+
+@given(populations, st.integers(0, 5))
+def test_nothing_is_lost_or_repeated(samples: list[Sample], seed: int) -> None:
+    assert sorted(s.id for s in select(samples, 0, seed)) == sorted(s.id for s in samples)
+    assert select(samples, len(samples) + 1, seed) == select(samples, 0, seed)
+
+
+@given(populations, st.integers(0, 5), st.randoms())
+def test_the_order_of_the_input_does_not_matter(samples: list[Sample], seed: int, random: object) -> None:
+    shuffled = list(samples)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert select(shuffled, 0, seed) == select(samples, 0, seed)
+
+
+@given(populations, st.integers(0, 5))
+def test_every_prefix_holds_each_class_within_one_of_its_share(samples: list[Sample], seed: int) -> None:
+    order = select(samples, 0, seed)
+    sizes = Counter(s.stratum for s in samples)
+    seen: Counter[str] = Counter()
+    for length, chosen in enumerate(order, start=1):
+        seen[chosen.stratum] += 1
+        for stratum, size in sizes.items():
+            assert abs(seen[stratum] - length * size / len(samples)) < 1
+
+
+@given(st.integers(2, 12), st.integers(2, 8), st.integers(0, 20))
+def test_equal_clusters_all_come_once_before_any_comes_twice(clusters: int, size: int, seed: int) -> None:
+    samples = [sample(f"{c}-{i}", 0, f"cluster {c}") for c in range(clusters) for i in range(size)]
+    order = select(samples, 0, seed)
+    for start in range(0, len(order), clusters):
+        assert len({s.cluster for s in order[start : start + clusters]}) == clusters
+
+
+def test_unequal_clusters_come_in_proportion() -> None:
+    """Of 120 samples 60 are one speaker's; half of a short run should be, within one."""
+    samples = [sample(f"big-{i}", i % 3, "big") for i in range(60)]
+    samples += [sample(f"small-{i}", i % 3, f"small {i}") for i in range(60)]
+    for seed in range(20):
+        big = sum(s.cluster == "big" for s in select(samples, 40, seed))
+        assert 14 <= big <= 26, f"seed {seed}: {big} of 40"
+
+
+def test_no_sample_is_favoured() -> None:
+    """Over many seeds, samples of large and of small clusters are taken equally often: a third of the time."""
+    samples = [sample(f"big-{i}", 0, "big") for i in range(20)] + [sample(f"lone-{i}") for i in range(10)]
+    taken = Counter(s.id for seed in range(600) for s in select(samples, 10, seed))
+    lone = sum(count for name, count in taken.items() if name.startswith("lone")) / (600 * 10)
+    assert 0.29 < lone < 0.38
+    assert set(taken) == {s.id for s in samples}
+
+
+def test_seeds_differ() -> None:
+    samples = [sample(f"s{i}", i % 3) for i in range(60)]
+    assert len({tuple(s.id for s in select(samples, 20, seed)) for seed in range(10)}) == 10
+
+
+def test_the_same_in_every_process() -> None:
+    """Python's string hashes differ from process to process; nothing here may hang on them."""
+    code = "from audiomarathon.tasks.selection import draw; print(draw(42, 'sample', 'a'))"
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert float(done.stdout) == draw(42, "sample", "a")
+
+
+def test_the_order_is_pinned() -> None:
+    """A change of the order would make old and new limited runs incomparable: it has to be meant."""
+    samples = [sample(f"s{i}", i % 2, f"c{i // 3}") for i in range(9)]
+    assert [s.id for s in select(samples, 0, 42)] == ["s6", "s3", "s2", "s7", "s8", "s5", "s4", "s0", "s1"]
+
+
+def test_a_negative_limit_is_refused() -> None:
+    with pytest.raises(SettingsError, match="SAMPLE_LIMIT=-1"):
+        select([], -1, 42)

@@ -1,0 +1,350 @@
+"""Finding a task's folder, naming tasks, fingerprints, and what a data root says about itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
+
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.tasks import GROUPS, all_tasks, broken_plugins, get_task, registry, task_folder
+from audiomarathon.tasks.finding import download_command, walk
+from audiomarathon.tasks.fingerprint import fingerprint
+from audiomarathon.tasks.manifest import Expected, read_manifest
+from audiomarathon.tasks.task import Task
+from audiomarathon.tasks.tau import Tau
+
+# Finding -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", BUILDERS)
+@pytest.mark.parametrize("place", [".", "here", "some/deeper/folder"])
+def test_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> None:
+    BUILDERS[key](tmp_path / place)
+    task = get_task(key)
+    found = task.find(tmp_path)
+    expected = tmp_path / place
+    assert found == (expected / "test-clean" if key == "librispeech" else expected)
+    assert len(task.load(found).samples) >= 2
+
+
+def test_ten_tasks_under_one_root_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    build_all(tmp_path)
+    for task in all_tasks():
+        assert task.find(tmp_path).relative_to(tmp_path).parts[0] == task.key.upper()
+
+
+def test_the_nearest_wins(tmp_path: Path) -> None:
+    for place in ("a/b/backup", "z"):
+        BUILDERS["vesus"](tmp_path / place)
+    assert get_task("vesus").find(tmp_path) == tmp_path / "z"
+
+
+@pytest.mark.parametrize("key", BUILDERS)
+def test_two_equally_near_are_both_listed(key: str, tmp_path: Path) -> None:
+    for place in ("first/set", "second/set"):
+        BUILDERS[key](tmp_path / place)
+    with pytest.raises(DataError) as caught:
+        get_task(key).find(tmp_path)
+    message = str(caught.value)
+    assert str(tmp_path / "first" / "set") in message
+    assert str(tmp_path / "second" / "set") in message
+    assert f"{key.upper()}_DATA_PATH" in message
+
+
+def test_hidden_folders_are_not_searched(tmp_path: Path) -> None:
+    BUILDERS["vesus"](tmp_path / ".cache" / "copy")
+    BUILDERS["vesus"](tmp_path / "deep" / "er" / "data")
+    assert get_task("vesus").find(tmp_path) == tmp_path / "deep" / "er" / "data"
+
+
+def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    BUILDERS["vesus"](store / "vesus")
+    (store / "vesus" / "loop").symlink_to(store)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "linked").symlink_to(store)
+    (root / "broken").symlink_to(tmp_path / "nowhere")
+    assert get_task("vesus").find(root) == root / "linked" / "vesus"
+    assert len(list(walk(root))) == 4  # root, linked, vesus, wav
+
+
+def test_had_with_one_class_only(tmp_path: Path) -> None:
+    task = get_task("had")
+    write_clip(tmp_path / "HAD" / "real" / "a.wav")
+    assert task.find(tmp_path) == tmp_path / "HAD"
+    assert task.find(tmp_path / "HAD") == tmp_path / "HAD"
+    assert [s.id for s in task.load(tmp_path / "HAD").samples] == ["real/a.wav"]
+
+
+def test_a_stray_folder_called_real_is_not_had(tmp_path: Path) -> None:
+    write_clip(tmp_path / "recordings" / "real" / "a.wav")
+    with pytest.raises(DataError, match="no folder with real/ and fake/"):
+        get_task("had").find(tmp_path)
+
+
+def test_librispeech_with_several_splits_is_one_task(tmp_path: Path) -> None:
+    BUILDERS["librispeech"](tmp_path / "LibriSpeech")
+    task = get_task("asr")
+    ids = {s.id for s in task.load(task.find(tmp_path)).samples}
+    chapter = tmp_path / "LibriSpeech" / "test-other" / "99" / "1"
+    write_clip(chapter / "99-1-0000.flac").with_suffix(".txt").write_text("HELLO")
+    assert task.find(tmp_path) == tmp_path / "LibriSpeech"
+    assert {s.id for s in task.load(task.find(tmp_path)).samples} == ids | {"99/1/99-1-0000"}
+
+
+def test_librispeech_folders_without_transcripts_are_none(tmp_path: Path) -> None:
+    write_clip(tmp_path / "music" / "artist" / "album" / "song.flac")
+    with pytest.raises(DataError, match="FLAC with transcripts"):
+        get_task("librispeech").find(tmp_path)
+
+
+# Where to look, and what to say when nothing is there ----------------------------------------------------------------
+
+
+def test_the_tasks_own_variable_comes_first(tmp_path: Path) -> None:
+    build_all(tmp_path / "root", ["vesus"])
+    BUILDERS["vesus"](tmp_path / "own")
+    task = get_task("vesus")
+    env = {"AUDIOMARATHON_DATA": str(tmp_path / "root")}
+    assert task_folder(task, None, env) == tmp_path / "root" / "VESUS"
+    env["VESUS_DATA_PATH"] = str(tmp_path / "own")
+    assert task_folder(task, None, env) == tmp_path / "own"
+    assert task_folder(task, tmp_path / "root", env) == tmp_path / "own"
+
+
+def test_a_given_root_comes_before_the_environments(tmp_path: Path) -> None:
+    build_all(tmp_path / "given", ["vesus"])
+    build_all(tmp_path / "env", ["vesus"])
+    env = {"AUDIOMARATHON_DATA": str(tmp_path / "env"), "VESUS_DATA_PATH": " "}
+    assert task_folder(get_task("vesus"), tmp_path / "given", env) == tmp_path / "given" / "VESUS"
+
+
+def test_the_tasks_own_variable_ends_the_search(tmp_path: Path) -> None:
+    build_all(tmp_path / "root", ["vesus"])
+    (tmp_path / "empty").mkdir()
+    for own in ("empty", "missing"):
+        with pytest.raises(DataError, match="hf download"):
+            task_folder(get_task("vesus"), tmp_path / "root", {"VESUS_DATA_PATH": str(tmp_path / own)})
+
+
+@pytest.mark.parametrize("key", BUILDERS)
+@pytest.mark.parametrize("root", [None, "missing", "empty"])
+def test_no_data_says_how_to_get_it(key: str, root: str | None, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError) as caught:
+        task_folder(get_task(key), tmp_path / root if root else None, {})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert 'hf download Hezep/AudioMarathon --repo-type dataset --include "*VESUS*"' in message
+    assert "AUDIOMARATHON_DATA" in message
+    assert f"{key.upper()}_DATA_PATH" in message
+    assert "VESUS" in message
+    assert root is None or str(tmp_path / root) in message
+
+
+def test_the_download_command_asks_for_the_metadata_file_by_name() -> None:
+    for task in all_tasks():
+        command = download_command(task.key)
+        file = getattr(task, "metadata_file", "")
+        assert command.endswith("--local-dir data")
+        assert not file or any(part.strip('"*') in file for part in command.split() if part.startswith('"'))
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        ("librispeech LibriSpeech ASR asr", "librispeech"),
+        ("race RACE SCR", "race"),
+        ("slue SLUE SER", "slue"),
+        ("tau TAU ASC", "tau"),
+        ("gtzan GTZAN MC", "gtzan"),
+        ("desed DESED SED", "desed"),
+        ("vesus VESUS ER", "vesus"),
+        ("had HAD SD", "had"),
+        ("vox Vox SGR", "vox"),
+        ("vox_age Vox_age Vox-Age SAR", "vox_age"),
+    ],
+)
+def test_tasks_by_key_alias_and_acronym(names: str, key: str) -> None:
+    assert {get_task(name).key for name in names.split()} == {key}
+
+
+def test_an_unknown_task_names_the_allowed_and_the_nearest() -> None:
+    with pytest.raises(SettingsError) as caught:
+        get_task("gtzn")
+    message = str(caught.value)
+    assert "unknown task 'gtzn'" in message
+    assert "librispeech, race, slue, tau, gtzan, desed, vesus, had, vox, vox_age" in message
+    assert "did you mean 'gtzan'?" in message
+    assert "\n" not in message
+
+
+def test_the_published_table() -> None:
+    assert sum(task.count for task in registry.BENCHMARK) == 6567
+    assert [task.acronym for task in registry.BENCHMARK] == [
+        "ASR",
+        "SCR",
+        "SER",
+        "ASC",
+        "MC",
+        "SED",
+        "ER",
+        "SD",
+        "SGR",
+        "SAR",
+    ]
+    for group, acronyms in GROUPS.items():
+        assert {task.acronym for task in registry.BENCHMARK if task.group == group} == set(acronyms)
+    assert {task.key: task.max_new_tokens for task in registry.BENCHMARK if task.max_new_tokens != 16} == {
+        "librispeech": 1100
+    }
+    assert {task.key for task in registry.BENCHMARK if task.headline != "macro_f1"} == {"librispeech"}
+
+
+class Plugin(Tau):
+    key = "birds"
+    acronym = "BIRDS"
+    aliases = ()
+
+
+class Thief(Tau):
+    key = "asr"
+
+
+def plug_in(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    entries = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in values.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries if group == registry.ENTRY_POINT_GROUP else [])
+
+
+def test_a_plugin_is_a_task_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, birds=f"{__name__}:Plugin")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    assert [task.key for task in all_tasks()][-2:] == ["vox_age", "birds"]
+    assert isinstance(get_task("Birds"), Task)
+    assert not broken_plugins()
+
+
+def test_a_broken_plugin_is_named_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(
+        monkeypatch,
+        birds=f"{__name__}:Plugin",
+        gone="no_such_module_anywhere:Task",
+        wrong="json:JSONDecoder",
+        thief=f"{__name__}:Thief",
+    )
+    assert len(all_tasks()) == 11
+    assert set(broken_plugins()) == {"gone", "wrong", "thief"}
+    assert "No module named 'no_such_module_anywhere'" in broken_plugins()["gone"]
+    assert "not a Task" in broken_plugins()["wrong"]
+    assert "the name 'asc' is taken" in broken_plugins()["thief"]
+    assert get_task("asr").key == "librispeech"
+    with pytest.raises(SettingsError, match="plug-in could not be used: ModuleNotFoundError"):
+        get_task("gone")
+    with pytest.raises(SettingsError, match="plug-ins that could not be used: gone, thief, wrong"):
+        get_task("nothing like it")
+
+
+# Fingerprints --------------------------------------------------------------------------------------------------------
+
+
+def task_fingerprint(root: Path, key: str) -> str:
+    task = get_task(key)
+    return fingerprint(task.load(task.find(root)))
+
+
+@pytest.mark.parametrize("key", BUILDERS)
+def test_a_copy_of_the_data_has_the_same_fingerprint(key: str, tmp_path: Path) -> None:
+    build_all(tmp_path / "one", [key])
+    shutil.copytree(tmp_path / "one", tmp_path / "other" / "place")
+    for path in (tmp_path / "other").rglob("*"):
+        os.utime(path, (1, 1))
+    assert task_fingerprint(tmp_path / "one", key) == task_fingerprint(tmp_path / "other", key)
+
+
+def test_whatever_can_change_a_number_changes_the_fingerprint(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
+    file = folder / "audio_emotion_dataset.json"
+    whole = file.read_text()
+    prints = {task_fingerprint(tmp_path, "vesus")}
+    changes = (
+        {"question": "Which emotion?"},
+        {"choice_a": "Fearful"},
+        {"answer_gt": "C", "emotion_label": "sad"},
+        {"person_id": 7},
+        {"uniq_id": "first"},
+        {"path": "wav/2_sad.wav", "uniq_id": "first"},
+    )
+    for change in changes:
+        file.write_text(whole)
+        edit_rows(file, lambda rows, change=change: rows[0].update(change))
+        prints.add(task_fingerprint(tmp_path, "vesus"))
+    file.write_text(whole)
+    clip = folder / "wav" / "1_happy.wav"
+    for spoilt in (b"RIFX" + clip.read_bytes()[4:], clip.read_bytes()[:-1] + b"\x7f", clip.read_bytes() + b"\0"):
+        clip.write_bytes(spoilt)
+        prints.add(task_fingerprint(tmp_path, "vesus"))
+    assert len(prints) == 1 + len(changes) + 3
+
+
+def test_the_order_of_rows_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
+    before = task_fingerprint(tmp_path, "vesus")
+    edit_rows(folder / "audio_emotion_dataset.json", lambda rows: rows.reverse())
+    assert task_fingerprint(tmp_path, "vesus") == before
+
+
+def test_a_clip_that_went_away_is_a_data_error(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
+    loaded = get_task("vesus").load(folder)
+    (folder / "wav" / "1_happy.wav").unlink()
+    with pytest.raises(DataError, match=r"1_happy\.wav cannot be read"):
+        fingerprint(loaded)
+
+
+# What a data root says about itself ----------------------------------------------------------------------------------
+
+
+def test_without_a_manifest_the_published_table_holds(tmp_path: Path) -> None:
+    manifest = read_manifest(tmp_path)
+    assert manifest.expected(get_task("tau")) == Expected(1145, (90.0, 210.0))
+    assert manifest.licence == "CC-BY-NC-4.0"
+    assert manifest.file is None
+
+
+def test_a_manifest_at_the_root_is_found_from_a_tasks_folder(tmp_path: Path) -> None:
+    tasks = {"tau": {"count": 10, "min_seconds": 90.5, "max_seconds": 119}}
+    file = write_json(tmp_path / "audiomarathon.json", {"name": "mini", "licence": "CC0-1.0", "tasks": tasks})
+    for place in (tmp_path, tmp_path / "TAU", tmp_path / "data" / "TAU"):
+        place.mkdir(parents=True, exist_ok=True)
+        manifest = read_manifest(place)
+        assert (manifest.name, manifest.licence, manifest.file) == ("mini", "CC0-1.0", file)
+        assert manifest.expected(get_task("tau")) == Expected(10, (90.5, 119.0))
+        assert manifest.expected(get_task("vox")).count == 1614
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ([], "expected an object"),
+        ({"tasks": []}, "expected an object"),
+        ({"tasks": {"tau": 3}}, "task 'tau' needs the numbers"),
+        ({"tasks": {"tau": {"count": 3}}}, "task 'tau' needs the numbers"),
+        ({"tasks": {"tau": {"count": 3, "min_seconds": "x", "max_seconds": 2}}}, "task 'tau' needs the numbers"),
+        ({"tasks": {"tau": {"count": -3, "min_seconds": 1, "max_seconds": 2}}}, "impossible"),
+        ({"tasks": {"tau": {"count": 3, "min_seconds": 3, "max_seconds": 2}}}, "impossible"),
+    ],
+)
+def test_a_malformed_manifest_is_refused(content: object, reason: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "audiomarathon.json", content)
+    with pytest.raises(DataError, match=reason):
+        read_manifest(tmp_path)

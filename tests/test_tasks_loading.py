@@ -1,0 +1,450 @@
+"""The ten tasks from their on-disk formats: what becomes a sample, and what becomes a bad row and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
+
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.tasks import BadRow, Filters, Loaded, Sample, get_task
+from audiomarathon.tasks.multiple_choice import MultipleChoice
+from audiomarathon.tasks.rows import class_of, natural
+
+CHOICE_TASKS = ("race", "slue", "tau", "gtzan", "desed", "vesus", "vox", "vox_age")
+
+
+def load(root: Path, key: str, filters: Filters = Filters()) -> Loaded:
+    task = get_task(key)
+    return task.load(task.find(root), filters)
+
+
+def metadata(folder: Path, key: str) -> Path:
+    task = get_task(key)
+    assert isinstance(task, MultipleChoice)
+    return folder / task.metadata_file
+
+
+# What the tiny data sets hold, by hand: id, cluster, stratum.
+EXPECTED = {
+    "librispeech": [
+        ("84/121123/84-121123-0000", "84", ""),
+        ("84/121123/84-121123-0001", "84", ""),
+        ("174/50561/174-50561-0000", "174", ""),
+    ],
+    "race": [
+        ("high/p1.wav#0", "high/p1.wav", "A"),
+        ("high/p1.wav#1", "high/p1.wav", "B"),
+        ("middle/p2.wav#0", "middle/p2.wav", "D"),
+    ],
+    "slue": [("0", "audio/merged_0.wav", "A"), ("1", "audio/merged_1.wav", "B"), ("2", "audio/merged_2.wav", "C")],
+    "gtzan": [("gtzan_0", "wav/blues.wav", "blues"), ("gtzan_1", "wav/hiphop.wav", "hiphop")],
+    "desed": [("desed_0", "audio/0.wav", "dog"), ("desed_1", "audio/1.wav", "running_water")],
+    "vesus": [
+        ("wav/1_happy.wav", "person 1", "happy"),
+        ("wav/1_sad.wav", "person 1", "sad"),
+        ("wav/2_happy.wav", "person 2", "happy"),
+        ("wav/2_sad.wav", "person 2", "sad"),
+        ("wav/10_happy.wav", "person 10", "happy"),
+        ("wav/10_sad.wav", "person 10", "sad"),
+    ],
+    "had": [
+        ("fake/HAD_8.wav", "fake/HAD_8.wav", "fake"),
+        ("fake/HAD_9.wav", "fake/HAD_9.wav", "fake"),
+        ("real/HAD_8.wav", "real/HAD_8.wav", "real"),
+        ("real/HAD_9.wav", "real/HAD_9.wav", "real"),
+        ("real/HAD_10.wav", "real/HAD_10.wav", "real"),
+    ],
+    "vox": [("vox_0", "id10270", "female"), ("vox_1", "id10271", "male"), ("vox_2", "id10271", "male")],
+    "vox_age": [
+        ("wav/id10000/0.wav", "id10000", "Young Adult (18-30)"),
+        ("wav/id10001/0.wav", "id10001", "Early Career (31-40)"),
+        ("wav/id10002/0.wav", "id10002", "Mid Career (41-50)"),
+        ("wav/id10003/0.wav", "id10003", "Senior (51-70)"),
+        ("wav/id10004/0.wav", "id10004", "Elderly (71+)"),
+    ],
+}
+
+
+@pytest.mark.parametrize("key", EXPECTED)
+def test_every_row_becomes_its_sample(key: str, tmp_path: Path) -> None:
+    loaded = load(build_all(tmp_path, [key]), key)
+    assert not loaded.bad_rows
+    facts = [(s.id, s.cluster, s.stratum) for s in loaded.samples]
+    assert facts == sorted(EXPECTED[key], key=lambda fact: natural(fact[0]))
+    assert all(s.clips[0].is_absolute() and s.clips[0].is_file() for s in loaded.samples)
+
+
+def test_tau_labels_clusters_and_letters(tmp_path: Path) -> None:
+    loaded = load(build_all(tmp_path, ["tau"]), "tau")
+    by_class = {s.stratum: s for s in loaded.samples}
+    assert len(by_class) == 10
+    station = by_class["metro_station"]  # written "Metro station", and not metro
+    assert station.options[station.labels.index("metro_station")] == "Metro station"
+    assert station.cluster == "metro_station-lisbon-1001"
+    assert station.id == "concatenated_resampled/metro_station-lisbon-1001-0-a.wav"
+
+
+def test_extra_fields_are_passed_on(tmp_path: Path) -> None:
+    build_all(tmp_path)
+    race = load(tmp_path, "race").samples
+    assert [s.meta["difficulty"] for s in race] == ["high", "high", "middle"]
+    assert race[1].meta["question_idx"] == 1
+    desed = load(tmp_path, "desed").samples[0].meta
+    assert (desed["event_onset"], desed["event_seconds"], desed["all_events"]) == (0.25, 0.5, ["Dog"])
+    assert load(tmp_path, "vox_age").samples[0].meta["speaker_age"] == 25
+    assert load(tmp_path, "slue").samples[2].meta["entity_count"] == 3
+
+
+def test_librispeech_transcripts(tmp_path: Path) -> None:
+    loaded = load(build_all(tmp_path, ["librispeech"]), "librispeech")
+    assert [s.answer for s in loaded.samples] == ["GO ON", "WHAT A PITY", "THE NEW YEAR"]
+    assert not loaded.samples[0].options
+
+
+def test_ids_and_order_do_not_depend_on_where_the_root_lies(tmp_path: Path) -> None:
+    one, two = build_all(tmp_path / "one"), build_all(tmp_path / "elsewhere" / "deeper" / "two")
+    for key in BUILDERS:
+        assert [s.id for s in load(one, key).samples] == [s.id for s in load(two, key).samples]
+
+
+def test_prompts_word_for_word(tmp_path: Path) -> None:
+    build_all(tmp_path, ["vox", "had", "librispeech"])
+    sample = load(tmp_path, "vox").samples[0]
+    assert get_task("vox").prompt(sample) == (
+        "What is the speaker's gender?\n\nA. Male\nB. Female\n\n"
+        "Listen to the audio and answer with the letter of the correct option only."
+    )
+    assert get_task("had").prompt(load(tmp_path, "had").samples[0]) == (
+        "Is the speech in this audio real, or does it contain fake parts?\n\nA. Real\nB. Fake\n\n"
+        "Listen to the audio and answer with the letter of the correct option only."
+    )
+    assert get_task("librispeech").prompt(load(tmp_path, "librispeech").samples[0]) == (
+        "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
+    )
+
+
+def test_a_stored_reference_is_enough_to_score(tmp_path: Path) -> None:
+    task = get_task("tau")
+    sample = load(build_all(tmp_path, ["tau"]), "tau").samples[1]
+    stored = json.loads(json.dumps(task.reference(sample)))
+    right = f"{sample.answer}. {sample.options['ABCD'.index(sample.answer)]}"
+    wrong = "ABCD"[("ABCD".index(sample.answer) + 1) % 4]
+    assert task.score(right, stored) == {
+        "parsed": sample.answer, "rule": "leading letter", "correct": True, "strict": True,
+    }  # fmt: skip
+    assert task.score(f"({sample.answer})", stored)["strict"] is False
+    assert task.score(wrong, stored) == {"parsed": wrong, "rule": "letter", "correct": False, "strict": False}
+    assert task.score("no idea", stored) == {"parsed": None, "rule": "unparsed", "correct": False, "strict": False}
+
+
+# Bad rows ------------------------------------------------------------------------------------------------------------
+
+FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
+    ("tau", lambda row: row.update(answer_gt="E"), "answer 'E' is none of the options"),
+    ("tau", lambda row: row.update(answer_gt="Beach"), "answer 'Beach' is none of the options"),
+    ("tau", lambda row: row.pop("answer_gt"), "'answer_gt' is missing"),
+    ("tau", lambda row: row.pop("question"), "'question' is missing"),
+    ("tau", lambda row: row.update(question=" \n"), "'question' is empty"),
+    ("tau", lambda row: row.update(question=["What?"]), "'question' holds a list"),
+    ("tau", lambda row: row.update(question=True), "'question' holds a bool"),
+    ("tau", lambda row: row.update(question="\ud800"), "characters that are no text"),
+    ("tau", lambda row: row.pop("choice_b"), "'choice_b' is missing though 'choice_d' is there"),
+    ("tau", lambda row: row.pop("choice_d"), "has 3 options, expected 4"),
+    ("tau", lambda row: row.update(choice_e="Tram"), "has 5 options, expected 4"),
+    ("tau", lambda row: row.update(path="gone.wav"), "clip 'gone.wav' is missing"),
+    ("tau", lambda row: row.update(path="../../outside.wav"), "leaves the task's folder"),
+    ("tau", lambda row: row.update(path="/etc/hostname"), "leaves the task's folder"),
+    ("tau", lambda row: row.update(path="concatenated_resampled/../../outside.wav"), "leaves the task's folder"),
+    ("tau", lambda row: row.update(path="..\\..\\outside.wav"), "leaves the task's folder"),
+    ("tau", lambda row: row.update(path="."), "leaves the task's folder"),
+    ("tau", lambda row: row.update(path="concatenated_resampled"), "is missing"),
+    ("tau", lambda row: row.update(path="a\0b.wav"), "characters that are no text"),
+    ("tau", lambda row: row.update(path="x" * 5000), "is missing"),
+    ("tau", lambda row: row.update(path=None), "'path' is missing"),
+    ("tau", lambda row: row.update(path={}), "'path' holds a dict"),
+    ("tau", lambda row: row.update(scene_label="tram"), "scene_label 'tram' contradicts the answer 'B' (Bus)"),
+    ("gtzan", lambda row: row.update(genre_label="blues"), "genre_label 'blues' contradicts the answer 'B' (Hip-Hop)"),
+    ("desed", lambda row: row.update(correct_event="Cat"), "correct_event 'Cat' contradicts"),
+    ("desed", lambda row: row.update(choices=["Dog", "Cat"]), "'choices' must be an object"),
+    ("desed", lambda row: row["choices"].pop("B"), "under the letters A, B"),
+    ("desed", lambda row: row["choices"].update(B=3), "under the letters A, B"),
+    ("desed", lambda row: row["choices"].update(B=" "), "choice B is empty"),
+    ("vesus", lambda row: row.update(emotion_label="happy"), "contradicts the answer 'C' (Sad)"),
+    ("vesus", lambda row: row.pop("person_id"), "'person_id' is missing"),
+    ("race", lambda row: row.update(options=["one", "two"]), "has 2 options, expected 4"),
+    ("race", lambda row: row.update(options="To rest."), "'options' must be a list"),
+    ("race", lambda row: row.update(options=["a", "b", "c", 4]), "'options' must be a list of texts"),
+    ("race", lambda row: row.update(question_idx=0), "duplicate id 'high/p1.wav#0', first used in row 1"),
+    ("race", lambda row: row.pop("question_idx"), "'question_idx' is missing"),
+    ("slue", lambda row: row.update(uniq_id=0), "duplicate id '0', first used in row 1"),
+    ("vox", lambda row: row.update(answer_gt="Other"), "answer 'Other' is none of the options Male, Female"),
+    ("vox_age", lambda row: row.update(answer_gt="Early Career (18-30)"), "is none of the options"),
+    ("vox_age", lambda row: row.update(answer_gt="Teenager"), "is none of the options"),
+    ("vox_age", lambda row: row.update(answer_gt="31-50"), "is none of the options"),
+]
+
+
+@pytest.mark.parametrize(("key", "spoil", "reason"), FAULTS, ids=[f"{key}: {why[:45]}" for key, _, why in FAULTS])
+def test_a_bad_second_row_is_reported_with_file_and_row(
+    key: str, spoil: Callable[[Any], object], reason: str, tmp_path: Path
+) -> None:
+    folder = build_all(tmp_path, [key]) / key.upper()
+    whole = load(tmp_path, key)
+    write_clip(tmp_path / "outside.wav")
+    file = metadata(folder, key)
+    edit_rows(file, lambda rows: spoil(rows[1]))
+    loaded = load(tmp_path, key)
+    assert [(bad.file, bad.row) for bad in loaded.bad_rows] == [(file, 2)]
+    assert reason in loaded.bad_rows[0].reason
+    assert str(loaded.bad_rows[0]).startswith(f"{file}, row 2: ")
+    assert len(loaded.samples) == len(whole.samples) - 1
+
+
+@pytest.mark.parametrize("row", [None, 3, "row", [1], True])
+def test_a_row_that_is_no_object_is_a_bad_row(row: object, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    edit_rows(metadata(folder, "gtzan"), lambda rows: rows.append(row))
+    bad = load(tmp_path, "gtzan").bad_rows
+    assert [(b.row, "expected an object" in b.reason) for b in bad] == [(3, True)]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[{]", "not JSON: .* at line 1, column 3"),
+        (b'[\n{"path": 1},\n{"path" 2}]', "not JSON: .* at line 3"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b"[" + b"9" * 5000 + b"]", "not usable as JSON"),
+        (b'{"rows": []}', "expected a list of rows, found a dict"),
+        (b"null", "expected a list of rows, found nothing"),
+        (b"[]", "holds no rows"),
+    ],
+)
+def test_metadata_that_is_unusable_is_one_line(content: bytes, reason: str, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    metadata(folder, "gtzan").write_bytes(content)
+    with pytest.raises(DataError, match=reason) as caught:
+        load(tmp_path, "gtzan")
+    assert str(metadata(folder, "gtzan")) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_desed_needs_its_object(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["desed"]) / "DESED"
+    write_json(metadata(folder, "desed"), [{"path": "x"}])
+    with pytest.raises(DataError, match="an object with the field 'tasks', found a list"):
+        load(tmp_path, "desed")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(key=st.sampled_from(CHOICE_TASKS), data=st.data())
+def test_no_value_in_a_row_can_crash_the_loader(key: str, data: st.DataObject, tmp_path: Path) -> None:
+    folder = tmp_path / key.upper()
+    if not folder.exists():
+        BUILDERS[key](folder)
+        metadata(folder, key).rename(folder / "whole.json")
+    whole = json.loads((folder / "whole.json").read_text())
+    rows = whole["tasks"] if isinstance(whole, dict) else whole
+    field = data.draw(st.sampled_from(sorted(rows[0])))
+    rows[0][field] = data.draw(anything)
+    write_json(metadata(folder, key), whole)
+    loaded = load(tmp_path, key)
+    assert len(loaded.samples) + len(loaded.bad_rows) == len(rows)
+    assert all("\n" not in bad.reason or "\n" in str(rows[0][field]) for bad in loaded.bad_rows)
+    json.dumps([dict(s.meta) for s in loaded.samples])
+
+
+# Details of single tasks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "letter"),
+    [("b", "B"), ("(B)", "B"), ("B.", "B"), ("rock - ROCK", "B"), ("Rock", "B"), (" rock ", "B"), ("jazz", "D")],
+)
+def test_answers_as_letter_or_text(answer: str, letter: str, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    edit_rows(metadata(folder, "gtzan"), lambda rows: (rows[0].update(answer_gt=answer), rows[0].pop("genre_label")))
+    assert load(tmp_path, "gtzan").samples[0].answer == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("Young Adult (18-30)", 0),
+        ("18-30 (Young Adult)", 0),
+        ("young adult", 0),
+        ("18 – 30", 0),
+        ("Mid Career", 2),
+        ("71+", 4),
+        ("Elderly (71+ years)", 4),
+    ],
+)
+def test_age_groups_in_all_their_spellings(text: str, group: int, tmp_path: Path) -> None:
+    task = get_task("vox_age")
+    assert isinstance(task, MultipleChoice)
+    assert task.label(text) == task.classes[group]
+    folder = build_all(tmp_path, ["vox_age"]) / "VOX_AGE"
+    file = metadata(folder, "vox_age")
+    edit_rows(file, lambda rows: rows[0].update(answer_gt=text))
+    assert load(tmp_path, "vox_age").samples[0].answer == "ABCDE"[group]
+    edit_rows(file, lambda rows: rows[0].update({f"choice_{'abcde'[group]}": text}))
+    assert load(tmp_path, "vox_age").samples[0].labels[group] == task.classes[group]
+
+
+@pytest.mark.parametrize("text", ["Early Career (18-30)", "18-40", "30", "Adult", "Young Adult or Senior", "(51-71)"])
+def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
+    task = get_task("vox_age")
+    assert isinstance(task, MultipleChoice)
+    assert task.label(text) not in task.classes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("metro", "metro"),
+        ("Metro station", "metro_station"),
+        ("Travelling by underground metro", "metro"),
+        ("Pedestrian street", "street_pedestrian"),
+        ("station", "metro_station"),
+        ("street", "street"),  # two scenes have it
+        ("Beach", "beach"),
+        ("??", ""),
+    ],
+)
+def test_classes_are_told_from_their_texts(text: str, expected: str) -> None:
+    scenes = ("metro", "metro_station", "street_pedestrian", "street_traffic")
+    assert class_of(text, scenes) == expected
+
+
+def test_public_filters_of_vesus(tmp_path: Path) -> None:
+    build_all(tmp_path, ["vesus"])
+
+    def ids(filters: Filters) -> tuple[list[str], dict[str, int]]:
+        loaded = load(tmp_path, "vesus", filters)
+        return [s.id.removeprefix("wav/").removesuffix(".wav") for s in loaded.samples], dict(loaded.left_out)
+
+    assert ids(Filters(skip_persons=("2", "10"), skip_emotion="happy")) == (
+        ["1_happy", "1_sad", "2_sad", "10_sad"],
+        {"SKIP_PERSONS and SKIP_EMOTION": 2},
+    )
+    assert ids(Filters(skip_persons=("02",))) == (["1_happy", "1_sad", "10_happy", "10_sad"], {"SKIP_PERSONS": 2})
+    assert ids(Filters(skip_emotion="Sad")) == (["1_happy", "2_happy", "10_happy"], {"SKIP_EMOTION": 3})
+    with pytest.raises(SettingsError, match="SKIP_EMOTION=hapy: unknown; allowed: angry, happy"):
+        ids(Filters(skip_emotion="hapy"))
+
+
+def test_balance_of_had_is_seeded_and_counted(tmp_path: Path) -> None:
+    build_all(tmp_path, ["had"])
+    draws = [load(tmp_path, "had", Filters(balance=True, seed=seed)) for seed in range(12)]
+    for drawn in draws:
+        assert Counter(s.stratum for s in drawn.samples) == {"real": 2, "fake": 2}
+        assert drawn.left_out == {"BALANCE": 1}
+    assert len({tuple(s.id for s in drawn.samples) for drawn in draws}) == 3  # any one of three real clips is left out
+    assert load(tmp_path, "had", Filters(balance=True, seed=3)) == draws[3]
+
+
+def test_had_passes_on_where_the_fake_part_lies(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["had"]) / "HAD"
+    write_json(folder / "events.json", [{"path": "fake/HAD_8.wav", "event_onset": 1.5, "event_seconds": 2.0}])
+    assert load(tmp_path, "had").samples[0].meta == {"event_onset": 1.5, "event_seconds": 2.0}
+
+
+def test_had_without_clips(tmp_path: Path) -> None:
+    (tmp_path / "HAD" / "real").mkdir(parents=True)
+    (tmp_path / "HAD" / "fake").mkdir()
+    with pytest.raises(DataError, match="no WAV files"):
+        load(tmp_path, "had")
+
+
+def test_librispeech_reports_what_does_not_pair(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
+    chapter = folder / "test-clean" / "84" / "121123"
+    (chapter / "84-121123.trans.txt").write_text("84-121123-0000 GO ON\n\n84-121123-0000 AGAIN\n84-121123-0007 GONE\n")
+    loaded = load(tmp_path, "librispeech")
+    assert {(bad.file.name, bad.row, bad.reason) for bad in loaded.bad_rows} == {
+        ("84-121123-0001.flac", 0, "has no transcript"),
+        ("84-121123.trans.txt", 3, "second transcript of '84-121123-0000'"),
+        ("121123", 0, "clip 84-121123-0007.flac is missing"),
+    }
+    assert [s.answer for s in loaded.samples] == ["GO ON", "THE NEW YEAR"]
+
+
+@pytest.mark.parametrize("content", [b"84-121123-0000\n84-121123-0001 \n", b"\xff\xfe\x00"])
+def test_librispeech_transcripts_that_are_empty_or_no_text(content: bytes, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
+    (folder / "test-clean" / "84" / "121123" / "84-121123.trans.txt").write_bytes(content)
+    loaded = load(tmp_path, "librispeech")
+    assert [s.cluster for s in loaded.samples] == ["174"]
+    assert loaded.bad_rows
+
+
+def test_a_link_out_of_the_folder_is_followed(tmp_path: Path) -> None:
+    """The hub's cache stores every clip as a link to a blob elsewhere; only the path as written must stay inside."""
+    folder = build_all(tmp_path / "root", ["gtzan"]) / "GTZAN"
+    blob = (folder / "wav" / "blues.wav").rename(tmp_path / "blob")
+    (folder / "wav" / "blues.wav").symlink_to(blob)
+    loaded = load(tmp_path / "root", "gtzan")
+    assert not loaded.bad_rows
+    assert loaded.samples[0].clips[0] == folder / "wav" / "blues.wav"
+
+
+def test_a_path_that_repeats_the_folder_name_is_found(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    edit_rows(metadata(folder, "gtzan"), lambda rows: rows[0].update(path="GTZAN/wav/blues.wav"))
+    assert load(tmp_path, "gtzan").samples[0].clips[0] == folder / "wav" / "blues.wav"
+
+
+@pytest.mark.parametrize("uniq_id", [None, "", " ", True, 1.5, [], "x" * 500, "a\nb"])
+def test_an_unusable_uniq_id_gives_way_to_the_path(uniq_id: object, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    edit_rows(metadata(folder, "gtzan"), lambda rows: rows[0].update(uniq_id=uniq_id))
+    assert {s.id for s in load(tmp_path, "gtzan").samples} == {"wav/blues.wav", "gtzan_1"}
+
+
+def test_a_clip_that_appears_in_two_places_keeps_the_path_as_written(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["tau"]) / "TAU"
+    name = "airport-lisbon-1000-0-a.wav"
+    os.link(folder / "concatenated_resampled" / name, folder / name)
+    ids = [s.id for s in load(tmp_path, "tau").samples if "airport" in s.id]
+    assert ids == [name]
+
+
+def test_a_third_task_of_letters_needs_few_lines(tmp_path: Path) -> None:
+    """What CONTRIBUTING.md promises: a choice task is a metadata file's name and one method."""
+
+    class Birds(MultipleChoice):
+        key = "birds"
+        title, acronym, group, count, seconds = "Which bird sings?", "BIRDS", "audio classification", 1, (1.0, 1.0)
+        metadata_file = "birds.json"
+        classes = ("wren", "robin")
+        option_count = 2
+
+        def sample(self, row: Any) -> Sample:
+            return self.build(row, row.clip("file"), row.lettered(), row.text("bird"))
+
+    write_clip(tmp_path / "deep" / "a.wav")
+    row = {"file": "a.wav", "question": "Which?", "choice_a": "Wren", "choice_b": "Robin", "bird": "robin"}
+    write_json(tmp_path / "deep" / "birds.json", [row, row])
+    task = Birds()
+    loaded = task.load(task.find(tmp_path))
+    assert [(s.id, s.answer, s.stratum) for s in loaded.samples] == [("a.wav", "B", "robin")]
+    file = tmp_path / "deep" / "birds.json"
+    assert loaded.bad_rows == (BadRow(file, 2, "duplicate id 'a.wav', first used in row 1"),)
