@@ -1,0 +1,5 @@
+"""DESED domestic sound events on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("desed", model="qwen2.5-omni")

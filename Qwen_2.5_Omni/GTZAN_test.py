@@ -1,0 +1,5 @@
+"""GTZAN music genres on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("gtzan", model="qwen2.5-omni")

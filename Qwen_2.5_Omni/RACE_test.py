@@ -1,0 +1,5 @@
+"""RACE questions on passages read aloud on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("race", model="qwen2.5-omni")

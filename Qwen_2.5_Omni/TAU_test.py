@@ -1,0 +1,5 @@
+"""TAU acoustic scenes on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("tau", model="qwen2.5-omni")

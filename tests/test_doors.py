@@ -1,0 +1,94 @@
+"""The scripts in the model folders: each opens a task of its own on its folder's model, and takes no arguments."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audiomarathon import cli
+from audiomarathon.models.registry import all_models, get_model
+from audiomarathon.settings import env_names
+from audiomarathon.tasks import get_task
+from audiomarathon.tasks.registry import BENCHMARK
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = sorted({model.folder for model in all_models() if model.folder})
+DOORS = sorted(door for folder in FOLDERS for door in (ROOT / folder).glob("*_test.py"))
+NAMES = ("DESED", "GTZAN", "HAD", "LibriSpeech", "RACE", "SLUE", "TAU", "VESUS", "Vox", "Vox_age")
+
+
+def opened(door: Path) -> tuple[str, str]:
+    """The task and the model that a door names."""
+    (call,) = [node for node in ast.walk(ast.parse(door.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    assert ast.unparse(call.func) == "run_task"
+    return ast.literal_eval(call.args[0]), ast.literal_eval(call.keywords[0].value)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_model_folder_has_the_ten_doors(folder: str) -> None:
+    assert {door.stem for door in DOORS if door.parent.name == folder} == {f"{name}_test" for name in NAMES}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_doors_of_a_folder_open_each_task_once(folder: str) -> None:
+    tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
+    assert sorted(tasks) == sorted(task.key for task in BENCHMARK)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
+def test_a_door_opens_the_task_of_its_name_on_the_model_of_its_folder(door: Path) -> None:
+    task, model = opened(door)
+    assert get_task(door.stem.removesuffix("_test")).key == task
+    assert get_model(model).folder == door.parent.name
+
+
+def call(door: Path, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a door as users do, in an environment that names no data."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("AUDIOMARATHON_DATA", "VESUS_DATA_PATH")}
+    command = [sys.executable, str(door), *arguments]
+    return subprocess.run(command, check=False, cwd=cwd, env=clean | env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")
+def test_a_door_explains_itself_from_anywhere(door: Path, tmp_path: Path) -> None:
+    done = call(door, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    task, model = opened(door)
+    assert f"{model} on {task}" in done.stderr
+    assert all(name in done.stderr for name in env_names())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_door_says_so_in_its_own_folder_and_refuses_arguments() -> None:
+    door = ROOT / "Qwen_2.5_Omni" / "TAU_test.py"
+    done = call(Path(door.name), "--limit", "3", cwd=door.parent)
+    assert done.returncode == 2
+    assert "takes no arguments" in done.stderr
+
+
+def test_a_door_without_data_says_how_to_get_it(tmp_path: Path) -> None:
+    done = call(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: vesus: no data root is set")
+    assert "AUDIOMARATHON_DATA" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> None:
+    done = call(ROOT / "Qwen_2.5_Omni" / "VESUS_test.py", cwd=tmp_path, PRUNE_RATIO="1.5")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: PRUNE_RATIO=1.5: not allowed")
+
+
+def test_a_door_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run_task` hands its names to the engine and leaves settings to the env vars."""
+    seen: list[tuple[object, ...]] = []
+    monkeypatch.setattr(cli, "_run", lambda tasks, model, **flags: seen.append((tasks, model, flags)))
+    monkeypatch.setattr(sys, "argv", ["TAU_test.py"])
+    cli.run_task("tau", model="qwen2.5-omni")
+    assert seen == [(["tau"], "qwen2.5-omni", {})]
