@@ -172,6 +172,7 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("tau", lambda row: row.update(path=None), "'path' is missing"),
     ("tau", lambda row: row.update(path={}), "'path' holds a dict"),
     ("tau", lambda row: row.update(scene_label="tram"), "scene_label 'tram' contradicts the answer 'B' (Bus)"),
+    ("gtzan", lambda row: row.update(choice_d="disco - Disco"), "stand for the same class 'disco'"),
     ("gtzan", lambda row: row.update(genre_label="blues"), "genre_label 'blues' contradicts the answer 'B' (Hip-Hop)"),
     ("desed", lambda row: row.update(correct_event="Cat"), "correct_event 'Cat' contradicts"),
     ("desed", lambda row: row.update(choices=["Dog", "Cat"]), "'choices' must be an object"),

@@ -82,18 +82,15 @@ class LibriSpeech(Task):
         """Count the word errors of one reply."""
         from audiomarathon.metrics.wer import transcript_errors
 
+        if "answer" not in reference:
+            raise DataError(f"{self.key}: a record's reference lacks 'answer'")
         return asdict(transcript_errors(str(reference["answer"]), reply))
 
     def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
         """Return the corpus's and the mean word error rate, with intervals."""
         from audiomarathon.metrics.wer import summarise_transcripts
 
-        return summarise_transcripts(
-            [str(record["reference"]["answer"]) for record in records],
-            [str(record["reply"]) for record in records],
-            [str(record["cluster"]) for record in records],
-            seed=seed,
-        )
+        return summarise_transcripts(records, [str(record["cluster"]) for record in records], seed=seed)
 
 
 def _is_chapter(folder: Folder) -> bool:

@@ -100,6 +100,9 @@ class MultipleChoice(Task):
         if len(options) != self.option_count:
             raise RowError(f"has {len(options)} options, expected {self.option_count}")
         labels = tuple(self.label(option) for option in options) if self.classes else tuple(LETTERS[: len(options)])
+        if len(set(labels)) < len(labels):
+            twice = next(label for label in labels if labels.count(label) > 1)
+            raise RowError(f"two of the options {', '.join(options)} stand for the same class {twice!r}")
         letter = self._letter(answer, options)
         if own_label and (said := row.optional(own_label)) and self.label(said) != labels[LETTERS.index(letter)]:
             right = options[LETTERS.index(letter)]

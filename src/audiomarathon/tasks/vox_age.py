@@ -18,7 +18,7 @@ class VoxAge(MultipleChoice):
     """
 
     key = "vox_age"
-    aliases = ("SAR", "VoxAge")
+    aliases = ("SAR", "vox-age", "VoxAge")
     title = "Speaker age recognition"
     acronym = "SAR"
     group = "speaker"
