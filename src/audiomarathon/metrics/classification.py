@@ -1,0 +1,143 @@
+"""Accuracy and macro-F1 of multiple-choice replies; a reply that cannot be parsed is wrong, never left out.
+
+`truth` holds the class of each sample's right option, `predicted` the class the reply chose, or None if it chose none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.metrics.statistics import Floats, Statistic, cluster_bootstrap, cluster_totals
+
+Labels = Sequence[str]
+Predictions = Sequence[str | None]
+
+
+def accuracy(truth: Labels, predicted: Predictions) -> float:
+    """Return the share of samples whose prediction is the truth."""
+    _check(truth, predicted)
+    return sum(right == chosen for right, chosen in zip(truth, predicted, strict=True)) / len(truth)
+
+
+def macro_f1(truth: Labels, predicted: Predictions) -> float:
+    """Return F1 averaged over the classes that occur in `truth`, each with the same weight.
+
+    A None is a false negative of its true class and a false positive of none. A class that is only ever predicted costs
+    the true class its recall, but does not enter the average (scikit-learn would average over it too).
+    """
+    table = per_class(truth, predicted)
+    return float(sum(row["f1"] for row in table.values()) / len(table))
+
+
+def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]]:
+    """Return `precision`, `recall`, `f1`, `support` and `unparsed` of each class in `truth`, sorted.
+
+    `precision` is None for a class never predicted (its F1 is 0). `support` counts the class's samples, `unparsed`
+    those of them whose reply chose nothing.
+    """
+    _check(truth, predicted)
+    table: dict[str, dict[str, Any]] = {}
+    pairs = list(zip(truth, predicted, strict=True))
+    for label in sorted(set(truth)):
+        hits = sum(right == chosen == label for right, chosen in pairs)
+        support = sum(right == label for right in truth)
+        chosen_times = sum(chosen == label for chosen in predicted)
+        table[label] = {
+            "precision": hits / chosen_times if chosen_times else None,
+            "recall": hits / support,
+            "f1": 2 * hits / (support + chosen_times),
+            "support": support,
+            "unparsed": sum(right == label and chosen is None for right, chosen in pairs),
+        }
+    return table
+
+
+def summarise_choices(
+    truth: Labels, predicted: Predictions, strict: Sequence[bool], clusters: Sequence[str], *, seed: int
+) -> dict[str, Any]:
+    """Return the metrics of a multiple-choice run, ready for `summary.json`.
+
+    Parameters
+    ----------
+    truth, predicted
+        Class of the right option, and of the option read from the reply (None: unparsed).
+    strict
+        Whether the reply is exactly the right letter or the complete right option.
+    clusters
+        What makes samples dependent; intervals resample whole clusters.
+
+    Returns
+    -------
+    dict
+        `n, unparsed, accuracy, strict_accuracy, macro_f1, score` (macro-F1), `intervals` (for the four figures; None
+        with fewer than two clusters), `per_class`, and `as_published`. Without a sample the figures are None.
+    """
+    if not truth:
+        figures = dict.fromkeys(("accuracy", "strict_accuracy", "macro_f1", "score"))
+        return {"n": 0, "unparsed": 0, **figures, "intervals": figures, "per_class": {}, "as_published": None}
+    _check(truth, predicted, strict, clusters)
+    columns, statistic = _sums(truth, predicted, strict)
+    totals = cluster_totals(columns, clusters)
+    names = ("accuracy", "strict_accuracy", "macro_f1")
+    intervals = dict(zip(names, cluster_bootstrap(totals, statistic, seed=seed), strict=True))
+    score = macro_f1(truth, predicted)
+    return {
+        "n": len(truth),
+        "unparsed": sum(chosen is None for chosen in predicted),
+        "accuracy": accuracy(truth, predicted),
+        "strict_accuracy": sum(map(bool, strict)) / len(truth),
+        "macro_f1": score,
+        "score": score,
+        "intervals": {**intervals, "score": intervals["macro_f1"]},
+        "per_class": per_class(truth, predicted),
+        "as_published": as_published(truth, predicted),
+    }
+
+
+def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
+    """Return the figures as the benchmark's release computed them, to compare with its table only.
+
+    Samples whose reply could not be parsed are dropped first (`n` is what is left; None if nothing is). `macro_f1` is
+    averaged over all classes seen in the truth or the predictions, `weighted_f1` by support, as scikit-learn does. The
+    release used the one for some tasks and the other for others.
+    """
+    kept = [(right, chosen) for right, chosen in zip(truth, predicted, strict=True) if chosen is not None]
+    if not kept:
+        return None
+    right, chosen = [pair[0] for pair in kept], [pair[1] for pair in kept]
+    table = per_class(right, chosen)
+    return {
+        "n": len(kept),
+        "accuracy": accuracy(right, chosen),
+        "macro_f1": sum(row["f1"] for row in table.values()) / len({*right, *chosen}),
+        "weighted_f1": sum(row["f1"] * row["support"] for row in table.values()) / len(kept),
+    }
+
+
+def _sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -> tuple[Floats, Statistic]:
+    """Return what each sample adds to the sums that the figures are made of, and how the figures follow from them."""
+    labels = sorted(set(truth))
+    is_class = np.array([[right == label for label in labels] for right in truth], dtype=np.float64)
+    chooses_class = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
+    ones = np.ones((len(truth), 1))
+    exact = np.asarray(strict, dtype=np.float64)[:, None]
+    columns = np.hstack([is_class * chooses_class, is_class, chooses_class, exact, ones])
+
+    def statistic(sums: Floats) -> Floats:
+        hits, support, chosen = np.split(sums[:, :-2], 3, axis=1)
+        n = sums[:, -1]
+        present = support > 0  # a resample's macro-F1 is averaged over its own true classes, as the sample's is
+        f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=present)
+        return np.stack([hits.sum(axis=1) / n, sums[:, -2] / n, f1.sum(axis=1) / present.sum(axis=1)], axis=1)
+
+    return columns, statistic
+
+
+def _check(truth: Labels, *others: Sequence[object]) -> None:
+    if not truth:
+        raise ValueError("no samples to score")
+    if any(len(other) != len(truth) for other in others):
+        raise ValueError(f"{len(truth)} truths, but {[len(other) for other in others]} predictions, flags or clusters")

@@ -1,0 +1,168 @@
+"""Word error rate under Whisper's English normaliser, and what the errors are.
+
+The normaliser (A. Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C) makes
+"He's one hundred!" and "he is 100" the same; jiwer aligns and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jiwer
+import numpy as np
+from whisper_normalizer.english import EnglishTextNormalizer
+
+from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals
+
+LOOP_LONGEST_PHRASE = 20
+LOOP_REPEATS = 4
+LOOP_WORDS = 8
+
+WHOLE_CHARACTERS = 20_000  # four minutes of speech are under 5,000
+PIECE_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True)
+class TranscriptErrors:
+    """The errors of one transcript, in words after normalisation.
+
+    Attributes
+    ----------
+    errors
+        `substitutions + deletions + insertions` of the shortest edit from reference to hypothesis.
+    words
+        Words of the reference; 0 if nothing is left of it (only fillers and bracketed noise).
+    insertion_loop
+        Whether the hypothesis repeats itself as a stuck decoder does: one phrase of at most 20 words, four times or
+        more in a row, at least 8 repeated words, and longer than any such run of the reference.
+    """
+
+    errors: int
+    words: int
+    substitutions: int
+    deletions: int
+    insertions: int
+    insertion_loop: bool
+
+
+def transcript_errors(reference: str, hypothesis: str) -> TranscriptErrors:
+    """Normalise both texts, align them and count.
+
+    An empty reference is not an error: every word of the hypothesis is then an insertion. See
+    :func:`summarise_transcripts` for how it counts.
+    """
+    expected, given = normalise(reference).split(), normalise(hypothesis).split()
+    if expected and given:
+        aligned = jiwer.process_words(" ".join(expected), " ".join(given))
+        edits = int(aligned.substitutions), int(aligned.deletions), int(aligned.insertions)
+    else:
+        edits = 0, len(expected), len(given)
+    loop = _longest_loop(given)
+    return TranscriptErrors(sum(edits), len(expected), *edits, loop >= LOOP_WORDS and loop > _longest_loop(expected))
+
+
+def normalise(text: str) -> str:
+    """Apply Whisper's English normaliser.
+
+    Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
+    So runs of white space are collapsed first (the result is the same), and a text over 20,000 characters, or one that
+    it fails on, is normalised in pieces of at most 2,000, cut between words where there are words. Only there can a
+    spelt-out number or a bracket be split, and the longest reply costs seconds, not hours.
+    """
+    text = " ".join(text.split())
+    normaliser = _normaliser()
+    if len(text) <= WHOLE_CHARACTERS:
+        try:
+            return str(normaliser(text)).strip()
+        except (AssertionError, ValueError):  # int() refuses more than 4,300 digits
+            pass
+    return " ".join(" ".join(str(normaliser(piece)) for piece in _pieces(text)).split())
+
+
+def summarise_transcripts(
+    errors: Sequence[TranscriptErrors | Mapping[str, Any]], clusters: Sequence[str], *, seed: int
+) -> dict[str, Any]:
+    """Return the metrics of a transcription run, ready for `summary.json`.
+
+    Parameters
+    ----------
+    errors
+        One a sample: :class:`TranscriptErrors`, or a record that holds its fields.
+    clusters
+        What makes samples dependent; intervals resample whole clusters.
+
+    Returns
+    -------
+    dict
+        `n`; `words`; `wer` (corpus: all errors over all words) and `mean_wer` (of the samples' own rates); `score`
+        (1 − `wer`, at least 0); `substitutions`, `deletions`, `insertions` as rates of all words; `insertion_loops`
+        (samples); `empty_references` (samples without a reference word: their insertions count in `wer`, their own
+        rate is 0 or, with any insertion, 1); `intervals` of `wer`, `mean_wer`, `score`; and `as_published`, whose score
+        is 1 − `mean_wer`. Without a reference word the figures are None.
+    """
+    fields = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
+    counts = np.array([[_field(sample, name) for name in fields] for sample in errors], np.float64).reshape(-1, 6)
+    words = counts[:, 1]
+    rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
+    totals = cluster_totals(np.column_stack([counts[:, :5], rates, np.ones(len(counts))]), clusters)
+    sums = totals.sum(axis=0)
+    figures = ("wer", "mean_wer", "score")
+    summary: dict[str, Any] = {
+        "n": len(counts),
+        "words": int(sums[1]),
+        **dict.fromkeys(("wer", "mean_wer", "score", "substitutions", "deletions", "insertions")),
+        "insertion_loops": int(counts[:, 5].sum()),
+        "empty_references": int((words == 0).sum()),
+        "intervals": dict.fromkeys(figures),
+        "as_published": None,
+    }
+    if sums[1] == 0:
+        return summary
+    summary |= dict(zip(figures, _rates(sums[None])[0].tolist(), strict=True))
+    summary |= dict(zip(fields[2:5], (sums[2:5] / sums[1]).tolist(), strict=True))
+    summary["intervals"] = dict(zip(figures, cluster_bootstrap(totals, _rates, seed=seed), strict=True))
+    summary["as_published"] = {"mean_wer": summary["mean_wer"], "score": 1 - summary["mean_wer"]}
+    return summary
+
+
+def _rates(sums: Floats) -> Floats:
+    wer = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
+    return np.stack([wer, sums[:, 5] / sums[:, 6], np.maximum(0, 1 - wer)], axis=1)
+
+
+def _field(sample: TranscriptErrors | Mapping[str, Any], name: str) -> int:
+    return int(sample[name] if isinstance(sample, Mapping) else getattr(sample, name))
+
+
+@cache
+def _normaliser() -> EnglishTextNormalizer:
+    return EnglishTextNormalizer()
+
+
+def _pieces(text: str) -> Iterator[str]:
+    piece = ""
+    for long_word in text.split(" "):
+        for start in range(0, len(long_word), PIECE_CHARACTERS):
+            word = long_word[start : start + PIECE_CHARACTERS]
+            if len(piece) + 1 + len(word) > PIECE_CHARACTERS:
+                yield piece
+                piece = word
+            else:
+                piece = f"{piece} {word}"
+    yield piece
+
+
+def _longest_loop(words: Sequence[str]) -> int:
+    """Return how many words of the longest loop say again what the phrase before them said; 0 without a loop."""
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
+    longest = 0
+    for phrase in range(1, min(LOOP_LONGEST_PHRASE, len(codes) // LOOP_REPEATS) + 1):
+        differs = np.flatnonzero(codes[phrase:] != codes[:-phrase])
+        run = int(np.diff(differs, prepend=-1, append=len(codes) - phrase).max()) - 1
+        if run >= phrase * (LOOP_REPEATS - 1):
+            longest = max(longest, run)
+    return longest

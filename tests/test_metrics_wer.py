@@ -1,0 +1,182 @@
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audiomarathon.metrics.wer import TranscriptErrors, normalise, summarise_transcripts, transcript_errors
+
+MAT = "the cat sat on the mat"
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "words", "edits"),  # edits: substitutions, deletions, insertions
+    [
+        (MAT, MAT, 6, (0, 0, 0)),
+        (MAT, "The cat sat; on the MAT!", 6, (0, 0, 0)),
+        (MAT, "the cat sit on the mat", 6, (1, 0, 0)),
+        (MAT, "the cat on the mat", 6, (0, 1, 0)),
+        (MAT, "the big cat sat on the mat today", 6, (0, 0, 2)),
+        (MAT, "the cat sit on mat", 6, (1, 1, 0)),
+        (MAT, "a dog sat on the the mat", 6, (2, 0, 1)),
+        (MAT, "", 6, (0, 6, 0)),
+        (MAT, "[silence]", 6, (0, 6, 0)),
+        ("", "", 0, (0, 0, 0)),
+        ("um, uh", "hello there", 0, (0, 0, 2)),
+        ("one hundred", "100", 1, (0, 0, 0)),
+        ("twenty-one pounds", "£21", 1, (0, 0, 0)),
+        ("he paid twenty dollars", "he paid $20", 3, (0, 0, 0)),
+        ("one hundred and five men", "105 man", 2, (1, 0, 0)),
+        ("it's mr brown's colour", "It is Mister Brown is color", 6, (0, 0, 0)),
+        ("i won't go", "I will not go", 4, (0, 0, 0)),
+        ("hello um world", "hello world", 2, (0, 0, 0)),
+    ],
+)
+def test_errors_counted_by_hand(reference: str, hypothesis: str, words: int, edits: tuple[int, int, int]) -> None:
+    assert transcript_errors(reference, hypothesis) == TranscriptErrors(sum(edits), words, *edits, insertion_loop=False)
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "loop"),
+    [
+        (MAT, MAT + " the mat" * 4, True),  # the phrase of the reference and 4 more: 8 words said again
+        (MAT, MAT + " the mat" * 3, False),
+        (MAT, MAT + " mat" * 8, True),
+        (MAT, MAT + " mat" * 7, False),
+        (MAT, " ".join([MAT] * 4), True),
+        (MAT, " ".join([MAT] * 3), False),
+        ("ha " * 12, "ha " * 12, False),  # said so
+        ("ha " * 12, "ha " * 40, True),
+        ("no", "no " * 1_000, True),
+        (MAT, " ".join(f"word{i}" for i in range(100)), False),
+    ],
+)
+def test_insertion_loops(reference: str, hypothesis: str, loop: bool) -> None:
+    assert transcript_errors(reference, hypothesis).insertion_loop is loop
+
+
+words = st.lists(st.sampled_from(["cat", "dog", "mat", "hat", "rat", "bat", "sun", "moon"]), max_size=12)
+
+
+def edit_distance(one: list[str], other: list[str]) -> int:
+    """Wagner and Fischer's dynamic programme, apart from the library."""
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, 1):
+        previous, row = row, [i]
+        for j, right in enumerate(other, 1):
+            row.append(min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (left != right)))
+    return row[-1]
+
+
+@given(words, words)
+def test_errors_are_the_edit_distance_and_add_up(reference: list[str], hypothesis: list[str]) -> None:
+    found = transcript_errors(" ".join(reference), " ".join(hypothesis))
+    assert found.errors == edit_distance(reference, hypothesis)
+    assert found.errors == found.substitutions + found.deletions + found.insertions
+    assert len(reference) - found.deletions + found.insertions == len(hypothesis)
+
+
+@given(st.text())
+@settings(deadline=None)
+def test_any_reply_can_be_scored(reply: str) -> None:
+    assert transcript_errors(MAT, reply).words == 6
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "1" * 200_000,
+        "(" * 200_000,
+        "<" * 200_000,
+        " " * 200_000 + "'",
+        "one " * 50_000,
+        "a." * 100_000,
+        "(a) " * 50_000,
+    ],
+    ids=lambda reply: reply[:4],
+)
+def test_a_runaway_reply_is_scored_in_seconds(reply: str) -> None:
+    """Whisper's normaliser alone takes hours on some of these and fails on others."""
+    assert transcript_errors(MAT, reply).errors >= 6
+
+
+def test_a_number_of_thousands_of_digits_costs_its_own_word_only() -> None:
+    found = transcript_errors(MAT, "The cat sat " + "7" * 5_000 + " on the mat.")
+    assert (found.substitutions, found.deletions) == (0, 0)
+    assert 1 <= found.insertions <= 3
+
+
+def test_a_long_text_is_normalised_in_pieces_to_the_same_words() -> None:
+    sentence = "It's Mr. Brown's colour, he said; I won't go. "
+    assert normalise(sentence * 600) == " ".join([normalise(sentence)] * 600)
+
+
+# Three samples: 2 errors of 6 words, 2 of 2, 0 of 4.
+SAMPLES = [
+    TranscriptErrors(2, 6, 1, 1, 0, False),
+    TranscriptErrors(2, 2, 0, 0, 2, True),
+    TranscriptErrors(0, 4, 0, 0, 0, False),
+]
+
+
+def test_golden_summary() -> None:
+    summary = summarise_transcripts(SAMPLES, ["x", "y", "z"], seed=0)
+    intervals = summary.pop("intervals")
+    assert summary == {
+        "n": 3,
+        "words": 12,
+        "wer": pytest.approx(4 / 12),
+        "mean_wer": pytest.approx((2 / 6 + 2 / 2 + 0) / 3),
+        "score": pytest.approx(8 / 12),
+        "substitutions": pytest.approx(1 / 12),
+        "deletions": pytest.approx(1 / 12),
+        "insertions": pytest.approx(2 / 12),
+        "insertion_loops": 1,
+        "empty_references": 0,
+        "as_published": {"mean_wer": pytest.approx(4 / 9), "score": pytest.approx(5 / 9)},
+    }
+    # With 3 clusters the tail reaches the extreme resamples: one sample taken three times.
+    assert intervals == {"wer": [0.0, 1.0], "mean_wer": [0.0, 1.0], "score": [0.0, 1.0]}
+
+
+def test_records_and_dataclasses_are_the_same() -> None:
+    records = [{"id": "1", "reply": "…", **asdict(sample)} for sample in SAMPLES]
+    clusters = ["x", "y", "y"]
+    assert summarise_transcripts(records, clusters, seed=3) == summarise_transcripts(SAMPLES, clusters, seed=3)
+
+
+def test_a_reply_longer_than_its_reference_scores_zero_not_less() -> None:
+    summary = summarise_transcripts([TranscriptErrors(30, 10, 0, 0, 30, True)] * 2, ["x", "y"], seed=0)
+    assert (summary["wer"], summary["score"]) == (3.0, 0.0)
+    assert summary["intervals"]["score"] == [0.0, 0.0]
+    assert summary["as_published"]["score"] == -2.0
+
+
+def test_an_empty_reference_counts_its_insertions_and_at_most_one_whole_sample() -> None:
+    samples = [TranscriptErrors(0, 8, 0, 0, 0, False), TranscriptErrors(4, 0, 0, 0, 4, False)]
+    summary = summarise_transcripts(samples, ["x", "y"], seed=0)
+    assert (summary["wer"], summary["mean_wer"], summary["empty_references"]) == (0.5, 0.5, 1)
+    json.dumps(summary, allow_nan=False)
+
+
+@pytest.mark.parametrize("samples", [[], [TranscriptErrors(0, 0, 0, 0, 0, False)] * 2])
+def test_without_a_reference_word_there_are_no_figures(samples: list[TranscriptErrors]) -> None:
+    summary = summarise_transcripts(samples, ["x", "y"][: len(samples)], seed=0)
+    assert summary["n"] == len(samples)
+    assert summary["wer"] is summary["score"] is None
+    json.dumps(summary, allow_nan=False)
+
+
+def test_one_speaker_gives_no_interval() -> None:
+    summary = summarise_transcripts(SAMPLES, ["same"] * 3, seed=0)
+    assert set(summary["intervals"].values()) == {None}
+
+
+def test_the_interval_of_the_corpus_rate_is_that_of_a_ratio() -> None:
+    """200 equal samples of 10 words with 0 or 2 errors: WER 0.1 ± 1.96 x 0.1 / sqrt(200) = 0.0139."""
+    errors = np.resize([0, 2], 200).tolist()
+    samples = [TranscriptErrors(count, 10, count, 0, 0, False) for count in errors]
+    low, high = summarise_transcripts(samples, [str(i) for i in range(200)], seed=0)["intervals"]["wer"]
+    assert [low, high] == pytest.approx([0.1 - 0.0139, 0.1 + 0.0139], abs=0.002)
