@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from audiomarathon.metrics.classification import accuracy, as_published, macro_f1, per_class, summarise_choices
 
@@ -124,8 +124,8 @@ def test_intervals_equal_those_of_resampled_samples() -> None:
         taken = [i for i in range(40) for _ in range(times[clusters[i]])]
         right, guess = [truth[i] for i in taken], [chosen[i] for i in taken]
         figures.append([accuracy(right, guess), np.mean([strict[i] for i in taken]), reference_macro_f1(right, guess)])
-    t, c = 2.306004, len(names)  # t(0.975, 8) from a printed table
-    tail = norm.cdf(-np.sqrt(c / (c - 1)) * t)
+    count = len(names)
+    tail = norm.cdf(-np.sqrt(count / (count - 1)) * t.ppf(0.975, df=count - 1))
     low, high = np.quantile(figures, [tail, 1 - tail], axis=0)
     for name, *expected in zip(("accuracy", "strict_accuracy", "macro_f1"), low, high, strict=True):
         assert summary["intervals"][name] == pytest.approx(expected, abs=1e-6)

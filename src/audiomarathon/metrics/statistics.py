@@ -55,8 +55,9 @@ def cluster_bootstrap(
     The American Statistician 69(4), 2015): the plain percentile interval is too narrow by about what a z interval is
     next to a t interval, so its tail is taken at Φ(−√(C/(C−1)) · t) for C clusters instead of at 2.5 %. It is chosen
     over BCa because what goes wrong here is few clusters, which BCa does not mend: it corrects skew, by a jackknife
-    that is itself noisy then. Like any bootstrap it knows nothing beyond the data: with a handful of clusters it is still
-    somewhat narrow, and if every sample is right it has no width at all.
+    that is itself noisy then. In simulation (tests) it holds the truth 93 to 95 % of the time from 6 clusters on, but
+    75 % with 3, where it can reach no further than the clusters themselves. Like any bootstrap it knows nothing beyond
+    the data: if every sample is right it has no width at all.
 
     Parameters
     ----------
