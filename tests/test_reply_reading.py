@@ -56,6 +56,8 @@ def test_bare_letter(reply: str) -> None:
         "B\nJazz",
         "b) jazz",
         "b. jazz",
+        "(B), because of the saxophone",
+        "**B**, it swings",
         "B. Rock",  # the letter stands, as the order of the rules has it
         "B. It has a saxophone and a swing rhythm.",
         "B. Jazz. Option A is wrong.",
@@ -131,6 +133,8 @@ def test_option_text(reply: str, options: list[str], letter: str) -> None:
         ("The answer is A.I. generated music", GENRES),
         ("A.I. generated", TRUTH),
         ("Be careful", GENRES),
+        ("C:\\music\\a.wav", GENRES),
+        ("A., a monthly of the arts", GENRES),
         ("I think this could be anything", NINE),
         ("I'd say it is a place", NINE),
         ("J. S. Bach", [*NINE, "place number ten"]),

@@ -110,7 +110,7 @@ def how_to_get(task: Task) -> str:
         if task.key != "vesus":
             advice = (
                 f"Start with the smallest task (VESUS, under 1 GB): {download_command('vesus')}. For {task.key}: "
-                + (f"{download_command(task.key)}; then ")
+                f"{download_command(task.key)} (--dry-run lists what it would fetch); then "
             )
     return f"{advice}set AUDIOMARATHON_DATA to the data root, or {path_variable(task)} to the folder of this task"
 

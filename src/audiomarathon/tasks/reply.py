@@ -165,8 +165,8 @@ def _leading(  # noqa: PLR0911 - one return a trap
     written, mark, rest = match["letter"], match["mark"], match["rest"]
     letter, following = written.upper(), words_of(rest)
     own = bool(texts[letter]) and following[: len(texts[letter])] == texts[letter]
-    if rest[:1].isalnum() and not own:  # "A.I. generated", "C.elegans"; but "B.Jazz"
-        return None, False
+    if rest[:1].strip() and not own and (rest[0].isalnum() or mark[-1] in ".:>"):
+        return None, False  # "A.I. generated", "C:\\folder"; but "B.Jazz" and "(B), because"
     if re.match(r"\s*\w\.(?:\s|\w\.)", rest) and not own and not forms.marker.match(rest.lstrip()):
         return None, False  # initials: "J. S. Bach"
     if mark.isspace() and (written.islower() or (written in "AI" and rest.lstrip()[:1].islower())):
