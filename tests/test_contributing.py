@@ -1,0 +1,176 @@
+"""CONTRIBUTING.md's examples, taken from the page, installed as plug-ins and run through the engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from tiny_checkpoints import qwen2_5_omni
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.evaluation.run import run
+from audiomarathon.pruning.method import kept_count
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+MODULES = {
+    match[1]: match[0]
+    for match in re.finditer(r"(?<=```python\n)# (\w+\.py)\n.*?(?=^```$)", PAGE, re.DOTALL | re.MULTILINE)
+}
+BIRDS = ("Blackbird", "Cuckoo", "Robin", "Wren")
+SECONDS = (4, 5, 6, 8)
+
+
+def entry_points() -> str:
+    """The page's TOML as the `entry_points.txt` that an installer makes of it."""
+    sections: list[str] = []
+    for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
+        for group, entries in tomllib.loads(block)["project"]["entry-points"].items():
+            sections += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""]
+    return "\n".join(sections)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The examples installed: their modules on the path, beside the metadata of a distribution."""
+    site = tmp_path / "site"
+    metadata = site / "audiomarathon_examples-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: audiomarathon-examples\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(entry_points())
+    for name, code in MODULES.items():
+        (site / name).write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(site)
+    yield
+    for name in MODULES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return qwen2_5_omni(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def aviary(tmp_path: Path) -> Path:
+    """A data root with the task's folder somewhere in it: four clips of noise with a whistle."""
+    folder = tmp_path / "data" / "some" / "Birds"
+    (folder / "wav").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    rows = []
+    for number, seconds in enumerate(SECONDS):
+        time = np.arange(seconds * 16000) / 16000
+        sound = 0.1 * np.sin(2 * np.pi * (800 + 300 * number) * time) + 0.01 * draw.standard_normal(len(time))
+        soundfile.write(folder / "wav" / f"{number}.wav", sound, 16000)
+        rows.append(
+            {
+                "path": f"{number}.wav",
+                "question": "Which bird sings?",
+                **{f"choice_{letter}": bird for letter, bird in zip("abcd", BIRDS, strict=True)},
+                "answer_gt": "ABCD"[number] if number % 2 else BIRDS[number],
+                "recordist": f"recordist {number // 2}",
+            }
+        )
+    (folder / "birds.json").write_text(json.dumps(rows))
+    return tmp_path / "data"
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """A run's records by sample: the order of a run is that of its stratified selection."""
+    lines = (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return sorted((json.loads(line) for line in lines), key=lambda record: record["id"])
+
+
+def shown(what: str) -> str:
+    done = CliRunner().invoke(app, ["list", what])
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_each_example_takes_less_than_forty_lines() -> None:
+    assert set(MODULES) == {"birds.py", "keep_end.py", "bare_omni.py"}
+    for name, code in MODULES.items():
+        lines = [line for line in code.splitlines() if line.strip()]
+        assert len(lines) < 40, name
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("what", "name"), [("tasks", "birds"), ("models", "bare-omni"), ("methods", "keep_end")])
+def test_list_shows_an_installed_example(what: str, name: str) -> None:
+    assert any(line.split()[:1] == [name] for line in shown(what).splitlines())
+
+
+def test_list_does_not_show_what_is_not_installed() -> None:
+    assert "birds" not in shown("all")
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_task_runs_and_is_scored(aviary: Path, checkpoint: Path, tmp_path: Path) -> None:
+    settings = RunSettings.read(
+        {}, data=str(aviary), model_path=str(checkpoint), results=tmp_path / "out", max_new_tokens=4
+    )
+    (result,) = run(["birds"], "embedded", settings, progress=False)
+    assert result.summary["complete"]
+    assert result.summary["n"] == len(BIRDS)
+    found = records(result.folder)
+    assert [record["reference"]["answer"] for record in found] == ["A", "B", "C", "D"]
+    assert [record["reference"]["labels"][i] for i, record in enumerate(found)] == [
+        "blackbird",
+        "cuckoo",
+        "robin",
+        "wren",
+    ]
+    assert {record["cluster"] for record in found} == {"recordist 0", "recordist 1"}
+    assert 0 <= result.summary["score"] <= 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_method_drops_exactly_k_and_keeps_the_end(aviary: Path, checkpoint: Path, tmp_path: Path) -> None:
+    settings = RunSettings.read(
+        {}, data=str(aviary), model_path=str(checkpoint), results=tmp_path / "out", max_new_tokens=4
+    )
+    methods = [get_method("base"), get_method("keep_end", 0.5, layer=2)]
+    base, pruned = run(["birds"], "embedded", settings, methods, progress=False)
+    assert pruned.folder.name == "keep_end-0.5-layer2"
+    for whole, cut in zip(records(base.folder), records(pruned.folder), strict=True):
+        dropped = whole["audio_tokens"] - kept_count(whole["audio_tokens"], 0.5)
+        assert dropped > 0
+        assert cut["kept_audio_tokens"] == whole["kept_audio_tokens"] - dropped
+        full = whole["kv_lengths"][0]
+        assert cut["kv_lengths"] == [full, full, full - dropped, full - dropped]
+
+    import torch
+
+    from audiomarathon.pruning.token_pruner import Evidence
+
+    chosen = get_method("keep_end", 0.75).select(Evidence(torch.arange(10, 18), 2, seed=0))
+    assert chosen.tolist() == [6, 7]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_model_answers_under_every_method_alone_and_in_a_batch(
+    aviary: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    methods = [get_method(name, ratio) for name, ratio in (("base", 0.0), ("keep_end", 0.5))]
+    replies: dict[str, list[list[str]]] = {}
+    for flags in ({}, {"timing": False, "batch_size": 4}):
+        out = tmp_path / f"out{len(replies)}{len(flags)}"
+        settings = RunSettings.read(
+            {}, data=str(aviary), model_path=str(checkpoint), results=out, max_new_tokens=8, **flags
+        )
+        for result in run(["birds"], "bare-omni", settings, methods, progress=False):
+            assert result.summary["complete"], records(result.folder)
+            assert [record["audio_tokens"] for record in records(result.folder)] == [25 * s for s in SECONDS]
+            replies.setdefault(result.method, []).append([record["reply"] for record in records(result.folder)])
+    assert all(alone == batched for alone, batched in replies.values())
