@@ -143,6 +143,7 @@ def test_option_text(reply: str, options: list[str], letter: str) -> None:
         ("The answer is E", GENRES),
         ("A, B", GENRES),
         ("A or B", GENRES),
+        ("A or B, so perhaps jazz", GENRES),
         ("Option B or C", GENRES),
         ("Options B and C", GENRES),
         ("The answer is B, not C", GENRES),

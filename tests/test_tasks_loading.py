@@ -116,6 +116,14 @@ def test_ids_and_order_do_not_depend_on_where_the_root_lies(tmp_path: Path) -> N
         assert [s.id for s in load(one, key).samples] == [s.id for s in load(two, key).samples]
 
 
+@pytest.mark.parametrize("key", CHOICE_TASKS)
+def test_the_order_of_rows_does_not_change_the_samples(key: str, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, [key]) / key.upper()
+    before = load(tmp_path, key).samples
+    edit_rows(metadata(folder, key), lambda rows: rows.reverse())
+    assert load(tmp_path, key).samples == before
+
+
 def test_prompts_word_for_word(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox", "had", "librispeech"])
     sample = load(tmp_path, "vox").samples[0]
@@ -322,6 +330,7 @@ def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
     [
         ("metro", "metro"),
         ("Metro station", "metro_station"),
+        ("In a metro station", "metro_station"),
         ("Travelling by underground metro", "metro"),
         ("Pedestrian street", "street_pedestrian"),
         ("station", "metro_station"),
