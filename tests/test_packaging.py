@@ -1,0 +1,225 @@
+"""What is installed, what is shipped, and what must not be in the repository."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import audiomarathon
+from audiomarathon.settings import RunSettings, env_names
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src" / "audiomarathon").rglob("*.py"))
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FAMILIES = sorted(file for file in (ROOT / "requirements").glob("*.txt") if file.name != "cpu.txt")
+CPU = ROOT / "requirements" / "cpu.txt"
+
+
+def lines(file: Path) -> list[str]:
+    """The lines of a requirements file, comments left out."""
+    stripped = (line.partition(" #")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+def pins(file: Path) -> dict[str, Requirement]:
+    found = [Requirement(line) for line in lines(file) if not line.startswith("-")]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def declared(*extras: str) -> dict[str, Requirement]:
+    """What pyproject.toml asks for, with some of its extras, without the project itself."""
+    texts = [*PROJECT["dependencies"], *(text for extra in extras for text in PROJECT["optional-dependencies"][extra])]
+    found = {canonicalize_name(Requirement(text).name): Requirement(text) for text in texts}
+    return {name: requirement for name, requirement in found.items() if name != "audiomarathon"}
+
+
+def admitted(requirement: Requirement) -> list[Version]:
+    """Some versions that a pin admits: its bounds, and for `==1.2.*` the first and a late one."""
+    found = []
+    for clause in requirement.specifier:
+        if clause.operator in ("==", ">="):
+            found += [Version(clause.version.replace("*", end)) for end in ("0", "999")]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
+def test_a_requirements_file_pins_all_that_the_project_asks_for(file: Path) -> None:
+    extras = ("report", "dev") if file == CPU else ()
+    assert set(declared(*extras)) <= set(pins(file))
+
+
+@pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
+def test_pins_lie_within_what_the_project_allows(file: Path) -> None:
+    allowed = declared("report", "dev")
+    for name, pin in pins(file).items():
+        assert admitted(pin), f"{name} is not pinned"
+        outside = [
+            str(version) for version in admitted(pin) if name in allowed and version not in allowed[name].specifier
+        ]
+        assert not outside, f"{pin} admits {outside}, pyproject.toml allows {allowed[name].specifier}"
+
+
+def test_all_requirements_files_agree_on_what_they_share() -> None:
+    for file in FAMILIES:
+        for name, pin in pins(file).items():
+            if name != "torch" and name in pins(CPU):
+                assert pin.specifier == pins(CPU)[name].specifier, f"{file.name}: {name}"
+        assert Version("2.13.0") in pins(file)["torch"].specifier
+
+
+@pytest.mark.parametrize("file", FAMILIES, ids=lambda file: file.stem)
+def test_a_family_file_installs_the_project_too(file: Path) -> None:
+    assert lines(file)[-1] == "-e .[report]"
+    assert "Run at the repository's root" in file.read_text(encoding="utf-8")
+
+
+def test_torch_comes_first_and_alone() -> None:
+    """The Makefile installs this line in a pip call of its own."""
+    assert lines(CPU)[0] == "torch==2.13.0"
+    assert "'^torch=='" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_installed_packages_are_those_that_are_pinned() -> None:
+    for name, requirement in declared().items():
+        assert importlib.metadata.version(name) in requirement.specifier
+
+
+def test_the_version_is_said_once() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert "version" not in PROJECT
+    assert Version(audiomarathon.__version__).release
+    assert importlib.metadata.version("audiomarathon") == audiomarathon.__version__
+
+
+def test_the_kvpress_folder_does_not_shadow_the_package_of_that_name() -> None:
+    assert not (ROOT / "kvpress" / "__init__.py").exists()
+
+
+HEAVY = ("torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "librosa", "huggingface_hub")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["models", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import atexit, sys; from audiomarathon.cli import main\n"
+        f"atexit.register(lambda: print('loaded:', *set({HEAVY}) & set(sys.modules)))\n"
+        f"sys.argv = ['audiomarathon', *{arguments}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "Usage:" in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "loaded:"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The project's wheel, built from a copy: a build leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    code = "from setuptools.build_meta import build_wheel; print(build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=copy, capture_output=True, text=True)
+    return zipfile.ZipFile(copy / done.stdout.split()[-1])
+
+
+def test_the_wheel_holds_every_module_and_its_types(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {file.relative_to(ROOT / "src").as_posix() for file in SOURCES} <= names
+    assert "audiomarathon/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None:
+    folder = ROOT / "src" / "audiomarathon" / "embedded" / "checkpoint"
+    shipped = {
+        name.rpartition("/")[2] for name in wheel.namelist() if name.startswith("audiomarathon/embedded/checkpoint/")
+    }
+    assert shipped == {file.name for file in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"} <= shipped
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 10e6
+
+
+def test_the_wheel_ships_no_tests_and_no_scripts(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert tops == {"audiomarathon", f"audiomarathon-{audiomarathon.__version__}.dist-info"}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.relative_to(ROOT / "src" / "audiomarathon").as_posix())
+def test_a_source_file_stays_short(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) < 300
+
+
+@cache
+def tracked() -> list[Path]:
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], check=True, cwd=ROOT, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    places = (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix))
+    here = {f"{place}/" for place in places if place.parts[1:2] not in ((), ("usr",))}
+    pattern = re.compile("|".join([*map(re.escape, here), r"/(?:home|Users)/[a-z]\w*/"]).encode())
+    found = {
+        str(file.relative_to(ROOT)): match[0].decode()
+        for file in tracked()
+        if (match := pattern.search(file.read_bytes()))
+    }
+    assert found == {}
+
+
+def test_no_file_is_large() -> None:
+    large = {file.name: size for file in tracked() if (size := file.stat().st_size) > 10e6}
+    assert large == {}
+
+
+def readme_settings() -> dict[str, tuple[str, str]]:
+    """The rows of the README's table of settings: env var to flag and default."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Settings")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(--[a-z-]+)`|–) \| (.*?) \|", section, re.MULTILINE)
+    return {name: (flag, default.strip("`")) for name, flag, default in rows}
+
+
+def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
+    table = readme_settings()
+    assert set(env_names()) <= set(table)
+    assert set(table) - set(env_names()) == {"CUDA_VISIBLE_DEVICES", "HF_TOKEN", "AUDIOMARATHON_CACHE"}
+    for field in dataclasses.fields(RunSettings):
+        flag, default = table[field.metadata["env"]]
+        assert flag == f"--{field.name.replace('_', '-')}"
+        told = {True: "1", False: "0", "": "–", (): "–"}.get(field.default, str(field.default))
+        assert default == (f"{field.default:g}" if isinstance(field.default, float) else told), field.name
+
+
+def test_the_readme_says_how_to_test() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make test" in page
+    assert "make demo" in page
+    for target in re.findall(r"`make ([a-z]+)", page):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "docs/coming-from-the-release.md", "docs/decisions.md"]
+)
+def test_links_within_the_pages_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
