@@ -54,8 +54,8 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
     rope = {"mrope_section": [1, 1, 2], "rope_type": "default", "rope_theta": 10000.0}
     return Qwen2_5OmniThinkerConfig(
         audio_config={
-            "d_model": 32, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "encoder_layers": 1, "num_mel_bins": 128,
-            "max_source_positions": 1500, "n_window": 100, "output_dim": 32,
+            "d_model": 32, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "encoder_layers": 1, "num_mel_bins":
+            128, "max_source_positions": 1500, "n_window": 100, "output_dim": 32,
         },
         vision_config={
             "depth": 1, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 32, "num_heads": 4,

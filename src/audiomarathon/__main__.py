@@ -1,5 +1,5 @@
 """`python -m audiomarathon` is the `audiomarathon` command."""
 
-from .cli import main
+from audiomarathon.cli import main
 
 main()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from .errors import AudioMarathonError
+from audiomarathon.errors import AudioMarathonError
 
 P = ParamSpec("P")
 
@@ -52,7 +52,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
     return wrapped
 
 
-def _show_warning(message: Any, category: type[Warning], filename: str, lineno: int, *_rest: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
     if issubclass(category, UserWarning):
         say(f"warning: {message}")
 
@@ -102,11 +102,11 @@ def run_command(
 
 
 def _run(tasks: list[str], model: str, **flags: Any) -> int:
-    from .settings import RunSettings
+    from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read(**flags)
-    from .evaluation.run import run
-    from .tasks import all_tasks
+    from audiomarathon.evaluation.run import run
+    from audiomarathon.tasks import all_tasks
 
     names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
     results = list(run(names, model, settings, say=say))
@@ -117,7 +117,7 @@ def show(results: list[Any], title: str = "") -> int:
     """Print results and where they are; return the exit code: 1 when samples failed."""
     from rich.console import Console
 
-    from .report.table import results_table
+    from audiomarathon.report.table import results_table
 
     Console(width=None if sys.stdout.isatty() else 160).print(results_table(results, title))
     for result in results:
@@ -137,8 +137,8 @@ def score(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
 ) -> int:
     """Judge stored replies again, without a model, and rewrite the verdicts and summary.json."""
-    from .errors import RecordError
-    from .evaluation.run import score as score_run
+    from audiomarathon.errors import RecordError
+    from audiomarathon.evaluation.run import score as score_run
 
     folders = sorted({found.parent for run in runs for found in run.rglob("run.json")})
     if not folders:
@@ -154,8 +154,8 @@ def list_command(
     """Show the tasks, models and methods there are, third parties' included."""
     from rich.console import Console
 
-    from .errors import SettingsError
-    from .report.listing import LISTINGS
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.report.listing import LISTINGS
 
     if what != "all" and what not in LISTINGS:
         raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")
@@ -171,7 +171,7 @@ def doctor() -> int:
     """Check versions, GPU, model cache and data: what is there, what is missing, what to do."""
     from rich.console import Console
 
-    from .doctor import examine
+    from audiomarathon.doctor import examine
 
     findings = examine()
     console = Console(soft_wrap=True, highlight=False)
@@ -188,15 +188,15 @@ def demo(
     results: Annotated[Path, typer.Option(help="Where results go.")] = Path("results/demo"),
     limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
 ) -> int:
-    """Run the whole suite on this machine: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
+    """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
     import shlex
 
-    from .embedded.mini_benchmark import mini_benchmark
-    from .evaluation.run import run
-    from .pruning.registry import get_method
-    from .report.plot import plot_settings
-    from .settings import RunSettings
-    from .tasks.registry import BENCHMARK
+    from audiomarathon.embedded.mini_benchmark import mini_benchmark
+    from audiomarathon.evaluation.run import run
+    from audiomarathon.pruning.registry import get_method
+    from audiomarathon.report.plot import plot_settings
+    from audiomarathon.settings import RunSettings
+    from audiomarathon.tasks.registry import BENCHMARK
 
     data = mini_benchmark()
     say(f"mini benchmark: {data}")
@@ -219,8 +219,8 @@ def download(
     model: Annotated[str, typer.Argument(help="A model's name (audiomarathon list models) or a hub id.")],
 ) -> None:
     """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped."""
-    from .models.checkpoint import find_checkpoint
-    from .models.registry import get_model
+    from audiomarathon.models.checkpoint import find_checkpoint
+    from audiomarathon.models.registry import get_model
 
     source = model if "/" in model else get_model(model).checkpoint
     checkpoint = find_checkpoint(source)
@@ -247,12 +247,13 @@ def run_task(task: str, *, model: str) -> int:
 
 
 def _script_help(task: str, model: str) -> int:
-    from .settings import env_names
+    from audiomarathon.settings import env_names
 
     say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars before it:\n")
     for name, allowed in env_names().items():
         say(f"  {name:20} {allowed}")
-    say(f"\nExample: PRUNE_METHOD=frame PRUNE_RATIO=0.5 SAMPLE_LIMIT=100 RESULTS_DIR=out python {Path(sys.argv[0]).name}")
+    script = Path(sys.argv[0]).name
+    say(f"\nExample: PRUNE_METHOD=frame PRUNE_RATIO=0.5 SAMPLE_LIMIT=100 RESULTS_DIR=out python {script}")
     return 0 if sys.argv[1] in ("-h", "--help") else 2
 
 

@@ -9,10 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import AudioMarathonError
-from .models.checkpoint import find_checkpoint, hub_cache
-from .models.registry import EMBEDDED, all_models
-from .tasks import all_tasks, task_folder
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
+from audiomarathon.models.registry import EMBEDDED, all_models
+from audiomarathon.tasks import all_tasks, task_folder
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def _versions() -> list[Finding]:
         if requirement.specifier.contains(version, prereleases=True):
             found.append(Finding(True, f"{requirement.name} {version}"))
         else:
-            text = f"{requirement.name} {version} is outside {requirement.specifier}"
-            found.append(Finding(False, text, f"pip install '{requirement}'", fatal=True))
+            seen = f"{requirement.name} {version} is outside {requirement.specifier}"
+            found.append(Finding(False, seen, f"pip install '{requirement}'", fatal=True))
     return found
 
 
@@ -75,7 +75,9 @@ def _checkpoints() -> list[Finding]:
             found.append(Finding(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
         else:
             there = (checkpoint.path / "config.json").is_file()
-            damaged = "" if there else "reinstall audiomarathon" if model.checkpoint == EMBEDDED else "download it again"
+            damaged = (
+                "" if there else "reinstall audiomarathon" if model.checkpoint == EMBEDDED else "download it again"
+            )
             found.append(Finding(there, f"model {model.key}: {checkpoint.path}", damaged))
     return found
 
@@ -100,4 +102,6 @@ def _disk() -> Finding:
     cache = hub_cache()
     place = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(place).free / 1e9
-    return Finding(free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model wants 23 GB")
+    return Finding(
+        free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model wants 23 GB"
+    )

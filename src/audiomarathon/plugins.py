@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from .errors import SettingsError
+from audiomarathon.errors import SettingsError
 
 
 class Named(Protocol):
@@ -25,18 +25,18 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Named)
 
 
-def plugins(group: str, kind: Callable[..., T]) -> list[T]:
+def plugins(group: str, kind: type[T]) -> list[T]:
     """Return what third parties register under an entry point `group`, sorted by entry point name.
 
-    An entry point yields an instance of `kind`, or a class or function without arguments that makes one. A broken one is
-    named in a warning and left out, so that one bad package cannot take the suite down.
+    An entry point yields an instance of `kind`, or a class or function without arguments that makes one. A broken one
+    is named in a warning and left out, so that one bad package cannot take the suite down.
     """
     found: list[T] = []
     for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):
         try:
             value = entry.load()
             value = value() if isinstance(value, type) or callable(value) else value
-        except (ImportError, AttributeError, TypeError) as error:
+        except Exception as error:  # a stranger's code may raise anything, and must not take the suite down
             warnings.warn(f"{group} plug-in {entry.name!r} ({entry.value}) cannot be loaded: {error}", stacklevel=2)
             continue
         if isinstance(value, kind):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import SettingsError
-from .plugins import did_you_mean
+from audiomarathon.errors import SettingsError
+from audiomarathon.plugins import did_you_mean
 
 DEVICES = "auto, cpu, cuda, cuda:N"
 DTYPES = ("auto", "float32", "float16", "bfloat16")

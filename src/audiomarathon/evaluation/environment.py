@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from audiomarathon import __version__
 
 _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
 _GPU_FIELDS = (
@@ -55,12 +55,8 @@ def other_gpu_processes(own_pid: int) -> list[str]:
 def _nvidia_smi(query: str) -> list[list[str]]:
     if not torch.cuda.is_available():
         return []
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    lines = (_output("nvidia-smi", query, "--format=csv,noheader") or "").splitlines()
+    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
 def _cpu_model() -> str:
@@ -73,11 +69,15 @@ def _cpu_model() -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout this runs from, with `+dirty` when it was changed; None outside a checkout."""
+    commit = _output("git", "rev-parse", "HEAD")
+    return commit and commit + ("+dirty" if _output("git", "status", "--porcelain", "-uno") else "")
+
+
+def _output(*command: str) -> str | None:
+    """Run a command beside this file; its output, or None when it cannot be run or fails."""
     here = Path(__file__).parent
     try:
-        run = {"capture_output": True, "text": True, "timeout": 10, "check": True, "cwd": here}
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()  # type: ignore[call-overload]
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **run).stdout.strip()  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+dirty" if changed else "")
+    return done.stdout.strip()

@@ -1,7 +1,7 @@
 """One model x many settings x one task: the loop that turns samples into records.
 
-The outer loop is samples, the inner one settings, so that audio is decoded, features are extracted and the audio tower is
-run once a sample, and each setting is measured next to its baseline. Settings take turns at going first.
+The outer loop is samples, the inner one settings, so that audio is decoded, features are extracted and the audio tower
+is run once a sample, and each setting is measured next to its baseline. Settings take turns at going first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from .. import audio
-from ..errors import RecordError
-from ..kvpress.audio_features import encoder_shared
-from ..models.audio_lm import AudioLM, Generation, Inputs, Prompt
-from ..pruning.method import Method
-from ..tasks.task import Sample, Task
-from .records import RunFolder
+from audiomarathon import audio
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.models.audio_lm import AudioLM, Generation, Inputs, Prompt
+from audiomarathon.pruning.method import Method
+from audiomarathon.tasks.task import Sample, Task
 
 _BATCHES_AHEAD = 2
 _WARM_UP_TOKENS = 4
@@ -164,6 +163,7 @@ def _prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> _Ready:
 def _run_batch(
     lm: AudioLM, plan: Plan, batch: _Ready, pending: Mapping[str, Sequence[Job]], turn: int, *, warm_up: bool
 ) -> None:
+    """Record what the pending settings make of a batch; where it fails as a batch, sample by sample."""
     by_id = {sample.id: sample for sample in plan.samples}
     for id_, reason in batch.failed.items():
         for job in pending[id_]:
@@ -171,48 +171,51 @@ def _run_batch(
     if not batch.samples:
         return
     jobs = list(pending[batch.samples[0].id])
-    if batch.inputs is None or any(list(pending[sample.id]) != jobs for sample in batch.samples):
-        # The batch cannot be prepared as one, or a resume left its samples with different settings to do.
-        for sample in batch.samples:
-            _run_batch(lm, plan, _prepare(lm, plan, [sample]), pending, turn, warm_up=False)
+    # A batch that cannot be prepared, or whose samples a resume left with different settings to do, is not run as one.
+    as_one = batch.inputs is not None and all(list(pending[sample.id]) == jobs for sample in batch.samples)
+    if as_one and warm_up:
+        _warm_up(lm, batch, jobs)
+    if as_one and _run_settings(lm, plan, batch, jobs, turn):
         return
-    if warm_up:
-        _warm_up(lm, batch.inputs, jobs)
-    encoder: float | None = None
-    with encoder_shared(lm) as memory:
-        for job in jobs[turn % len(jobs) :] + jobs[: turn % len(jobs)]:
-            try:
-                generation = lm.generate(batch.inputs, job.method, max_new_tokens=plan.max_new_tokens)
-                forced = _forced_decode(lm, plan, batch.inputs, job.method)
-            except RecordError:
-                raise
-            except Exception as error:
-                reason = _reason(error)
-                if encoder is None:
-                    memory.clear()  # nobody recorded what the tower took: the next setting runs and measures it
-                _free_memory()
-                if len(batch.samples) > 1:
-                    break
-                job.folder.append(_error_record(plan, batch.samples[0], reason))
-                continue
-            encoder = generation.stages.encoder if encoder is None else encoder
-            for row in range(len(batch.samples)):
-                record = _record(plan, batch, row, generation, forced, encoder, shared=len(jobs) > 1)
-                job.folder.append(record)
-        else:
-            return
-    # The batch failed, most likely for want of memory: what is still missing is tried sample by sample.
     for sample in batch.samples:
-        missing = {sample.id: [job for job in jobs if sample.id not in job.folder.done()]}
+        missing = {sample.id: [job for job in pending[sample.id] if sample.id not in job.folder.done()]}
         if missing[sample.id]:
             _run_batch(lm, plan, _prepare(lm, plan, [sample]), missing, turn, warm_up=False)
 
 
-def _warm_up(lm: AudioLM, inputs: Inputs, jobs: Sequence[Job]) -> None:
+def _run_settings(lm: AudioLM, plan: Plan, batch: _Ready, jobs: Sequence[Job], turn: int) -> bool:
+    """Run a batch under each setting, the audio tower once; False when a batch of several failed under one of them."""
+    assert batch.inputs is not None
+    first = turn % len(jobs)
+    encoder: float | None = None
+    with encoder_shared(lm) as memory:
+        for job in [*jobs[first:], *jobs[:first]]:
+            try:
+                generation = lm.generate(batch.inputs, job.method, max_new_tokens=plan.max_new_tokens)
+                forced = _forced_decode(lm, plan, batch.inputs, job.method)
+            except Exception as error:  # one sample's failure is a record, not the end of the run
+                reason = _reason(error)
+            else:
+                encoder = generation.stages.encoder if encoder is None else encoder
+                for row in range(len(batch.samples)):
+                    job.folder.append(_record(plan, batch, row, generation, forced, encoder, shared=len(jobs) > 1))
+                continue
+            # Outside the handler, whose traceback held the failed call's tensors.
+            if encoder is None:
+                memory.clear()  # nobody recorded what the tower took: the next setting runs and measures it
+            _free_memory()
+            if len(batch.samples) > 1:
+                return False
+            job.folder.append(_error_record(plan, batch.samples[0], reason))
+    return True
+
+
+def _warm_up(lm: AudioLM, batch: _Ready, jobs: Sequence[Job]) -> None:
     """Run every setting once, not counted: kernels are chosen and memory is claimed at the first call."""
+    assert batch.inputs is not None
     for job in jobs:
         try:
-            lm.generate(inputs, job.method, max_new_tokens=_WARM_UP_TOKENS)
+            lm.generate(batch.inputs, job.method, max_new_tokens=_WARM_UP_TOKENS)
         except Exception:  # the counted run will fail alike, and record why
             _free_memory()
 

@@ -1,7 +1,7 @@
 """What a run writes, and how it survives anything: the folder of a run, its lock, its identity and its records.
 
-`samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line for
-the same sample replaces an earlier one (errors are tried again on resume).
+`samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line
+for the same sample replaces an earlier one (errors are tried again on resume).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import RecordError
+from audiomarathon.errors import RecordError
 
 SCHEMA_VERSION = 1
 
@@ -111,7 +111,8 @@ class RunFolder:
         Raises
         ------
         RecordError
-            When the disk is full or gone. Whatever part of the line was written is taken back; all earlier records stay.
+            When the disk is full or gone. Whatever part of the line was written is taken back; all earlier records
+            stay.
         """
         assert self._stream is not None, "append outside the with block"
         size = self.samples_file.stat().st_size
@@ -147,7 +148,9 @@ class RunFolder:
         file = self.path / "run.json"
         if not file.exists():
             if self.samples_file.exists() and self.samples_file.stat().st_size:
-                raise RecordError(f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown")
+                raise RecordError(
+                    f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown"
+                )
             return
         self.run = read_run(self.path)
         held = self.run.get("identity", {})

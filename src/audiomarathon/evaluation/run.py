@@ -1,7 +1,7 @@
 """From settings to results: find the data, load the model, evaluate, score, write.
 
-Everything that can be wrong about a command is found out before the model is loaded, and everything about the model before
-the first sample.
+Everything that can be wrong about a command is found out before the model is loaded, and everything about the model
+before the first sample.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, RecordError, SettingsError
-from ..models.checkpoint import Checkpoint, find_checkpoint
-from ..models.registry import ModelSpec, get_model
-from ..pruning.method import Method
-from ..pruning.registry import get_method
-from ..settings import RunSettings
-from ..tasks import Filters, Loaded, Task, get_task, select, task_folder
-from ..tasks.fingerprint import fingerprint
-from .records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
-from .summary import score_records, summarise
+from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
+from audiomarathon.evaluation.summary import score_records, summarise
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+from audiomarathon.models.registry import ModelSpec, get_model
+from audiomarathon.pruning.method import Method
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
+from audiomarathon.tasks.fingerprint import fingerprint
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def _hardware(settings: RunSettings) -> _Hardware:
 def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequence[Method]) -> Iterator[Result]:
     import torch
 
-    from .environment import environment, gpu_state, other_gpu_processes
-    from .evaluate import Job, Plan, evaluate
+    from audiomarathon.evaluation.environment import environment, gpu_state, other_gpu_processes
+    from audiomarathon.evaluation.evaluate import Job, Plan, evaluate
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)
@@ -203,7 +203,7 @@ def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequenc
 
 def _identity(setup: _Setup, task: Task, data: Loaded, max_new_tokens: int) -> dict[str, Any]:
     """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
-    from .environment import device_name
+    from audiomarathon.evaluation.environment import device_name
 
     settings, hardware = setup.settings, setup.hardware
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]

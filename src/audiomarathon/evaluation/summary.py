@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tasks.task import Task
+from audiomarathon.tasks.task import Task
 
 Record = Mapping[str, Any]
 

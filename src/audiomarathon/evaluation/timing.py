@@ -1,7 +1,7 @@
 """Where prefill and decode are timed, and where memory is read off.
 
-One `generate` call gives every stage: the audio tower's calls are the encoder, the first call of a logits processor ends
-prefill, the rest is decode. Nothing is run twice and nothing is subtracted that was not measured in the same call.
+One `generate` call gives every stage: the audio tower's calls are the encoder, the first call of a logits processor
+ends prefill, the rest is decode. Nothing is run twice and nothing is subtracted that was not measured in the same call.
 """
 
 from __future__ import annotations

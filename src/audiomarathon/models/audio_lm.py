@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import GenerationConfig, LogitsProcessorList
+from transformers.utils import logging as transformers_logging
 
-from ..errors import ModelError
-from ..evaluation.timing import CacheProbe, Stages, StageTimer, make_clock
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.timing import CacheProbe, Stages, StageTimer, make_clock
 
 if TYPE_CHECKING:
-    from ..pruning.method import Method
+    from audiomarathon.pruning.method import Method
 
 Waveform = npt.NDArray[np.float32]
 
@@ -292,6 +294,28 @@ def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def loading(path: Path, family: str) -> Iterator[None]:
+    """Load quietly, and say in one line when a folder does not hold what it should.
+
+    Raises
+    ------
+    ModelError
+        In place of whatever transformers raises for missing files, other architectures or uninstalled extras.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise ModelError(f"{path}: the GPU's memory does not hold this model; try DEVICE_MAP=auto") from error
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:

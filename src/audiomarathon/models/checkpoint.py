@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ModelError
-from .registry import EMBEDDED
+from audiomarathon.errors import ModelError
+from audiomarathon.models.registry import EMBEDDED
 
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
@@ -135,9 +135,17 @@ def _from_hub(source: str, *, download: bool) -> Checkpoint:
                 f"then run `{fetch}` again: it continues where it stopped"
             ) from None
         raise ModelError(f"{name}: the hub answered {status}: {error}; run `{fetch}` again to continue") from None
-    except (HfHubHTTPError.__bases__[0], OSError) as error:  # that base: any error of whatever HTTP library the hub uses
+    except (_http_error(), OSError) as error:
         raise ModelError(f"{name}: download failed ({error}); run `{fetch}` again, it continues there") from None
     return Checkpoint(name, Path(path))
+
+
+def _http_error() -> type[Exception]:
+    """Return the base of all errors of the hub's HTTP library, which is another one from version to version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    base: type[Exception] = HfHubHTTPError.__mro__[1]
+    return base
 
 
 def hub_cache() -> Path:

@@ -1,7 +1,7 @@
 """Qwen2.5-Omni (arXiv 2503.20215): the thinker alone, on transformers' native class.
 
-The hub's checkpoints hold `thinker.*` beside `talker.*` and `token2wav.*`; the last two make speech and are left on disk.
-Audio is encoded in independent two-second windows; the LLM sees 25 audio tokens a second.
+The hub's checkpoints hold `thinker.*` beside `talker.*` and `token2wav.*`; the last two make speech and are left on
+disk. Audio is encoded in independent two-second windows; the LLM sees 25 audio tokens a second.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
 
-from ..errors import ModelError
-from .audio_lm import AudioLM, Inputs, Prompt, check_loading
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt, check_loading, loading
 
 _AUDIO = "<|AUDIO|>"
 
@@ -29,19 +29,17 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = ""
     ) -> Qwen2_5Omni:
         """Load a checkpoint in the hub's layout or in the thinker's own; see :meth:`AudioLM.load`."""
-        try:
+        with loading(path, "Qwen2.5-Omni"):
             model, info = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
                 attn_implementation=attn_implementation,
                 device_map=device_map or None,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
                 output_loading_info=True,
             )
             tokenizer = AutoTokenizer.from_pretrained(path)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ModelError(f"{path}: cannot be loaded as Qwen2.5-Omni: {reason}") from error
         check_loading(path, info)
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _chat_template_beside(path)
@@ -83,8 +81,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
-        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip end in
-        # zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
+        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip
+        # end in zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
         features = self.feature_extractor(
             clips,
             sampling_rate=self.sampling_rate,
@@ -98,7 +96,9 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         longest = int(frames.max())
         counts = iter((((frames - 1) // 2 + 1 - 2) // 2 + 1).tolist())
         texts = [self._render(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
-        encoded = self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
+        encoded = self.tokenizer(
+            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        )
         audio_mask = encoded["input_ids"] == self.audio_token
         if int(audio_mask.sum()) != int((((frames - 1) // 2 + 1 - 2) // 2 + 1).sum()):
             raise ModelError(f"a question holds the text {_AUDIO}, which this model reads as audio")

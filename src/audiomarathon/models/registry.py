@@ -9,10 +9,10 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..plugins import look_up, plugins
+from audiomarathon.plugins import look_up, plugins
 
 if TYPE_CHECKING:
-    from .audio_lm import AudioLM
+    from audiomarathon.models.audio_lm import AudioLM
 
 EMBEDDED = "embedded"
 """Checkpoint name of the model that ships inside the package."""

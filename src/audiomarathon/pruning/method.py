@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import torch
 
-    from ..models.audio_lm import AudioLM, Inputs
+    from audiomarathon.models.audio_lm import AudioLM, Inputs
 
 
 def kept_count(total: int, ratio: float) -> int:
@@ -34,8 +34,8 @@ class Trace:
     kept_audio_tokens
         Audio tokens left, a sample.
     kept_positions
-        For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None when
-        nothing was dropped. Known when the block ends.
+        For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
+        when nothing was dropped. Known when the block ends.
     """
 
     kept_audio_tokens: tuple[int, ...]
@@ -46,8 +46,8 @@ class Trace:
 class Method(ABC):
     """A way to spend less on long audio.
 
-    A method is applied around one `generate` call: `with method.applied_to(lm, inputs) as trace`. It works by hooks that
-    come off in `finally`; no code of a model is copied or patched for good.
+    A method is applied around one `generate` call: `with method.applied_to(lm, inputs) as trace`. It works by hooks
+    that come off in `finally`; no code of a model is copied or patched for good.
 
     Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
     cheaper). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.

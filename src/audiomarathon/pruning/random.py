@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from .token_pruner import Evidence, TokenPruner
+from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
 
 
 @dataclass(frozen=True)

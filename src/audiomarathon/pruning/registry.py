@@ -8,16 +8,16 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
-from ..errors import SettingsError
-from ..plugins import look_up, plugins
-from .frame import Frame
-from .method import Base, Method
-from .random import Random
+from audiomarathon.errors import SettingsError
+from audiomarathon.plugins import look_up, plugins
+from audiomarathon.pruning.frame import Frame
+from audiomarathon.pruning.method import Base, Method
+from audiomarathon.pruning.random import Random
 
 
 def all_methods() -> tuple[Method, ...]:
     """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
-    return (Base(), Random(), Frame(), *plugins("audiomarathon.methods", Method))
+    return (Base(), Random(), Frame(), *plugins("audiomarathon.methods", Method))  # type: ignore[type-abstract]
 
 
 def get_method(name: str, ratio: float = 0.0, layer: int = 2) -> Method:
@@ -33,7 +33,9 @@ def get_method(name: str, ratio: float = 0.0, layer: int = 2) -> Method:
         raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
     if isinstance(found, Base):
         if ratio > 0:
-            raise SettingsError(f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0")
+            raise SettingsError(
+                f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0"
+            )
         return found
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)

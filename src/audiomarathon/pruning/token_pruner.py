@@ -1,9 +1,11 @@
-"""Dropping audio tokens at layer K: layers below K see every token, layers from K on compute and cache only the kept ones.
+"""Dropping audio tokens at layer K: layers below K see every token, layers from K on compute and cache only the kept
+ones.
 
-It works by forward pre-hooks on the decoder layers. In prefill, the hook on layer K gathers the hidden states of the kept
-tokens; the hooks on layers K… gather the side inputs that the model's loop passes again to each layer (rotary cos and sin,
-position ids, mask), bound by signature since some models pass them by position. Kept tokens stay in order and keep their
-positions. In decode a layer needs a hook only where it is given a mask; elsewhere the hook has removed itself.
+It works by forward pre-hooks on the decoder layers. In prefill, the hook on layer K gathers the hidden states of the
+kept tokens; the hooks on layers K… gather the side inputs that the model's loop passes again to each layer (rotary cos
+and sin, position ids, mask), bound by signature since some models pass them by position. Kept tokens stay in order and
+keep their positions. In decode a layer needs a hook only where it is given a mask; elsewhere the hook has removed
+itself.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from ..errors import MethodError
-from .method import Method, Trace, kept_count
+from audiomarathon.errors import MethodError
+from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
-    from ..models.audio_lm import AudioLM, Inputs
+    from audiomarathon.models.audio_lm import AudioLM, Inputs
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class TokenPruner(Method):
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers 0–{layers - 1}")
         types = getattr(lm.decoder.config, "layer_types", None) or []
         if "sliding_attention" in types[self.layer :]:
-            raise MethodError(f"{self.key}: layers from {self.layer} on use sliding-window attention, not yet supported")
+            raise MethodError(
+                f"{self.key}: layers from {self.layer} on use sliding-window attention, not yet supported"
+            )
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:

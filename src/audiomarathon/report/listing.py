@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rich import box
 from rich.table import Table
 
-from ..models.registry import all_models
-from ..pruning.registry import all_methods
-from ..tasks import all_tasks
+from audiomarathon.models.registry import all_models
+from audiomarathon.pruning.registry import all_methods
+from audiomarathon.tasks import all_tasks
 
 
 def tasks_table() -> Table:

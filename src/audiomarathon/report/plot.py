@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import SettingsError
-from ..evaluation.run import Result
+from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.run import Result
 
 
 def plot_settings(results: Sequence[Result], path: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from ..evaluation.run import Result
+from audiomarathon.evaluation.run import Result
 
 
 def results_table(results: Sequence[Result], title: str = "") -> Table:
@@ -29,7 +29,11 @@ def results_table(results: Sequence[Result], title: str = "") -> Table:
 
 def _cells(result: Result) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
-    flags = [f"{summary[name]} {word}" for name, word in (("errors", "errors"), ("unparsed", "unparsed")) if summary.get(name)]
+    flags = [
+        f"{summary[name]} {word}"
+        for name, word in (("errors", "errors"), ("unparsed", "unparsed"))
+        if summary.get(name)
+    ]
     return [
         summary["task"],
         result.method,

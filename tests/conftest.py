@@ -1,0 +1,63 @@
+"""What many tests share: a tiny random Qwen2.5-Omni, and prompts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_checkpoints import qwen2_5_omni
+
+from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+
+torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2.5-Omni of four layers in the hub's layout."""
+    return qwen2_5_omni(tmp_path_factory.mktemp("checkpoints") / "tiny-omni")
+
+
+@pytest.fixture(scope="session", params=["sdpa", "eager"])
+def any_lm(request: pytest.FixtureRequest, tiny_checkpoint: Path) -> AudioLM:
+    """The tiny model, under each attention implementation that a CPU has."""
+    return load_tiny(tiny_checkpoint, request.param)
+
+
+@pytest.fixture(scope="session")
+def lm(tiny_checkpoint: Path) -> AudioLM:
+    """The tiny model under sdpa."""
+    return load_tiny(tiny_checkpoint)
+
+
+def load_tiny(checkpoint: Path, attn_implementation: str = "sdpa") -> AudioLM:
+    return Qwen2_5Omni.load(checkpoint, device="cpu", dtype="float32", attn_implementation=attn_implementation)
+
+
+def noise(seconds: float, seed: int = 0, rate: int = 16000) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return (0.1 * generator.standard_normal(round(seconds * rate))).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    """Three prompts of unequal lengths; the first holds two clips, so its audio tokens lie in two spans."""
+    return [
+        Prompt("Which is it?\n\nA. cat\nB. dog", (noise(5.3, 1), noise(3.05, 2)), seed=11),
+        Prompt("And now?", (noise(4.0, 3),), seed=12),
+        Prompt("A longer question about a short clip, with many words in it", (noise(1.2, 4),), seed=13),
+    ]
+
+
+@pytest.fixture
+def no_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Clear every setting from the environment; returns `setenv`."""
+    from audiomarathon.settings import env_names
+
+    for name in env_names():
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch.setenv

@@ -1,0 +1,220 @@
+"""The command: every fault is one clear line and a non-zero exit, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import task_folders
+from huggingface_hub import errors as hub_errors
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.errors import ModelError
+from audiomarathon.models.checkpoint import find_checkpoint
+
+
+@pytest.fixture
+def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Run the command in an empty folder; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return call
+
+
+@pytest.fixture
+def tau(tmp_path: Path) -> Path:
+    return task_folders.build_tau(tmp_path / "data" / "TAU")
+
+
+def one_error(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]
+
+
+class TestFaultsBeforeAnyModelIsLoaded:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["run", "taau"], "unknown task 'taau'.*allowed: librispeech.*tau"),
+            (
+                ["run", "tau", "--model", "qwen2.5-omny"],
+                "unknown model.*did you mean 'qwen2.5-omni'.*allowed: embedded",
+            ),
+            (
+                ["run", "tau", "--method", "fastv", "--ratio", "0.5"],
+                "unknown method 'fastv'.*allowed: base, random, frame",
+            ),
+            (["run", "tau", "--method", "frame", "--ratio", "1.5"], "--ratio=1.5: not allowed; allowed: a fraction"),
+            (["run", "tau", "--ratio", "0.5"], "base with ratio 0.5: base drops nothing"),
+            (["run", "tau", "--limit", "-1"], "--limit=-1: not allowed; allowed: a whole number"),
+            (["run", "tau", "--data", "nowhere"], "nowhere is not a folder.*hf download"),
+            (["run", "vesus"], "no data root is set. Get it with: hf download.*AUDIOMARATHON_DATA"),
+            (["run", "tau"], "Start with the smallest task .VESUS, under 1 GB.: hf download"),
+            (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods"),
+            (["score", "."], "no run there"),
+            (["models", "download", "gpt"], "unknown model 'gpt'"),
+        ],
+    )
+    def test_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:
+        code, _out, err = command(*arguments)
+        assert code == 2
+        assert re.search(message, one_error(err)), err
+
+    def test_metadata_that_is_no_json(self, command, tau: Path) -> None:
+        next(tau.rglob("*.json")).write_text("[{]")
+        code, _out, err = command("run", "tau", "--data", tau)
+        assert code == 2
+        assert "acoustic_scene_task_meta.json" in one_error(err)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda row: row.pop("question"),
+            lambda row: row.update(answer_gt="Z"),
+            lambda row: row.update(path="missing.wav"),
+            lambda row: row.update(path="../../outside.wav"),
+        ],
+        ids=["lacks a field", "answer outside the options", "missing clip", "clip outside the root"],
+    )
+    def test_a_bad_row_is_named_with_file_and_row(self, command, tau: Path, change) -> None:
+        file = next(tau.rglob("*.json"))
+        rows = json.loads(file.read_text())
+        change(rows[1])
+        file.write_text(json.dumps(rows))
+        code, _out, err = command("run", "tau", "--data", tau)
+        assert code == 2
+        assert "acoustic_scene_task_meta.json, row 2: " in one_error(err)
+
+    def test_a_misspelt_prune_variable_warns(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PRUNE_RATOI", "0.5")
+        _code, _out, err = command("run", "tau")
+        assert "warning: unknown env var PRUNE_RATOI is ignored (did you mean 'PRUNE_RATIO'?)" in err
+
+
+class TestRun:
+    def test_a_run_prints_a_table_and_leaves_records(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+        code, out, err = command(
+            "run", "ASC", "--data", tau, "--model", "qwen2.5-omni", "--model-path", tiny_checkpoint,
+            "--method", "frame", "--ratio", "0.5", "--limit", "2", "--max-new-tokens", "4",
+        )  # fmt: skip
+        assert code == 0
+        assert "tau" in out
+        assert "frame-0.5-layer2" in out
+        folder = Path("results/tau/tiny-omni/frame-0.5-layer2")
+        assert {p.name for p in folder.iterdir()} >= {"run.json", "samples.jsonl", "summary.json"}
+        assert str(folder) in err
+        code, out, err = command("score", "results")
+        assert code == 0
+        assert "frame-0.5-layer2" in out
+
+    def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:
+        clip = sorted((tau / "concatenated_resampled").iterdir())[0]
+        clip.write_bytes(clip.read_bytes()[:100])
+        code, out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "2")
+        assert code == 1
+        assert "1 errors" in out
+        assert "1 samples failed" in err
+
+    def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
+        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path
+    ) -> None:
+        env = os.environ | {"AUDIOMARATHON_DATA": str(tau), "MODEL_PATH": str(tiny_checkpoint), "DECODE_TOKENS": "400"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "audiomarathon", "run", "tau"],
+            env=env,
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        file = tmp_path / "results" / "tau" / "tiny-omni" / "base-0" / "samples.jsonl"
+        while process.poll() is None and not (file.exists() and file.stat().st_size):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate()[1]
+        assert process.returncode == 130, err
+        assert "run the same command again" in err
+        assert "Traceback" not in err
+        assert file.read_text().endswith("}\n")
+
+
+class TestLists:
+    def test_show_what_there_is(self, command) -> None:
+        code, out, _err = command("list")
+        assert code == 0
+        for word in ("librispeech", "vox_age", "qwen2.5-omni-3b", "embedded", "random", "frame", "base"):
+            assert word in out
+
+
+class TestDoctor:
+    def test_says_what_is_there_and_what_to_do(
+        self, command, tau: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("AUDIOMARATHON_DATA", str(tau))
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        code, out, _err = command("doctor")
+        assert code == 0
+        assert "ok torch" in out
+        assert "ok data tau: 10 samples" in out
+        assert "-- data vesus" in out
+        assert "audiomarathon models download qwen2.5-omni-3b" in out
+
+
+def _response(status: int):
+    http = sys.modules[hub_errors.HfHubHTTPError.__bases__[0].__module__.partition(".")[0]]  # httpx, or its successor
+    return http.Response(status, request=http.Request("GET", "https://hub.invalid"))
+
+
+class TestHub:
+    """What each of the hub's refusals turns into; no network is asked."""
+
+    @pytest.mark.parametrize(
+        ("failure", "message"),
+        [
+            (lambda: hub_errors.GatedRepoError("gated", response=_response(403)), "is gated.*export HF_TOKEN"),
+            (
+                lambda: hub_errors.HfHubHTTPError("slow down", response=_response(429)),
+                "limits the rate.*export HF_TOKEN",
+            ),
+            (lambda: hub_errors.HfHubHTTPError("oops", response=_response(503)), "answered 503"),
+            (lambda: hub_errors.RepositoryNotFoundError("no", response=_response(404)), "no such model.*HF_TOKEN"),
+            (lambda: hub_errors.RevisionNotFoundError("no", response=_response(404)), "no revision 'v9'"),
+            (lambda: hub_errors.LocalEntryNotFoundError("offline"), "cannot be reached.*MODEL_PATH"),
+            (lambda: ConnectionResetError("reset by peer"), "download failed.*continues there"),
+        ],
+    )
+    def test_refusals_name_the_remedy(self, monkeypatch: pytest.MonkeyPatch, failure, message: str) -> None:
+        def refuse(*_args, **_kwargs) -> None:
+            raise failure()
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+        with pytest.raises(ModelError, match=message) as caught:
+            find_checkpoint("Qwen/Qwen2.5-Omni-3B@v9")
+        assert "\n" not in str(caught.value)
+
+    def test_a_download_is_looked_up_by_name(
+        self, monkeypatch: pytest.MonkeyPatch, command, tiny_checkpoint: Path
+    ) -> None:
+        asked = []
+        monkeypatch.setattr(
+            huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or tiny_checkpoint
+        )
+        code, _out, err = command("models", "download", "qwen2.5-omni-3b")
+        assert (code, asked) == (0, ["Qwen/Qwen2.5-Omni-3B"])
+        assert str(tiny_checkpoint) in err

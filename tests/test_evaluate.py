@@ -1,0 +1,256 @@
+"""The loop from samples to records: what is recorded, resumed, shared and survived."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import task_folders
+import torch
+
+from audiomarathon.errors import DataError, RecordError
+from audiomarathon.evaluation.run import Result, run, score
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+
+VOLATILE = ("time", "peak_memory_bytes", "forced_decode")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with a TAU, a LibriSpeech and a HAD folder of one-second clips."""
+    root = tmp_path_factory.mktemp("data")
+    task_folders.build_tau(root / "TAU")
+    task_folders.build_librispeech(root / "LibriSpeech")
+    task_folders.build_had(root / "HAD")
+    return root
+
+
+@pytest.fixture
+def go(tiny_checkpoint: Path, data: Path, tmp_path: Path, no_env) -> Callable[..., list[Result]]:
+    """Run tasks on the tiny checkpoint and return the results."""
+
+    def call(*tasks: str, methods=None, **flags) -> list[Result]:
+        flags = {"data": str(data), "model_path": str(tiny_checkpoint), "results": tmp_path / "out", **flags}
+        settings = RunSettings.read({}, **{"max_new_tokens": 6, **flags})
+        return list(run(tasks, "qwen2.5-omni", settings, methods, progress=False))
+
+    return call
+
+
+def records(result: Result) -> list[dict]:
+    return [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
+
+
+def steady(record: dict) -> dict:
+    return {name: value for name, value in record.items() if name not in VOLATILE}
+
+
+class TestRecords:
+    def test_hold_what_happened(self, go) -> None:
+        (result,) = go("tau", method="frame", ratio=0.5, limit=3)
+        assert result.folder.parts[-3:] == ("tau", "tiny-omni", "frame-0.5-layer2")
+        assert len(records(result)) == 3
+        for record in records(result):
+            assert record["error"] is None
+            assert record["clip_seconds"] == pytest.approx(1.0)
+            assert (record["audio_tokens"], record["kept_audio_tokens"]) == (25, 12)
+            length = record["prompt_tokens"]
+            assert record["kv_lengths"] == [length, length, length - 13, length - 13]
+            assert record["kv_bytes"] == sum(record["kv_lengths"]) * 128
+            assert record["finish"] in ("stop", "length")
+            assert record["new_tokens"] <= 6
+            stages = record["time"]
+            assert set(stages) == {"load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"}
+            assert stages["prefill"] == stages["encoder"] + stages["llm_prefill"]
+            assert min(stages.values()) > 0
+
+    def test_run_json_names_everything_that_matters(self, go, tiny_checkpoint: Path) -> None:
+        (result,) = go("tau", limit=2)
+        facts = json.loads((result.folder / "run.json").read_text())
+        assert facts["identity"]["method"] == "base"
+        assert facts["settings"]["seed"] == 42
+        assert facts["environment"]["packages"]["torch"] == torch.__version__
+        assert facts["checkpoint"] == str(tiny_checkpoint)
+        assert len(facts["samples"]) == 2
+        assert facts["sessions"][0]["samples"] == 2
+
+    def test_summary_is_made_of_the_records(self, go) -> None:
+        (result,) = go("tau", limit=5)
+        rows = records(result)
+        assert result.summary == json.loads((result.folder / "summary.json").read_text())
+        assert result.summary["n"] == 5
+        assert result.summary["complete"] is True
+        assert result.summary["accuracy"] == sum(row["correct"] for row in rows) / 5
+        assert result.summary["unparsed"] == sum(row["parsed"] is None for row in rows)
+        prefill = [row["time"]["prefill"] for row in rows]
+        assert result.summary["timing"]["prefill_s"]["mean"] == pytest.approx(sum(prefill) / 5)
+
+    def test_transcripts(self, go) -> None:
+        (result,) = go("librispeech")
+        assert result.summary["headline"] == "wer"
+        assert all(record["words"] > 0 for record in records(result))
+
+    def test_forced_decode_is_kept_apart(self, go) -> None:
+        (result,) = go("tau", limit=2, decode_tokens=9)
+        for record in records(result):
+            assert record["forced_decode"]["tokens"] == 9
+            assert record["new_tokens"] <= 6
+            assert record["forced_decode"]["per_token"] == pytest.approx(record["forced_decode"]["seconds"] / 8)
+
+
+class TestSettingsSideBySide:
+    def test_equal_separate_runs(self, go, tmp_path: Path) -> None:
+        methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
+        together = go("tau", methods=methods, limit=4)
+        for method, result in zip(methods, together, strict=True):
+            (alone,) = go("tau", methods=[method], limit=4, results=tmp_path / "alone")
+            for a, b in zip(records(result), records(alone), strict=True):
+                assert a.pop("encoder_shared") is True
+                assert b.pop("encoder_shared") is False
+                assert steady(a) == steady(b)
+
+    def test_share_the_encoders_one_measured_time(self, go) -> None:
+        results = go("tau", methods=[get_method("base"), get_method("frame", 0.5)], limit=3)
+        base, frame = ([record["time"]["encoder"] for record in records(result)] for result in results)
+        assert base == frame
+        assert min(base) > 0
+
+
+class TestThroughputMode:
+    @pytest.mark.parametrize("batch_size", [1, 4])
+    def test_replies_equal_those_of_timed_mode(self, go, tmp_path: Path, batch_size: int) -> None:
+        (timed,) = go("tau", method="frame", ratio=0.5)
+        (batched,) = go("tau", method="frame", ratio=0.5, timing=False, batch_size=batch_size, results=tmp_path / "b")
+        for a, b in zip(records(timed), records(batched), strict=True):
+            assert b["time"] is None
+            for name in ("id", "reply", "finish", "parsed", "correct", "kept_audio_tokens", "prompt_tokens"):
+                assert a[name] == b[name]
+        assert set(batched.summary["timing"]) == {"audio_seconds_per_second"}
+        assert batched.summary["timing"]["audio_seconds_per_second"] > 0
+
+
+class TestSelection:
+    def test_a_larger_limit_goes_on_from_a_smaller_one(self, go) -> None:
+        (small,) = go("tau", limit=3)
+        first = records(small)
+        (large,) = go("tau", limit=6)
+        assert records(large)[:3] == first
+        assert large.summary["n"] == 6
+
+    def test_a_smaller_limit_later_summarises_its_own_samples(self, go) -> None:
+        go("tau", limit=6)
+        (small,) = go("tau", limit=3)
+        assert small.summary["n"] == 3
+        assert len(records(small)) == 6
+
+
+class TestFailures:
+    def test_a_clip_that_fails_is_an_error_record_and_is_retried(self, go, tmp_path: Path) -> None:
+        root = tmp_path / "data"
+        task_folders.build_had(root)
+        (clip,) = (root / "fake").glob("*_8.wav")
+        whole = clip.read_bytes()
+        clip.write_bytes(b"")
+        (result,) = go("had", data=str(root))
+        (failed,) = [record for record in records(result) if record["error"]]
+        assert "AudioError" in failed["error"]
+        assert clip.name in failed["error"]
+        assert (result.summary["n"], result.summary["errors"], result.summary["complete"]) == (4, 1, False)
+        # The mended clip has another fingerprint, so this is another run of another data set.
+        clip.write_bytes(whole)
+        with pytest.raises(RecordError, match=r"holds another run \(data:"):
+            go("had", data=str(root))
+
+    @pytest.mark.parametrize("timing", [True, False])
+    def test_out_of_memory_on_one_sample(self, go, monkeypatch: pytest.MonkeyPatch, timing: bool) -> None:
+        from audiomarathon.models.audio_lm import AudioLM
+
+        generate = AudioLM.generate
+
+        def sometimes(self, inputs, method, **kwargs):
+            if doomed in inputs.seeds:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return generate(self, inputs, method, **kwargs)
+
+        from audiomarathon.evaluation.evaluate import sample_seed
+
+        (result,) = go("tau", limit=1)
+        doomed = sample_seed(42, records(result)[0]["id"])
+        monkeypatch.setattr(AudioLM, "generate", sometimes)
+        (result,) = go("tau", seed=42, method="frame", ratio=0.5, timing=timing, batch_size=1 if timing else 4)
+        failed = [record for record in records(result) if record["error"]]
+        assert [sample_seed(42, record["id"]) for record in failed] == [doomed]
+        assert "OutOfMemoryError" in failed[0]["error"]
+        assert result.summary["n"] == 9
+        monkeypatch.setattr(AudioLM, "generate", generate)
+        (result,) = go("tau", seed=42, method="frame", ratio=0.5, timing=timing, batch_size=1 if timing else 4)
+        assert result.summary["complete"] is True
+
+    def test_bad_rows_refuse_the_run_or_are_left_out_and_counted(self, go, tmp_path: Path) -> None:
+        root = tmp_path / "data"
+        task_folders.build_tau(root)
+        (file,) = root.rglob("acoustic_scene_task_meta.json")
+        rows = json.loads(file.read_text())
+        rows[3]["answer_gt"] = "Z"
+        file.write_text(json.dumps(rows))
+        with pytest.raises(DataError, match=r"1 bad rows: .*acoustic_scene_task_meta\.json, row 4: "):
+            go("tau", data=str(root))
+        (result,) = go("tau", data=str(root), allow_bad_rows=True)
+        assert result.summary["n"] == 9
+        assert len(json.loads((result.folder / "run.json").read_text())["bad_rows"]) == 1
+
+    def test_another_seed_is_another_run(self, go) -> None:
+        go("tau", limit=2)
+        with pytest.raises(RecordError, match="seed: 42 there, 7 now"):
+            go("tau", limit=2, seed=7)
+
+
+class TestScoringAgain:
+    def test_needs_neither_model_nor_data_and_changes_nothing_when_nothing_changed(self, go, tmp_path: Path) -> None:
+        root = tmp_path / "data"
+        task_folders.build_tau(root)
+        (result,) = go("tau", data=str(root), limit=4)
+        before, summary = records(result), result.summary
+        for file in root.rglob("*.*"):
+            file.unlink()
+        assert score(result.folder).summary == summary
+        assert records(result) == before
+
+    def test_mends_a_wrong_verdict(self, go) -> None:
+        (result,) = go("tau", limit=2)
+        file = result.folder / "samples.jsonl"
+        rows = records(result)
+        rows[0] |= {"reply": rows[0]["reference"]["answer"], "correct": False, "parsed": None}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        again = score(result.folder)
+        assert records(again)[0]["correct"] is True
+        assert again.summary["accuracy"] >= 0.5
+
+
+class TestKilled:
+    def test_twenty_kills_change_nothing(self, go, tiny_checkpoint: Path, tmp_path: Path) -> None:
+        """kill -9 at random moments; the records equal an undisturbed run's in all but times and memory."""
+        for index in range(60):
+            label = ("real", "fake")[index % 2]
+            task_folders.write_clip(tmp_path / "data" / label / f"{index}.wav", hertz=100 + 10 * index)
+        setting = {"data": str(tmp_path / "data"), "method": "random", "ratio": 0.5}
+        (undisturbed,) = go("had", results=tmp_path / "whole", **setting)
+        env = os.environ | {
+            "PRUNE_METHOD": "random", "PRUNE_RATIO": "0.5", "RESULTS_DIR": str(tmp_path / "killed"),
+            "AUDIOMARATHON_DATA": setting["data"], "MODEL_PATH": str(tiny_checkpoint), "MAX_NEW_TOKENS": "6",
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        }  # fmt: skip
+        file = tmp_path / "killed" / undisturbed.folder.relative_to(tmp_path / "whole") / "samples.jsonl"
+        script = Path(__file__).with_name("killed_run.py")
+        command = [sys.executable, str(script), "had", "20", str(file)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "20"
+        survived = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [steady(record) for record in survived] == [steady(record) for record in records(undisturbed)]

@@ -1,0 +1,151 @@
+"""The Qwen2.5-Omni family: loading, prompts, long audio, parity of batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import load_tiny, noise
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import qwen2_5_omni
+from transformers import Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.pruning.method import Base
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path):
+    return lambda: qwen2_5_omni(tmp_path / "copy")
+
+
+class TestLoading:
+    def test_hub_layout_loads_the_very_weights(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
+        stored = load_file(tiny_checkpoint / "model.safetensors")
+        assert {name.split(".")[0] for name in stored} == {"thinker", "talker", "token2wav"}
+        assert torch.equal(lm.lm_head.weight, stored["thinker.lm_head.weight"])
+        first = lm.decoder_layers[0].self_attn.q_proj.weight
+        assert torch.equal(first, stored["thinker.model.layers.0.self_attn.q_proj.weight"])
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda w: w.pop("thinker.lm_head.weight"), "missing keys.*lm_head"),
+            (lambda w: w.update({"thinker.model.extra.weight": torch.ones(2)}), "unexpected keys.*extra"),
+            (lambda w: w.update({"thinker.lm_head.weight": torch.ones(3, 32)}), "mismatched keys.*lm_head"),
+        ],
+        ids=["missing", "unexpected", "other shape"],
+    )
+    def test_weights_that_do_not_fit_are_refused(self, copy_of, change, message: str) -> None:
+        folder = copy_of()
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=message):
+            load_tiny(folder)
+
+    def test_a_tokenizer_of_another_model_is_refused(self, copy_of) -> None:
+        folder = copy_of()
+        config = json.loads((folder / "config.json").read_text())
+        config["thinker_config"]["audio_token_index"] = 7
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelError, match="do not belong together"):
+            load_tiny(folder)
+
+    def test_without_a_chat_template(self, copy_of) -> None:
+        folder = copy_of()
+        (folder / "chat_template.json").unlink()
+        with pytest.raises(ModelError, match="chat template"):
+            load_tiny(folder)
+
+    def test_a_folder_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match=r"no config\.json"):
+            find_checkpoint(str(tmp_path))
+        with pytest.raises(ModelError, match="no such folder"):
+            find_checkpoint(str(tmp_path / "nowhere"))
+
+    def test_fingerprint_sees_one_changed_weight(self, copy_of, tiny_checkpoint: Path) -> None:
+        folder = copy_of()
+        assert find_checkpoint(str(folder)).fingerprint() == find_checkpoint(str(tiny_checkpoint)).fingerprint()
+        weights = load_file(folder / "model.safetensors")
+        weights["thinker.lm_head.weight"][5, 5] += 1
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        assert find_checkpoint(str(folder)).fingerprint() != find_checkpoint(str(tiny_checkpoint)).fingerprint()
+
+
+class TestPrompt:
+    def test_is_the_checkpoints_own_template_with_audio_first(self, lm: AudioLM) -> None:
+        inputs = lm.prepare([Prompt("Who?", (noise(1.0), noise(2.0)))])
+        text = lm.tokenizer.decode(inputs.tensors["input_ids"][0])
+        assert text == (
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            + "<|audio_bos|>" + "<|AUDIO|>" * 25 + "<|audio_eos|>"
+            + "<|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>"
+            + "Who?<|im_end|>\n<|im_start|>assistant\n"
+        )  # fmt: skip
+        assert torch.equal(inputs.audio_mask, inputs.tensors["input_ids"] == lm.audio_token)
+
+    @pytest.mark.parametrize("seconds", [0.5, 1, 29.99, 30, 90.01, 300, 600])
+    def test_audio_stays_whole_at_25_tokens_a_second(self, lm: AudioLM, seconds: float) -> None:
+        inputs = lm.prepare([Prompt("?", (noise(seconds),))])
+        assert inputs.audio_tokens[0] == pytest.approx(25 * seconds, abs=1)
+        assert inputs.tensors["feature_attention_mask"].sum() == -(-round(seconds * 16000) // 160)
+
+    def test_features_are_the_processors(self, lm: AudioLM) -> None:
+        """The family's processor pads to 300 s; ours must give the same frames without carrying the padding along."""
+        clip = noise(7.3)
+        padded = WhisperFeatureExtractor(feature_size=128, chunk_length=300)(
+            clip, sampling_rate=16000, padding="max_length", return_attention_mask=True, return_tensors="pt"
+        )
+        frames = int(padded["attention_mask"].sum())
+        ours = lm.prepare([Prompt("?", (clip,))]).tensors["input_features"]
+        assert ours.shape[-1] == frames
+        assert torch.equal(ours[0], padded["input_features"][0, :, :frames])
+
+    def test_a_question_cannot_smuggle_in_audio(self, lm: AudioLM) -> None:
+        with pytest.raises(ModelError, match="reads as audio"):
+            lm.prepare([Prompt("What is <|AUDIO|>?", (noise(1.0),))])
+
+
+class TestReplies:
+    def test_equal_the_thinkers_own_generate(self, lm: AudioLM, tiny_checkpoint: Path, prompts: list[Prompt]) -> None:
+        """Our loop adds hooks and a head that sees one position; replies are those of plain greedy `generate`."""
+        own = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(tiny_checkpoint).eval()
+        inputs = lm.prepare(prompts[:1])
+        with torch.no_grad():
+            plain = own.generate(
+                **inputs.tensors, do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=1
+            )
+        ours = lm.generate(inputs, Base(), max_new_tokens=20, ignore_end=True)
+        assert list(ours.replies[0].token_ids) == plain[0, inputs.audio_mask.shape[1] :].tolist()
+
+    def test_a_sampling_generation_config_is_not_heeded(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        replies = {
+            lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=12).replies[0].token_ids for _ in range(3)
+        }
+        assert len(replies) == 1
+
+    def test_finish_says_why_a_reply_ended(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        cut = lm.generate(inputs, Base(), max_new_tokens=3).replies[0]
+        assert (cut.finish, cut.new_tokens) == ("length", 3)
+        ends, lm.end_tokens = lm.end_tokens, (cut.token_ids[1],)
+        try:
+            ended = lm.generate(inputs, Base(), max_new_tokens=3).replies[0]
+        finally:
+            lm.end_tokens = ends
+        expected = cut.token_ids.index(cut.token_ids[1]) + 1
+        assert (ended.finish, ended.new_tokens) == ("stop", expected)
+
+    def test_hear_the_audio(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        silent = Prompt(prompts[1].text, tuple(np.zeros_like(clip) for clip in prompts[1].clips))
+        loud, quiet = (
+            lm.generate(lm.prepare([p]), Base(), max_new_tokens=1, keep_logits=True).logits
+            for p in (prompts[1], silent)
+        )
+        assert (loud - quiet).abs().max() > 1e-2

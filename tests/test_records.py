@@ -1,0 +1,162 @@
+"""A run folder survives crashes, full disks and second processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.records import RunFolder, identity_hash, write_json
+
+IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
+
+
+def fill(path: Path, ids: str, identity: dict = IDENTITY) -> RunFolder:
+    with RunFolder(path, identity) as folder:
+        folder.write_run({"task": "tau"})
+        for id_ in ids:
+            folder.append({"id": id_, "error": None})
+    return folder
+
+
+def read_ids(path: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in (path / "samples.jsonl").read_text().splitlines()]
+
+
+class TestResume:
+    def test_goes_on_from_what_is_there(self, tmp_path: Path) -> None:
+        fill(tmp_path, "ab")
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            assert folder.done() == {"a", "b"}
+            folder.append({"id": "c", "error": None})
+        assert read_ids(tmp_path) == ["a", "b", "c"]
+
+    def test_errors_are_tried_again_and_the_last_line_counts(self, tmp_path: Path) -> None:
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            folder.write_run({})
+            folder.append({"id": "a", "error": "AudioError: truncated"})
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            assert folder.done() == set()
+            folder.append({"id": "a", "error": None, "reply": "B"})
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            assert folder.records["a"]["reply"] == "B"
+
+    @pytest.mark.parametrize("cut", [1, 5, 17])
+    def test_a_half_written_last_line_is_dropped(self, tmp_path: Path, cut: int) -> None:
+        fill(tmp_path, "abc")
+        file = tmp_path / "samples.jsonl"
+        file.write_bytes(file.read_bytes()[:-cut])
+        fill(tmp_path, "")
+        assert read_ids(tmp_path) == ["a", "b"]
+
+    def test_an_unreadable_line_is_set_aside_not_lost(self, tmp_path: Path) -> None:
+        fill(tmp_path, "abc")
+        file = tmp_path / "samples.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(lines[0] + b"\x00garbage\xff\n" + lines[2])
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            assert folder.done() == {"a", "c"}
+            assert folder.rejected_lines == 1
+        assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n"
+        assert read_ids(tmp_path) == ["a", "c"]
+
+
+class TestIdentity:
+    def test_another_run_is_refused_and_the_difference_named(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a")
+        with pytest.raises(RecordError, match=r"holds another run \(ratio: 0.5 there, 0.7 now\)"):
+            fill(tmp_path, "b", {**IDENTITY, "ratio": 0.7})
+        assert read_ids(tmp_path) == ["a"]
+
+    def test_hash_depends_on_values_not_on_order(self) -> None:
+        assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
+
+    def test_records_of_nobody_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "samples.jsonl").write_text('{"id": "a"}\n')
+        with pytest.raises(RecordError, match=r"no run\.json"):
+            fill(tmp_path, "")
+
+    def test_a_broken_run_json_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_text("{")
+        with pytest.raises(RecordError, match=r"run\.json: cannot be read"):
+            fill(tmp_path, "")
+
+
+class TestLock:
+    def test_a_second_process_is_refused(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from pathlib import Path; from audiomarathon.evaluation.records import RunFolder\n"
+            f"with RunFolder(Path(sys.argv[1]), {IDENTITY!r}): print('in', flush=True); sys.stdin.read()"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert holder.stdout.readline() == "in\n"
+            with pytest.raises(RecordError, match="another process"), RunFolder(tmp_path, IDENTITY):
+                pass
+        finally:
+            holder.kill()
+            holder.communicate()
+        fill(tmp_path, "a")  # a killed process leaves no lock behind
+
+
+class TestFullDisk:
+    def test_nothing_recorded_is_lost_and_nothing_is_half_written(self, tmp_path: Path) -> None:
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            folder.write_run({})
+            folder.append({"id": "a", "error": None})
+            real = folder._stream
+
+            class Full:
+                def write(self, text: str) -> None:
+                    real.write(text[: len(text) // 2])
+                    real.flush()
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+                def close(self) -> None:
+                    real.close()
+
+            folder._stream = Full()
+            with pytest.raises(RecordError, match="No space left on device; 1 records are safe"):
+                folder.append({"id": "b", "error": None})
+        assert read_ids(tmp_path) == ["a"]
+        fill(tmp_path, "b")
+        assert read_ids(tmp_path) == ["a", "b"]
+
+    def test_a_real_full_disk(self, tmp_path: Path) -> None:
+        full = Path("/dev/full")
+        if not full.exists():
+            pytest.skip("no /dev/full")
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            folder.write_run({})
+            folder._stream.close()
+            folder._stream = full.open("w")
+            with pytest.raises(RecordError, match="No space left"):
+                folder.append({"id": "a", "error": None})
+
+    def test_json_is_replaced_whole_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / "summary.json"
+        write_json(file, {"n": 1})
+
+        def fail(*_args, **_kwargs) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(json, "dump", fail)
+        with pytest.raises(RecordError, match="No space left"):
+            write_json(file, {"n": 2})
+        assert json.loads(file.read_text()) == {"n": 1}
+        assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+
+    def test_a_read_only_folder_is_one_clear_line(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with (
+            pytest.raises(RecordError, match="cannot be used as results folder"),
+            RunFolder(tmp_path / "file" / "x", {}),
+        ):
+            pass

@@ -1,0 +1,81 @@
+"""Settings: flag over env var over default, and a clear line for every bad value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import RunSettings, env_names
+
+
+def test_defaults() -> None:
+    settings = RunSettings.read({})
+    assert (settings.method, settings.ratio, settings.layer, settings.limit) == ("base", 0.0, 2, 0)
+    assert (settings.results, settings.seed, settings.batch_size, settings.timing) == (Path("results"), 42, 1, True)
+
+
+def test_flag_wins_over_env_var_wins_over_default() -> None:
+    env = {"PRUNE_RATIO": "0.5", "SAMPLE_LIMIT": "10", "RESULTS_DIR": "out"}
+    settings = RunSettings.read(env, ratio="0.3", limit=None)
+    assert (settings.ratio, settings.limit, settings.results) == (0.3, 10, Path("out"))
+
+
+def test_an_empty_env_var_counts_as_unset() -> None:
+    assert RunSettings.read({"PRUNE_RATIO": "", "BALANCE": ""}).ratio == 0
+
+
+def test_lists_and_switches() -> None:
+    settings = RunSettings.read({"SKIP_PERSONS": "2, 10", "BALANCE": "yes", "TIMING": "0", "BATCH_SIZE": "4"})
+    assert (settings.skip_persons, settings.balance, settings.timing, settings.batch_size) == (
+        ("2", "10"),
+        True,
+        False,
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PRUNE_RATIO", "1"), ("PRUNE_RATIO", "-0.1"), ("PRUNE_RATIO", "half"), ("PRUNE_RATIO", "nan"),
+        ("PRUNE_LAYER_IDX", "-1"), ("PRUNE_LAYER_IDX", "2.5"), ("SAMPLE_LIMIT", "-3"), ("SAMPLE_LIMIT", "many"),
+        ("DEVICE", "gpu"), ("DEVICE", "cuda:x"), ("DTYPE", "fp16"), ("ATTN_IMPLEMENTATION", "flash"),
+        ("BATCH_SIZE", "0"), ("SEED", "-1"), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_one_line_with_name_value_and_what_is_allowed(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        RunSettings.read({name: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name}={value}: ")
+    assert env_names()[name] in message
+    assert "\n" not in message
+
+
+def test_a_bad_flag_is_named_as_a_flag() -> None:
+    with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
+        RunSettings.read({}, ratio="2")
+    with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
+        RunSettings.read({}, ratio=2)
+
+
+def test_batches_are_not_timed() -> None:
+    with pytest.raises(SettingsError, match=r"BATCH_SIZE=8.*--no-timing"):
+        RunSettings.read({"BATCH_SIZE": "8"})
+
+
+def test_one_decode_token_has_no_rate() -> None:
+    with pytest.raises(SettingsError, match="DECODE_TOKENS=1"):
+        RunSettings.read({"DECODE_TOKENS": "1"})
+
+
+def test_a_misspelt_prune_variable_warns() -> None:
+    with pytest.warns(UserWarning, match=r"PRUNE_RATOI is ignored \(did you mean 'PRUNE_RATIO'\?\)"):
+        RunSettings.read({"PRUNE_RATOI": "0.5"})
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(SettingsError, match="unknown setting 'raito'"):
+        RunSettings.read({}, raito=0.5)

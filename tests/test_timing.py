@@ -1,0 +1,140 @@
+"""The invariants of timing and memory, true on any machine; nothing here asserts an absolute time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from conftest import noise
+
+from audiomarathon.evaluation.timing import CudaClock, Stages, make_clock
+from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.pruning.frame import Frame
+from audiomarathon.pruning.method import Base, Method
+
+NAP = 0.25
+
+
+def quickest(lm: AudioLM, inputs: Inputs, method: Method, *, tokens: int = 2, runs: int = 3) -> Stages:
+    """Return each stage's shortest time over a few runs: what else the machine does only ever adds to it."""
+    stages = [lm.generate(inputs, method, max_new_tokens=tokens, ignore_end=True).stages for _ in range(runs)]
+    return Stages(*(min(getattr(s, name) for s in stages) for name in ("encoder", "llm_prefill", "decode")))
+
+
+@contextmanager
+def nap_in(module: torch.nn.Module) -> Iterator[None]:
+    """Make each call of a module take NAP seconds longer, inside its forward."""
+    forward = module.forward
+
+    def slow(*args, **kwargs):
+        time.sleep(NAP)
+        return forward(*args, **kwargs)
+
+    module.forward = slow
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+class TestStages:
+    def test_add_up_to_no_more_than_wall(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        begin = time.perf_counter()
+        stages = lm.generate(inputs, Base(), max_new_tokens=8, ignore_end=True).stages
+        wall = time.perf_counter() - begin
+        assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
+        assert stages.encoder + stages.llm_prefill + stages.decode <= wall
+        assert stages.prefill == stages.encoder + stages.llm_prefill
+
+    def test_a_nap_in_the_tower_shows_in_encoder_only(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        plain = quickest(lm, inputs, Base())
+        with nap_in(lm.audio_tower):
+            napping = quickest(lm, inputs, Base())
+        assert napping.encoder - plain.encoder > 0.9 * NAP
+        assert napping.llm_prefill - plain.llm_prefill < 0.5 * NAP
+        assert napping.decode - plain.decode < 0.5 * NAP
+
+    def test_naps_in_the_decoder_split_between_prefill_and_decode(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        with nap_in(lm.decoder_layers[0]):
+            stages = quickest(lm, inputs, Base(), tokens=3)
+        assert NAP < stages.llm_prefill < 2 * NAP  # one call for the whole prompt
+        assert 2 * NAP < stages.decode < 3 * NAP  # one for each further token
+
+    def test_llm_prefill_grows_with_audio(self, lm: AudioLM) -> None:
+        def prefill(seconds: float) -> float:
+            return quickest(lm, lm.prepare([Prompt("?", (noise(seconds),))]), Base()).llm_prefill
+
+        short, middle, long = prefill(10), prefill(60), prefill(240)
+        assert short < middle < long
+
+    def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
+        inputs = lm.prepare([Prompt("?", (noise(240),))])
+        pruned, base = (quickest(lm, inputs, method).llm_prefill for method in (Frame(0.9, layer=0), Base()))
+        assert pruned < 0.7 * base
+
+
+class TestLmHead:
+    def test_sees_one_position_in_prefill(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        seen: list[int] = []
+        handle = lm.lm_head.register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[1]))
+        try:
+            lm.generate(lm.prepare(prompts), Base(), max_new_tokens=3, ignore_end=True)
+        finally:
+            handle.remove()
+        assert seen == [1, 1, 1]
+
+
+class TestForcedDecode:
+    @pytest.mark.parametrize("tokens", [2, 17])
+    def test_decodes_exactly_that_many(self, lm: AudioLM, prompts: list[Prompt], tokens: int) -> None:
+        everything = tuple(range(len(lm.tokenizer)))  # a model that would stop at once
+        ends, lm.end_tokens = lm.end_tokens, everything
+        try:
+            inputs = lm.prepare(prompts[:1])
+            assert lm.generate(inputs, Base(), max_new_tokens=tokens).replies[0].new_tokens == 1
+            assert lm.generate(inputs, Base(), max_new_tokens=tokens, ignore_end=True).replies[0].new_tokens == tokens
+        finally:
+            lm.end_tokens = ends
+
+
+class TestSharedEncoder:
+    def test_runs_once_and_changes_nothing(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        methods = [Base(), Frame(0.5), Frame(0.9)]
+        inputs = lm.prepare(prompts[:1])
+        separate = [lm.generate(inputs, m, max_new_tokens=8, keep_logits=True).logits for m in methods]
+        calls: list[int] = []
+        handle = lm.audio_tower.conv1.register_forward_hook(lambda *_: calls.append(1))
+        try:
+            with encoder_shared(lm):
+                shared = [lm.generate(inputs, m, max_new_tokens=8, keep_logits=True).logits for m in methods]
+        finally:
+            handle.remove()
+        assert len(calls) == 1
+        assert all(torch.equal(a, b) for a, b in zip(separate, shared, strict=True))
+        assert "forward" not in lm.audio_tower.__dict__
+
+
+class TestClocks:
+    def test_a_cpu_model_reports_no_peak_memory(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        assert lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=1).peak_memory_bytes is None
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_cuda_events_agree_with_the_wall(self) -> None:
+        weight = torch.nn.Linear(8192, 8192, device="cuda")
+        clock = make_clock(weight)
+        assert isinstance(clock, CudaClock)
+        clock.synchronize()
+        begin, start = time.perf_counter(), clock.mark()
+        for _ in range(20):
+            weight(torch.zeros(4096, 8192, device="cuda"))
+        end = clock.mark()
+        clock.synchronize()
+        wall = time.perf_counter() - begin
+        assert 0.5 * wall < clock.seconds(start, end) <= 1.05 * wall

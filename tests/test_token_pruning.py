@@ -1,0 +1,197 @@
+"""Dropping audio tokens does exactly what its label says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import hidden_instead_of_dropped
+
+from audiomarathon.errors import MethodError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM, Generation, Prompt
+from audiomarathon.pruning.frame import Frame
+from audiomarathon.pruning.method import Base, Method, Trace, kept_count
+from audiomarathon.pruning.random import Random
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.pruning.token_pruner import Evidence
+
+STEPS = 24
+DROPPERS = [Random(0.5, layer=0), Random(0.5, layer=2), Frame(0.7, layer=1), Frame(0.5, layer=3)]
+
+
+def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = STEPS) -> Generation:
+    return lm.generate(lm.prepare(prompts), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+
+
+@dataclass(frozen=True)
+class Hidden(Method):
+    """The oracle as a method: hides what another method drops."""
+
+    dropper: Method = field(default_factory=Base)
+
+    @contextmanager
+    def applied_to(self, lm, inputs) -> Iterator[Trace]:
+        with self.dropper.applied_to(lm, inputs) as trace:
+            pass  # hooks are off again; what it would have kept is in the trace
+        kept = trace.kept_positions[0]
+        with hidden_instead_of_dropped(lm.decoder_layers, self.dropper.layer, kept, inputs.audio_mask.shape[1]):
+            yield trace
+
+
+@contextmanager
+def failing(module: torch.nn.Module) -> Iterator[None]:
+    def fail(*_args) -> None:
+        raise RuntimeError("planted")
+
+    handle = module.register_forward_hook(fail)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class TestOracle:
+    @pytest.mark.parametrize("method", DROPPERS, ids=lambda m: m.label)
+    def test_dropping_equals_hiding(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+        for prompt in prompts:
+            dropped = generate(any_lm, [prompt], method)
+            hidden = generate(any_lm, [prompt], Hidden(dropper=method))
+            assert dropped.replies[0].token_ids == hidden.replies[0].token_ids
+            assert len(dropped.logits) == STEPS
+            torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
+
+    def test_dropping_moves_the_logits(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        """The oracle would also agree with a method that does nothing."""
+        base, pruned = (generate(lm, prompts[:1], m, 1).logits for m in (Base(), Random(0.5)))
+        assert (base - pruned).abs().max() > 1e-2
+
+    @pytest.mark.parametrize("method", [Base(), *DROPPERS], ids=lambda m: m.label)
+    def test_a_batch_of_unequal_lengths_equals_one_by_one(
+        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
+    ) -> None:
+        together = generate(any_lm, prompts, method)
+        for row, prompt in enumerate(prompts):
+            alone = generate(any_lm, [prompt], method)
+            assert together.replies[row].token_ids == alone.replies[0].token_ids
+            assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
+            torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=2e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("kind", [Random, Frame])
+    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], kind: type) -> None:
+        base, zero = generate(any_lm, prompts[:1], Base()), generate(any_lm, prompts[:1], kind(0.0))
+        assert torch.equal(base.logits, zero.logits)
+
+
+class TestBookkeeping:
+    def test_cache_is_really_shorter_from_layer_k_on(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        base = generate(lm, prompts[:1], Base())
+        pruned = generate(lm, prompts[:1], Random(0.75, layer=2))
+        left = kept_count(total, 0.75)
+        assert pruned.kept_audio_tokens == (left,)
+        assert base.kv_lengths == (length,) * 4
+        assert pruned.kv_lengths == (length, length, length - total + left, length - total + left)
+        # keys and values, 2 heads of 8 float32 numbers each
+        assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
+
+    def test_text_is_untouched_and_order_is_kept(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts)
+        with Random(0.9).applied_to(lm, inputs) as trace:
+            pass
+        for row, kept in enumerate(trace.kept_positions):
+            text = (inputs.attention_mask[row].bool() & ~inputs.audio_mask[row]).nonzero().flatten()
+            assert set(text.tolist()) <= set(kept.tolist())
+            assert kept.tolist() == sorted(set(kept.tolist()))
+            assert len(kept) - len(text) == trace.kept_audio_tokens[row]
+
+    def test_nothing_is_left_behind_even_after_a_failure(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        def hooks() -> int:
+            return sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in lm.model.modules())
+
+        class Breaks(Frame):
+            def select(self, evidence: Evidence) -> torch.Tensor:
+                return torch.arange(evidence.n_keep + 1)
+
+        generate(lm, prompts, Random(0.5), 2)
+        assert hooks() == 0
+        with pytest.raises(MethodError, match="exactly"):
+            generate(lm, prompts, Breaks(0.5), 2)
+        with failing(lm.decoder_layers[3]), pytest.raises(RuntimeError, match="planted"):
+            generate(lm, prompts, Random(0.5), 2)
+        assert hooks() == 0
+        assert "forward" not in lm.audio_tower.__dict__
+
+    def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM) -> None:
+        with pytest.raises(MethodError, match="layer 4 is not one of this model's layers 0–3"):
+            Random(0.5, layer=4).check(lm)
+
+
+class TestSelection:
+    @given(st.integers(0, 5000), st.decimals(0, "0.999", places=3))
+    def test_budget(self, total: int, ratio) -> None:
+        kept = kept_count(total, float(ratio))
+        removed_exactly = (2 * total * int(ratio * 1000) + 1000) // 2000  # ⌊N·r + ½⌋ in whole numbers
+        assert kept == min(total, max(1, total - removed_exactly))
+
+    @pytest.mark.parametrize(
+        ("total", "ratio", "kept"),
+        [
+            (1, 0.999, 1),
+            (5, 0.3, 3),
+            (5, 0.5, 2),
+            (3, 0.5, 1),
+            (10, 0.25, 7),
+            (10, 0.0, 10),
+            (0, 0.5, 0),
+            (100, 0.29, 71),
+        ],
+    )
+    def test_budget_by_hand(self, total: int, ratio: float, kept: int) -> None:
+        assert kept_count(total, ratio) == kept
+
+    @given(st.integers(1, 800), st.floats(0.001, 0.999), st.integers(0, 2**32 - 1))
+    def test_exactly_k_distinct(self, total: int, ratio: float, seed: int) -> None:
+        evidence = Evidence(torch.arange(total) + 7, kept_count(total, ratio), seed)
+        for method in (Random(ratio), Frame(ratio)):
+            chosen = method.select(evidence).tolist()
+            assert len(set(chosen)) == len(chosen) == evidence.n_keep
+            assert min(chosen) >= 0
+            assert max(chosen) < total
+
+    def test_frame_is_a_uniform_stride(self) -> None:
+        assert Frame(0.6).select(Evidence(torch.arange(10), 4, 0)).tolist() == [0, 2, 5, 7]
+
+    def test_random_depends_on_the_seed_alone(self) -> None:
+        pick = [Random(0.5).select(Evidence(torch.arange(100), 50, seed)).tolist() for seed in (1, 1, 2)]
+        assert pick[0] == pick[1] != pick[2]
+
+
+class TestNames:
+    def test_base_with_a_ratio_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match="base drops nothing"):
+            get_method("base", 0.5)
+
+    def test_a_method_with_ratio_zero_warns(self) -> None:
+        with pytest.warns(UserWarning, match="NOTHING IS PRUNED"):
+            get_method("random", 0)
+
+    @pytest.mark.parametrize("ratio", [-0.1, 1.0, 7])
+    def test_ratio_out_of_range(self, ratio: float) -> None:
+        with pytest.raises(SettingsError, match="in \\[0, 1\\)"):
+            get_method("random", ratio)
+
+    def test_unknown_method_lists_what_there_is(self) -> None:
+        with pytest.raises(SettingsError, match=r"did you mean 'frame'.*allowed: base, random, frame"):
+            get_method("fram", 0.5)
+
+    def test_labels_carry_no_binary_noise(self) -> None:
+        assert get_method("frame", 0.1 + 0.2).label == "frame-0.3-layer2"
+        assert Base().label == "base-0"
+        assert dataclasses.replace(Frame(0.5), layer=0).label == "frame-0.5-layer0"
