@@ -1,0 +1,64 @@
+"""The whole path on real recordings of 90 s and more: folders as users have them, scripts as users call them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import real_recordings
+
+from audiomarathon.evaluation.run import run
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_recordings.build_all(tmp_path_factory.mktemp("real"))
+
+
+@pytest.mark.parametrize("task", ["librispeech", "gtzan", "tau"])
+def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    flags = {"data": str(root), "model_path": str(tiny_checkpoint), "results": tmp_path, "max_new_tokens": 8}
+    methods = [get_method("base"), get_method("frame", 0.5)]
+    base, frame = run([task], "qwen2.5-omni", RunSettings.read({}, **flags), methods, progress=False)
+    for result in (base, frame):
+        assert result.summary["complete"] is True
+        for line in (result.folder / "samples.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            assert record["clip_seconds"] >= 90
+            assert record["audio_tokens"] == pytest.approx(25 * record["clip_seconds"], abs=1)
+            assert record["truncated"] is False
+    assert frame.summary["kept_audio_tokens"] == pytest.approx(base.summary["kept_audio_tokens"] / 2, abs=1)
+    assert frame.summary["kv_bytes"] < 0.8 * base.summary["kv_bytes"]
+    (batched,) = run(
+        [task],
+        "qwen2.5-omni",
+        RunSettings.read({}, **flags | {"results": tmp_path / "batched", "timing": False, "batch_size": 2}),
+        methods[:1],
+        progress=False,
+    )
+    assert batched.summary["score"] == base.summary["score"]
+
+
+def test_the_script_a_user_runs(root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """`cd Qwen_2.5_Omni && PRUNE_METHOD=frame … python TAU_test.py`, as the README shows it."""
+    env = os.environ | {
+        "PRUNE_METHOD": "frame", "PRUNE_RATIO": "0.5", "SAMPLE_LIMIT": "100", "RESULTS_DIR": str(tmp_path / "out"),
+        "AUDIOMARATHON_DATA": str(root), "MODEL_PATH": str(tiny_checkpoint),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "TAU_test.py"],
+        cwd=REPOSITORY / "Qwen_2.5_Omni", env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "frame-0.5-layer2" in done.stdout
+    summary = json.loads((tmp_path / "out/tau/tiny-omni/frame-0.5-layer2/summary.json").read_text())
+    assert summary["audio_seconds"] >= 90
+    assert summary["kept_audio_tokens"] == pytest.approx(summary["audio_tokens"] / 2, abs=1)
