@@ -195,6 +195,29 @@ def test_an_mp3_of_variable_rate_without_a_length_header_is_never_cut_short(tmp_
         decode(path, 16_000)
 
 
+def test_mp3_files_joined_end_to_end_are_not_cut_to_the_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp3", sweep(2.0, 44_100), 44_100)
+    path.write_bytes(path.read_bytes() * 2)
+    assert soundfile.info(path).duration == 2.0
+    assert_refused(path, "joined from several files")
+
+
+def test_chained_ogg_streams_are_not_cut_to_the_first(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.ogg", sweep(2.0, 44_100), 44_100)
+    second = write(tmp_path / "b.ogg", sweep(1.0, 44_100), 44_100)
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    assert len(soundfile.read(first)[0]) == 88_200
+    assert_refused(first, "chain of OGG streams")
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 7.77])
+@pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE", "AVERAGE"])
+@pytest.mark.parametrize("rate", [16_000, 44_100])
+def test_an_mp3_of_any_mode_and_length_is_whole(tmp_path: Path, rate: int, mode: str, seconds: float) -> None:
+    path = write(tmp_path / "a.mp3", sweep(seconds, rate), rate, bitrate_mode=mode, compression_level=0.5)
+    assert probe(path).frames == len(decode(path, rate)) == round(seconds * rate)
+
+
 def test_a_flac_stream_of_unknown_length_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.flac", sweep(2.0, 44_100, 2), 44_100)
     whole = decode(path, 44_100)
