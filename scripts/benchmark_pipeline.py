@@ -5,6 +5,9 @@ resample to 16 kHz mono and extract Whisper's 128-bin log-mel features, and both
 Ours does so as throughput mode does: whole clips in a pool of threads, one torch thread each, since decoding,
 resampling and the extractor's torch operations all release the interpreter lock. Runs are interleaved (ours, theirs,
 ours, theirs, …), so that a drifting machine slows both alike.
+
+The second table is the harness's own cost in timed mode: the share of the evaluation loop's wall time that is in none
+of the recorded stages (load, preprocess, encoder, LLM prefill, decode), on the embedded model and the mini benchmark.
 """
 
 from __future__ import annotations
@@ -168,6 +171,45 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
     return results
 
 
+def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
+    """Return wall seconds of the loop and the sum of the recorded stages, one pair a repeat."""
+    from audiomarathon.embedded.mini_benchmark import mini_benchmark
+    from audiomarathon.evaluation.evaluate import Job, Plan, evaluate
+    from audiomarathon.evaluation.records import RunFolder
+    from audiomarathon.models.checkpoint import embedded_checkpoint
+    from audiomarathon.models.registry import get_model
+    from audiomarathon.pruning.method import Base
+    from audiomarathon.tasks import get_task
+
+    task = get_task("tau")
+    samples = task.load(task.find(mini_benchmark())).samples
+    family = get_model("embedded").load_family()
+    lm = family.load(embedded_checkpoint(), device="cpu", dtype="float32", attn_implementation="sdpa")
+    pairs = []
+    with tempfile.TemporaryDirectory() as name:
+        for repeat in range(repeats + 1):
+            with RunFolder(Path(name) / str(repeat), {}) as folder:
+                plan = Plan(task, samples, task.max_new_tokens, warm_up=repeat == 0)
+                wall = timed(lambda plan=plan, folder=folder: evaluate(lm, plan, [Job(Base(), folder)], progress=False))
+                stages = [record["time"] for record in folder.records.values()]
+            if repeat:  # the first is the warm-up
+                kept = ("load", "preprocess", "encoder", "llm_prefill", "decode")
+                pairs.append((wall, sum(times[stage] for times in stages for stage in kept)))
+    return pairs
+
+
+def overhead_table(pairs: Sequence[tuple[float, float]]) -> Table:
+    """Return the share of wall time outside the stages, the median over repeats."""
+    table = Table(title="harness overhead in timed mode (embedded model, tau of the mini benchmark)")
+    for heading in ("wall s", "stages s", "overhead", "lowest", "highest"):
+        table.add_column(heading, justify="right")
+    shares = [1 - stages / wall for wall, stages in pairs]
+    wall, stages = (statistics.median(values) for values in zip(*pairs, strict=True))
+    shown = (statistics.median(shares), min(shares), max(shares))
+    table.add_row(f"{wall:.2f}", f"{stages:.2f}", *(f"{share:.2%}" for share in shown))
+    return table
+
+
 def main() -> None:
     """Read the flags, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -180,6 +222,7 @@ def main() -> None:
     flags = parser.parse_args()
     results = benchmark_audio(seconds=flags.seconds, clips=flags.clips, repeats=flags.repeats, workers=flags.workers)
     Console().print(audio_table(results, workers=flags.workers))
+    Console().print(overhead_table(benchmark_overhead(repeats=flags.repeats)))
 
 
 if __name__ == "__main__":

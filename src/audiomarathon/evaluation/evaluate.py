@@ -51,6 +51,8 @@ class Plan:
         Run seed, from which each sample's own is made.
     batch_size
         Samples a batch; None runs timed, at batch 1.
+    warm_up
+        Whether a timed run starts with an uncounted pass over its first sample.
     """
 
     task: Task
@@ -59,6 +61,7 @@ class Plan:
     decode_tokens: int = 0
     seed: int = 42
     batch_size: int | None = None
+    warm_up: bool = True
 
 
 @dataclass
@@ -105,10 +108,11 @@ def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | N
         disable=None if progress is None else not progress,
     )
     todo = [sample for sample in plan.samples if pending[sample.id]]
+    timed = plan.batch_size is None
     with bar:
-        ready = _one_by_one(lm, plan, todo) if plan.batch_size is None else _prefetched(lm, plan, todo)
+        ready = _one_by_one(lm, plan, todo) if timed else _prefetched(lm, plan, todo)
         for turn, batch in enumerate(ready):
-            _run_batch(lm, plan, batch, pending, turn, warm_up=turn == 0 and plan.batch_size is None)
+            _run_batch(lm, plan, batch, pending, turn, warm_up=turn == 0 and timed and plan.warm_up)
             bar.update(len(batch.samples) + len(batch.failed))
 
 
