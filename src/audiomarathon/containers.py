@@ -54,8 +54,9 @@ def _check_ogg(path: Path) -> None:
         tail = file.read()
     page = tail[max(0, tail.rfind(b"OggS")) :]
     header, segments = page[:_OGG_HEADER_BYTES], page[_OGG_HEADER_BYTES:]
-    count = header[26] if len(header) == _OGG_HEADER_BYTES else 0
-    if not (count and len(segments) >= count + sum(segments[:count]) and header[5] & 0x04):
+    whole = len(header) == _OGG_HEADER_BYTES
+    whole = whole and len(segments) >= header[26] + sum(segments[: header[26]])  # a table of lengths, then the content
+    if not (whole and header[5] & 0x04):
         raise AudioError(path, "truncated: the OGG stream ends without its last page")
     if header[14:18] != first[14:18]:  # the streams' serial numbers
         raise AudioError(
