@@ -276,6 +276,7 @@ def _record(
             "llm_prefill": stages.llm_prefill,
             "prefill": encoder + stages.llm_prefill,
             "decode": stages.decode,
+            "scoring": generation.scoring,
         }
         record["encoder_shared"] = shared
         record["forced_decode"] = forced

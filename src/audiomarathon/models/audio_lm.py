@@ -116,6 +116,10 @@ class Generation:
         Bytes of all keys and values after prefill.
     peak_memory_bytes
         Peak of the GPUs' allocated memory during the call; None on a CPU.
+    scoring
+        Seconds of the LLM prefill that the method spent on choosing.
+    kept_positions
+        For each sample the prompt positions that token pruning left; None when nothing was dropped.
     """
 
     replies: tuple[Reply, ...]
@@ -124,6 +128,8 @@ class Generation:
     kv_lengths: tuple[int, ...]
     kv_bytes: int
     peak_memory_bytes: int | None
+    scoring: float = 0.0
+    kept_positions: tuple[torch.Tensor, ...] | None = None
     logits: torch.Tensor | None = None
 
 
@@ -144,6 +150,7 @@ class AudioLM(ABC):
         # An explicit, greedy generation config: shipped ones sample (Qwen2.5-Omni's has do_sample=True) or carry
         # penalties, and `generate` fills whatever is left open from the model's own.
         self.model.generation_config = GenerationConfig()
+        self.clock = make_clock(self.model)
 
     @classmethod
     @abstractmethod
@@ -237,7 +244,7 @@ class AudioLM(ABC):
             return_dict_in_generate=True,
             output_logits=keep_logits,
         )
-        timer = StageTimer(make_clock(self.model))
+        timer = StageTimer(self.clock)
         cache = CacheProbe()
         with ExitStack() as stack, torch.inference_mode():
             trace = stack.enter_context(method.applied_to(self, inputs))
@@ -259,7 +266,9 @@ class AudioLM(ABC):
             kept_audio_tokens=trace.kept_audio_tokens,
             kv_lengths=cache.lengths,
             kv_bytes=cache.bytes,
-            peak_memory_bytes=timer.clock.peak_memory_bytes(),
+            peak_memory_bytes=self.clock.peak_memory_bytes(),
+            scoring=sum(self.clock.seconds(start, end) for start, end in trace.spans),
+            kept_positions=trace.kept_positions,
             logits=torch.stack(output.logits).cpu() if keep_logits else None,
         )
 

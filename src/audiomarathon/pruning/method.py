@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,10 +36,20 @@ class Trace:
     kept_positions
         For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
         when nothing was dropped. Known when the block ends.
+    spans
+        Marks of the model's clock around the work of choosing.
     """
 
     kept_audio_tokens: tuple[int, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
+    spans: list[tuple[Any, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def scoring(self, lm: AudioLM) -> Iterator[None]:
+        """Count the time inside the block as scoring."""
+        start = lm.clock.mark()
+        yield
+        self.spans.append((start, lm.clock.mark()))
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Method(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """Every field of the method, for records and identities."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,17 @@ import warnings
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up, plugins
+from audiomarathon.pruning.dart import Dart
+from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.random import Random
+from audiomarathon.pruning.segment_fast_v import SegmentFastV
 
 
 def all_methods() -> tuple[Method, ...]:
     """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
-    return (Base(), Random(), Frame(), *plugins("audiomarathon.methods", Method))  # type: ignore[type-abstract]
+    return (Base(), Random(), Frame(), FastV(), Dart(), SegmentFastV(), *plugins("audiomarathon.methods", Method))  # type: ignore[type-abstract]
 
 
 def get_method(name: str, ratio: float = 0.0, layer: int = 2) -> Method:

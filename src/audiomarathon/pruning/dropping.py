@@ -1,0 +1,172 @@
+"""The mechanics of dropping tokens at layer K by hooks: gathering, masks, and getting out of the way in decode.
+
+In prefill, the hook on layer K gathers the hidden states of the kept tokens; the hooks on layers K… gather the side
+inputs that the model's loop passes again to each layer (rotary cos and sin, position ids, mask), bound by signature
+since some models pass them by position. In decode a layer needs a hook only where it is given a mask; elsewhere its
+hook has removed itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import Inputs
+
+
+@dataclass
+class Drop:
+    """Which prompt positions a batch keeps, ready for gathering.
+
+    Kept sets of unequal size are filled up on the left, as the prompts themselves were. Their sizes are known before
+    the choice is made, so that nothing waits for the device during prefill.
+
+    Attributes
+    ----------
+    audio, text
+        A sample's positions, ascending.
+    text_after
+        How many text tokens follow a sample's last audio token.
+    filler
+        Shape (B, S'): the places that stand for nothing.
+    index
+        Shape (B, S'): kept positions, once chosen.
+    """
+
+    audio: list[torch.Tensor]
+    text: list[torch.Tensor]
+    text_after: list[int]
+    filler: torch.Tensor
+    any_filler: bool
+    index: torch.Tensor
+
+    @classmethod
+    def plan(cls, inputs: Inputs, budgets: Sequence[int]) -> Drop:
+        """Lay out a batch whose samples keep `budgets` audio tokens each."""
+        mask = inputs.audio_mask
+        audio = [row.nonzero().flatten() for row in mask]
+        text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
+        text_after = [mask.shape[1] - 1 - int(spots[-1]) if len(spots) else 0 for spots in audio]
+        lengths = [len(words) + budget for words, budget in zip(text, budgets, strict=True)]
+        width = max(lengths)
+        places = torch.arange(width, device=mask.device)
+        filler = places[None] < torch.tensor([width - n for n in lengths], device=mask.device)[:, None]
+        return cls(audio, text, text_after, filler, min(lengths) < width, torch.empty(0, dtype=torch.long))
+
+    def keep(self, chosen: Sequence[torch.Tensor]) -> None:
+        """Fix the choice: for each sample the indices into its audio positions that stay."""
+        rows = [
+            torch.cat([text, audio[pick.to(audio.device)]]).sort().values
+            for text, audio, pick in zip(self.text, self.audio, chosen, strict=True)
+        ]
+        width = self.filler.shape[1]
+        self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
+
+    def kept_positions(self) -> tuple[torch.Tensor, ...]:
+        """Return each sample's kept positions, on the CPU."""
+        return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gather (…, B or 1, S, D) to (…, B, S', D)."""
+        index = self.index.to(tensor.device)
+        batch = len(index)
+        if batch == 1:
+            return tensor.index_select(-2, index[0])
+        lead, size = tensor.shape[:-3], tensor.shape[-1]
+        tensor = tensor.expand(*lead, batch, *tensor.shape[-2:])
+        return tensor.gather(-2, index[..., None].expand(*lead, batch, index.shape[1], size))
+
+    def places(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gather (…, B or 1, S) to (…, B, S')."""
+        return self.rows(tensor[..., None])[..., 0]
+
+    def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the mask among kept tokens, of the same kind as the model's own."""
+        if given is None and not self.any_filler:
+            return None  # the model relies on plain causality, and order is kept
+        device = self.index.device if given is None else given.device
+        filler = self.filler.to(device)
+        if given is not None and given.dim() == 2:  # flash attention: which places are real
+            return self.places(given) * ~filler
+        width = filler.shape[1]
+        if given is None:
+            causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+            visible = causal.expand(len(filler), 1, -1, -1)
+        else:
+            visible = self.rows(given.squeeze(1))  # (B, S', S)
+            visible = self.rows(visible.transpose(-1, -2)).transpose(-1, -2)[:, None]
+        # A row without any visible place would turn into NaN and spread: fillers see themselves, and nothing sees them.
+        alone = torch.eye(width, dtype=torch.bool, device=device)[None, None] & filler[:, None, :, None]
+        hidden = filler[:, None, None, :] & ~alone
+        return _hide(visible, hidden, shown=alone)
+
+    def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
+        """Return which of a layer's `cached` + 1 keys one new token sees: all that is not filler."""
+        device = self.index.device if given is None else given.device
+        real = ~self.filler.to(device)
+        fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
+        return like_given(torch.cat([real, fresh], dim=-1), given)
+
+    def attach(self, layers: nn.ModuleList, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
+        """Put hooks on the layers from `first` on; `decide` is given the hidden states that enter it, before they go.
+
+        Returns
+        -------
+        list
+            Handles; the caller removes them.
+        """
+        return [
+            self._attach(layers[index], index, decide if index == first else None)
+            for index in range(first, len(layers))
+        ]
+
+    def _attach(self, layer: nn.Module, index: int, decide: Callable[[torch.Tensor], None] | None) -> Any:
+        signature = inspect.signature(layer.forward)
+        flash = "flash" in str(getattr(layer.self_attn.config, "_attn_implementation", ""))  # type: ignore[union-attr]
+
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+            call = dict(signature.bind(*args, **kwargs).arguments)
+            call.update(call.pop("kwargs", {}))
+            hidden, given = call["hidden_states"], call.get("attention_mask")
+            if hidden.shape[-2] == 1:
+                call["attention_mask"] = self.decode_mask(given, call["past_key_values"].get_seq_length(index))
+                return (), call
+            if decide is not None:
+                decide(hidden)
+                call["hidden_states"] = self.rows(hidden)
+            call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
+            if call.get("position_ids") is not None:
+                # Flash attention takes gaps in positions for packed sequences, and waits for the device in every layer.
+                call["position_ids"] = None if flash else self.places(call["position_ids"])
+            call["attention_mask"] = self.prefill_mask(given)
+            if call["attention_mask"] is None:
+                handle.remove()  # decode attends to all that the layer's own cache holds: no hook needed
+            return (), call
+
+        handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+        return handle
+
+
+def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+    """Turn (B, keys) booleans into a one-query mask of the kind that the model gave: 2-D, boolean or additive."""
+    if given is not None and given.dim() == 2:
+        return visible.to(given.dtype)
+    visible = visible[:, None, None]
+    if given is None or given.dtype == torch.bool:
+        return visible
+    return _hide(torch.zeros(visible.shape, dtype=given.dtype, device=visible.device), ~visible)
+
+
+def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a boolean or additive mask with some places hidden and others shown."""
+    if mask.dtype == torch.bool:
+        mask = mask & ~hidden
+        return mask if shown is None else mask | shown
+    mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
+    return mask if shown is None else mask.masked_fill(shown, 0)
