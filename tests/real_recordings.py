@@ -1,30 +1,33 @@
-"""Data sets of three tasks on disk, joined from the real recordings under `tests/data` (its README has their sources).
+"""Data sets of three tasks on disk, joined from real recordings.
 
-Each builder writes one task's folder in the published format and returns it. Joined clips are 90 s and longer, with a
-short gap between recordings; none is repeated to reach a length.
+Music, ambience and 25 s of speech are under `tests/data` (its README has their sources); longer speech is Asterisk's
+voice prompts, where those are installed. Each builder writes one task's folder in the published format and returns it.
+Joined clips are 90 s and longer, but for the 25 s, with a short gap between recordings; none is repeated for length.
 """
 
 from __future__ import annotations
 
+import functools
+import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 from audiomarathon.audio import decode
 
 RECORDINGS = Path(__file__).parent / "data"
 GAP_S = 0.25
+CHAPTER_S = 90
 
-# Consecutive sentences of one book, in two halves of 101 s and 121 s.
-CHAPTERS = (
-    tuple(f"LJ001-{number:04d}" for number in range(1, 16)),
-    tuple(f"LJ001-{number:04d}" for number in range(16, 33)),
-)
-SECOND_SPEAKER = tuple(f"sense-and-sensibility-{number}" for number in ("0870", "0880", "0890", "0920", "0930"))
+PROMPT_PACKAGES = "asterisk-core-sounds-en-wav asterisk-core-sounds-en"
+SOUNDS = "asterisk/sounds"
+PROMPT_FOLDERS = (f"/usr/share/{SOUNDS}/en_US_f_Allison", f"/usr/share/{SOUNDS}/en", f"/var/lib/{SOUNDS}/en")
+PROMPT_TEXTS = tuple(f"/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt{end}" for end in (".gz", ""))
 
 
 def recordings(folder: str) -> list[Path]:
@@ -32,10 +35,46 @@ def recordings(folder: str) -> list[Path]:
     return sorted((RECORDINGS / folder).glob("*.ogg"))
 
 
-def transcripts() -> dict[str, str]:
-    """Return the text of each file in `speech`, as published with it."""
+def sentences() -> dict[Path, str]:
+    """Return the recordings in `speech` with their texts, as published with them."""
     lines = (RECORDINGS / "speech" / "transcripts.tsv").read_text(encoding="utf-8").splitlines()
-    return {name: text for name, _, text in (line.partition("\t") for line in lines)}
+    pairs = (line.split("\t") for line in lines)
+    return {RECORDINGS / "speech" / f"{name}.ogg": text for name, text in pairs}
+
+
+@functools.cache
+def prompts() -> Mapping[Path, str]:
+    """Return Asterisk's prompts of seven words and more with their texts, sorted; none where they are not installed.
+
+    Left out: texts with digits, keys or remarks on the sound, which say something else than is heard, and second takes.
+    """
+    folder = next((place for place in map(Path, PROMPT_FOLDERS) if any(place.glob("*.wav"))), None)
+    texts = next((place for place in map(Path, PROMPT_TEXTS) if place.is_file()), None)
+    if folder is None or texts is None:
+        return {}
+    content = texts.read_bytes()
+    lines = (gzip.decompress(content) if texts.suffix == ".gz" else content).decode().splitlines()
+    found, said = {}, set()
+    for name, _, text in sorted(line.partition(": ") for line in lines if not line.startswith(";")):
+        place, words = folder / f"{name}.wav", librispeech_text(text)
+        clean = re.fullmatch(r"[A-Za-z ,.'!?;-]+", text) and len(words.split()) >= 7
+        if clean and words not in said and place.is_file():
+            found[place] = text
+            said.add(words)
+    return found
+
+
+def chapters() -> list[list[Path]]:
+    """Return the first prompts in two chapters of 90 s and more; skip the test where there are none."""
+    found: list[list[Path]] = [[], []]
+    parts = iter(prompts())
+    for chapter in found:
+        while not chapter or joined_seconds(chapter) < CHAPTER_S:
+            part = next(parts, None)
+            if part is None:
+                pytest.skip(f"no voice prompts for clips of {CHAPTER_S} s: apt-get install {PROMPT_PACKAGES}")
+            chapter.append(part)
+    return found
 
 
 def librispeech_text(text: str) -> str:
@@ -54,22 +93,16 @@ def joined_seconds(paths: Sequence[Path]) -> float:
     return sum(soundfile.info(path).duration for path in paths) + GAP_S * (len(paths) - 1)
 
 
-def speech(names: Sequence[str]) -> list[Path]:
-    return [RECORDINGS / "speech" / f"{name}.ogg" for name in names]
-
-
-def build_librispeech(folder: Path, *, second_speaker: bool = False) -> Path:
-    """Two chapters of speaker 1, a clip of 90 s and more each; on request speaker 2, of whom there are only 26 s."""
-    chapters = {("1", str(number)): names for number, names in enumerate(CHAPTERS, 1)}
-    if second_speaker:
-        chapters["2", "1"] = SECOND_SPEAKER
-    texts = transcripts()
-    for (speaker, chapter), names in chapters.items():
+def build_librispeech(folder: Path) -> Path:
+    """Two chapters of speaker 1, a clip of 90 s and more each, and one of speaker 2, of whom there are only 26 s."""
+    first, second = chapters()
+    texts = {**prompts(), **sentences()}
+    for speaker, chapter, paths in (("1", "1", first), ("1", "2", second), ("2", "1", list(sentences()))):
         place = folder / "dev-clean" / speaker / chapter
         place.mkdir(parents=True)
         clip = f"{speaker}-{chapter}-0000"
-        soundfile.write(place / f"{clip}.flac", joined(speech(names), 16_000), 16_000)
-        text = " ".join(librispeech_text(texts[name]) for name in names)
+        soundfile.write(place / f"{clip}.flac", joined(paths, 16_000), 16_000)
+        text = " ".join(librispeech_text(texts[path]) for path in paths)
         (place / f"{speaker}-{chapter}.trans.txt").write_text(f"{clip} {text}\n", encoding="utf-8")
     return folder
 
@@ -113,8 +146,9 @@ def build_tau(folder: Path) -> Path:
 
 
 def build_all(root: Path) -> Path:
-    """Put the three tasks under one data root."""
-    build_librispeech(root / "librispeech-long")
+    """Put the three tasks under one data root; LibriSpeech only where there are voice prompts."""
+    if prompts():
+        build_librispeech(root / "librispeech-long")
     build_gtzan(root / "GTZAN")
     build_tau(root / "TAU")
     return root

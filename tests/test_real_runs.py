@@ -25,6 +25,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("task", ["librispeech", "gtzan", "tau"])
 def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    if task == "librispeech":
+        real_recordings.chapters()  # skips where there are none
     flags = {"data": str(root), "model_path": str(tiny_checkpoint), "results": tmp_path, "max_new_tokens": 8}
     methods = [get_method("base"), get_method("frame", 0.5)]
     base, frame = run([task], "qwen2.5-omni", RunSettings.read({}, **flags), methods, progress=False)
@@ -32,7 +34,7 @@ def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_chec
         assert result.summary["complete"] is True
         for line in (result.folder / "samples.jsonl").read_text().splitlines():
             record = json.loads(line)
-            assert record["clip_seconds"] >= 90
+            assert record["clip_seconds"] >= (25 if record["cluster"] == "2" else 90)
             assert record["audio_tokens"] == pytest.approx(25 * record["clip_seconds"], abs=1)
             assert record["truncated"] is False
     assert frame.summary["kept_audio_tokens"] == pytest.approx(base.summary["kept_audio_tokens"] / 2, abs=1)
