@@ -69,6 +69,7 @@ def run_command(
     method: Annotated[str | None, typer.Option(help=_env("PRUNE_METHOD", "Method; default base."))] = None,
     ratio: Annotated[str | None, typer.Option(help=_env("PRUNE_RATIO", "Fraction of audio tokens removed."))] = None,
     layer: Annotated[str | None, typer.Option(help=_env("PRUNE_LAYER_IDX", "Layer K to drop at; default 2."))] = None,
+    scope: Annotated[str | None, typer.Option(help=_env("PRUNE_SCOPE", "audio, or all for presses."))] = None,
     limit: Annotated[str | None, typer.Option(help=_env("SAMPLE_LIMIT", "Samples a task; 0 = all."))] = None,
     results: Annotated[str | None, typer.Option(help=_env("RESULTS_DIR", "Where results go."))] = None,
     model_path: Annotated[str | None, typer.Option(help=_env("MODEL_PATH", "Hub id or folder."))] = None,

@@ -80,6 +80,7 @@ class RunSettings:
     method: str = _setting("base", "PRUNE_METHOD", str, "a method's name (audiomarathon list methods)")
     ratio: float = _setting(0.0, "PRUNE_RATIO", _ratio, "a fraction of audio tokens to remove, 0 to below 1")
     layer: int = _setting(2, "PRUNE_LAYER_IDX", _integer(0), "a whole number from 0")
+    scope: str = _setting("audio", "PRUNE_SCOPE", _one_of("audio", "all"), "audio; all (presses only)")
     limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
     results: Path = _setting(Path("results"), "RESULTS_DIR", Path, "a folder")
     model_path: str = _setting("", "MODEL_PATH", str, "a hub id or a folder; empty = the model's default")

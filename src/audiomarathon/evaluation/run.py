@@ -73,7 +73,11 @@ def run(
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     spec = get_model(model)
-    methods = [get_method(settings.method, settings.ratio, settings.layer)] if methods is None else list(methods)
+    methods = (
+        [get_method(settings.method, settings.ratio, settings.layer, settings.scope)]
+        if methods is None
+        else list(methods)
+    )
     loaded = [(task, _load_task(task, settings, say)) for task in chosen]
     checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
     hardware = _hardware(settings)
@@ -212,7 +216,6 @@ def _identity(setup: _Setup, task: Task, data: Loaded, max_new_tokens: int) -> d
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,
         "attention": settings.attn_implementation,
-        "scope": "audio",
         "prompts": prompts,
         "data": fingerprint(data)[:16],
         "max_new_tokens": max_new_tokens,

@@ -211,6 +211,12 @@ class AudioLM(ABC):
         name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
         return name
 
+    def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated)."""
+        positions = torch.arange(start, start + count, device=self.device)[None]
+        cos, sin = self.decoder.rotary_emb(self.lm_head.weight, positions)  # type: ignore[operator]
+        return cos[0], sin[0]
+
     def forget(self) -> None:  # noqa: B027
         """Drop what the model object itself keeps of the last sample (cached position offsets and the like)."""
 

@@ -74,6 +74,12 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         head: nn.Module = self.model.lm_head
         return head
 
+    def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :meth:`AudioLM.rotation`. The three rows of M-RoPE (time, height, width) are alike for text."""
+        positions = torch.arange(start, start + count, device=self.device).expand(3, 1, -1)
+        cos, sin = self.decoder.rotary_emb(self.lm_head.weight, positions)  # type: ignore[operator]
+        return cos[0], sin[0]
+
     def forget(self) -> None:
         """Drop the position offsets that the thinker keeps between prefill and decode."""
         self.model.model.rope_deltas = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from decimal import ROUND_FLOOR, Decimal
@@ -38,11 +38,15 @@ class Trace:
         when nothing was dropped. Known when the block ends.
     spans
         Marks of the model's clock around the work of choosing.
+    audio_places
+        Given a layer, the indices of audio entries in that layer's cache (at batch 1); None where they are the prompt's
+        audio positions.
     """
 
     kept_audio_tokens: tuple[int, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
+    audio_places: Callable[[int], torch.Tensor] | None = None
 
     @contextmanager
     def scoring(self, lm: AudioLM) -> Iterator[None]:
@@ -95,8 +99,9 @@ class Method(ABC):
     @property
     def label(self) -> str:
         """Name for folders and tables: `frame-0.5-layer2`; no binary noise in the ratio."""
-        layer = getattr(self, "layer", None)
-        return f"{self.key}-{self.ratio:g}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
+        layer, scope = getattr(self, "layer", None), getattr(self, "scope", "audio")
+        name = f"{self.key}-{self.ratio:g}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
+        return name if scope == "audio" else f"{name}-{scope}"
 
     def parameters(self) -> dict[str, Any]:
         """Every field of the method, for records and identities."""

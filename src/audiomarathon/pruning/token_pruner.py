@@ -127,6 +127,7 @@ class TokenPruner(Method):
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
             return
         drop = Drop.plan(inputs, budgets)
+        trace.audio_places = lambda layer: drop.audio[0] if layer < self.layer else drop.audio_places()
         seen: list[Attention] = []
 
         def choose(entering: torch.Tensor | None) -> list[torch.Tensor]:

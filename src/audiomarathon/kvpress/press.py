@@ -1,0 +1,199 @@
+"""What a KV press is: after a layer's prefill attention, its cache keeps the audio entries that score highest.
+
+Every layer attends to everything in prefill; what shrinks is the cache, so decode time and memory. Text is never
+removed unless the scope is `all`. Kept entries stay sorted by position.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from audiomarathon.errors import MethodError
+from audiomarathon.kvpress.attention_patch import Attention, attention_watched
+from audiomarathon.pruning.dropping import like_given
+from audiomarathon.pruning.method import Method, Trace, kept_count
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM, Inputs
+
+
+@dataclass(frozen=True)
+class Cached:
+    """One layer's cache after prefill, and how it was attended to; S counts its entries.
+
+    Attributes
+    ----------
+    query
+        After rotation, shape (H, S, d).
+    key, value
+        After rotation, shape (Hkv, S, d).
+    candidates
+        Indices of the entries that may go, ascending, shape (N,): the audio, or all.
+    attention
+        The same as :class:`Attention`, for attention computed anew.
+    rotation
+        Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
+    future_rotation
+        Given a count, the same for the positions that follow the prompt.
+    layer, seed
+        Index of the layer; seed of the sample.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    candidates: torch.Tensor
+    attention: Attention
+    rotation: tuple[torch.Tensor, torch.Tensor]
+    future_rotation: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
+    layer: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class KVPress(Method):
+    """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
+
+    saves: ClassVar[str] = "KV cache, decode"
+
+    scope: str = "audio"
+
+    @abstractmethod
+    def score(self, cached: Cached) -> torch.Tensor:
+        """Return how much each entry is worth keeping, float32, shape (Hkv, S); infinity keeps it for certain."""
+
+    def budgets(self, total: int, layers: int) -> list[int]:
+        """Return how many of `total` candidates each layer keeps."""
+        return [kept_count(total, self.ratio)] * layers
+
+    def check(self, lm: AudioLM) -> None:
+        """Refuse caches that are not one plain tensor a layer, and an unknown scope."""
+        if self.scope not in ("audio", "all"):
+            raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
+        types = getattr(lm.decoder.config, "layer_types", None) or []
+        if "sliding_attention" in types:
+            raise MethodError(
+                f"{self.key}: this model's sliding-window layers keep a cache of their own, not supported"
+            )
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`; `before` is the trace of the token pruning that this press works on top of.
+
+        Raises
+        ------
+        MethodError
+            For more than one sample: caches of a batch cannot differ in length.
+        """
+        if len(inputs.seeds) > 1:
+            raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
+        trace = before or Trace(tuple(inputs.audio_tokens))
+        total = trace.kept_audio_tokens[0] if self.scope == "audio" else inputs.audio_mask.shape[1]
+        if kept_count(total, self.ratio) == total:
+            yield trace
+            return
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], inputs.audio_mask.shape[1], trace)
+        with ExitStack() as stack:
+            squeeze.attach(stack)
+            yield trace
+            if self.scope == "audio":
+                trace.kept_audio_tokens = (kept_count(total, self.ratio),)
+
+
+@dataclass
+class _Squeeze:
+    """One prefill's compression: takes each layer's attention as it passes, and shortens its cache right after."""
+
+    press: KVPress
+    lm: AudioLM
+    audio: torch.Tensor
+    seed: int
+    prompt: int
+    trace: Trace
+
+    def attach(self, stack: ExitStack) -> None:
+        seen: dict[int, Attention] = {}
+        layers = self.lm.decoder_layers
+        looks: dict[nn.Module, Callable[[Attention], None]] = {}
+        for index, layer in enumerate(layers):
+            attention: nn.Module = layer.self_attn  # type: ignore[assignment]
+            looks[attention] = functools.partial(seen.__setitem__, index)
+        take_off = stack.enter_context(attention_watched(self.lm.attn_implementation, looks))
+        for index, layer in enumerate(layers):
+            last = index == len(layers) - 1
+            for handle in self._hooks(layer, index, seen, take_off if last else None):
+                stack.callback(handle.remove)
+
+    def _hooks(
+        self, layer: nn.Module, index: int, seen: dict[int, Attention], take_off: Callable[[], None] | None
+    ) -> list[Any]:
+        signature = inspect.signature(layer.forward)
+
+        def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            call = dict(signature.bind(*args, **kwargs).arguments)
+            call.update(call.pop("kwargs", {}))
+            return call
+
+        def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+            after_handle.remove()  # prefill is over for this layer
+            call = call_of(args, kwargs)
+            with self.trace.scoring(self.lm):
+                self._compress(
+                    call["past_key_values"].layers[index], index, seen.pop(index), call["position_embeddings"]
+                )
+            if take_off is not None:
+                take_off()
+
+        def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            call = call_of(args, kwargs)
+            given = call.get("attention_mask")
+            if given is None:
+                before_handle.remove()  # no mask in prefill, none in decode: no hook needed
+            elif call["hidden_states"].shape[-2] == 1:
+                cached = call["past_key_values"].get_seq_length(index)
+                visible = torch.ones(1, cached + 1, dtype=torch.bool, device=given.device)
+                call["attention_mask"] = like_given(visible, given)
+                return (), call
+            return None
+
+        after_handle = layer.register_forward_hook(after, with_kwargs=True)
+        before_handle = layer.register_forward_pre_hook(before, with_kwargs=True)
+        return [after_handle, before_handle]
+
+    def _compress(self, cache: Any, index: int, attention: Attention, rotation: Any) -> None:
+        length = attention.key.shape[2]
+        device = attention.key.device
+        places = self.audio if self.trace.audio_places is None else self.trace.audio_places(index)
+        candidates = places.to(device) if self.press.scope == "audio" else torch.arange(length, device=device)
+        budget = self.press.budgets(len(candidates), len(self.lm.decoder_layers))[index]
+        cos, sin = rotation
+        score = self.press.score(
+            Cached(
+                query=attention.query[0],
+                key=attention.key[0],
+                value=attention.value[0],
+                candidates=candidates,
+                attention=attention,
+                rotation=(cos[0], sin[0]),
+                future_rotation=lambda count: self.lm.rotation(self.prompt, count),
+                layer=index,
+                seed=self.seed,
+            )
+        )
+        best = candidates[score[:, candidates].topk(budget, dim=-1).indices]  # (Hkv, budget)
+        going = torch.zeros(length, dtype=torch.bool, device=device).index_fill_(0, candidates, value=True)
+        rest = going.logical_not().nonzero().flatten() if len(candidates) < length else going.new_empty(0).long()
+        kept = torch.cat([rest.expand(len(best), -1), best], dim=-1).sort(dim=-1).values
+        index_by_head = kept[None, :, :, None]
+        cache.keys = attention.key.gather(2, index_by_head.expand(-1, -1, -1, attention.key.shape[-1]))
+        cache.values = attention.value.gather(2, index_by_head.expand(-1, -1, -1, attention.value.shape[-1]))

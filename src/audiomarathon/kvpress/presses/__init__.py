@@ -1,0 +1,1 @@
+"""KV presses, one file a press."""

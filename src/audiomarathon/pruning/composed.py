@@ -1,0 +1,61 @@
+"""Methods joined by `+`: token pruning first, then a press on what it left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.kvpress.press import KVPress
+from audiomarathon.pruning.method import Base, Method, Trace
+from audiomarathon.pruning.token_pruner import TokenPruner
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM, Inputs
+
+
+@dataclass(frozen=True)
+class Composed(Method):
+    """A token pruner, and a press that works on the audio tokens it left, with their number as its N.
+
+    In layers below K the pruner has left all audio tokens, so there the press has all of them to choose from.
+    """
+
+    key: ClassVar[str] = "composed"
+    title: ClassVar[str] = "token pruning, then a press"
+    saves: ClassVar[str] = "what its parts save"
+
+    first: Method = field(default_factory=Base)
+    second: Method = field(default_factory=Base)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be joined."""
+        if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
+            raise SettingsError(
+                f"{self.first.key}+{self.second.key}: a token pruner and then a press can be joined, such as "
+                "fast_v:0.5+snapkv:0.3"
+            )
+
+    @property
+    def label(self) -> str:
+        """Both labels, joined by `+`."""
+        return f"{self.first.label}+{self.second.label}"
+
+    def parameters(self) -> dict[str, Any]:
+        """Both parts' fields, for records and identities."""
+        parts = {"first": self.first, "second": self.second}
+        return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
+
+    def check(self, lm: AudioLM) -> None:
+        """Refuse what either part refuses."""
+        self.first.check(lm)
+        self.second.check(lm)
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`."""
+        assert isinstance(self.second, KVPress)
+        with self.first.applied_to(lm, inputs) as left, self.second.applied_to(lm, inputs, before=left) as trace:
+            yield trace

@@ -1,0 +1,198 @@
+"""KV presses keep exactly what they say, in order, and only audio goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audiomarathon.errors import MethodError, SettingsError
+from audiomarathon.kvpress.press import KVPress
+from audiomarathon.kvpress.presses.pyramidkv import PyramidKV
+from audiomarathon.models.audio_lm import AudioLM, Generation, Prompt
+from audiomarathon.pruning.method import Base, Method, kept_count
+from audiomarathon.pruning.registry import all_methods, get_method
+from audiomarathon.pruning.token_pruner import TokenPruner
+
+PRESSES = [method for method in all_methods() if isinstance(method, KVPress)]
+STEPS = 24
+
+
+def generate(lm: AudioLM, prompt: Prompt, method: Method, steps: int = STEPS) -> Generation:
+    return lm.generate(lm.prepare([prompt]), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+
+
+@contextmanager
+def caches_caught(lm: AudioLM) -> Iterator[list[Any]]:
+    """Collect the cache object of each `generate` inside the block."""
+    caught: list[Any] = []
+    handle = lm.decoder.register_forward_pre_hook(
+        lambda _m, _a, kwargs: caught.append(kwargs["past_key_values"]), with_kwargs=True
+    )
+    try:
+        yield caught
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
+class TestEveryPress:
+    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        base, zero = generate(any_lm, prompts[0], Base()), generate(any_lm, prompts[0], press)
+        assert torch.equal(base.logits, zero.logits)
+
+    @pytest.mark.parametrize("ratio", [0.3, 0.95])
+    def test_keeps_exactly_k_in_order_and_all_text(
+        self, lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
+    ) -> None:
+        press = dataclasses.replace(press, ratio=ratio)
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        audio = inputs.audio_mask[0]
+        with caches_caught(lm) as caught:
+            full = generate(lm, prompts[0], Base(), 1)
+            pressed = generate(lm, prompts[0], press, 1)
+        budgets = press.budgets(total, 4)
+        assert sum(budgets) == 4 * kept_count(total, ratio)
+        assert pressed.kv_lengths == tuple(length - total + budget for budget in budgets)
+        assert pressed.kv_bytes == full.kv_bytes * sum(pressed.kv_lengths) // (4 * length)
+        assert pressed.kept_audio_tokens == (kept_count(total, ratio),)
+        for before, after in zip(caught[0].layers, caught[1].layers, strict=True):
+            for head in range(2):
+                kept = positions(before.keys[0, head], after.keys[0, head])
+                assert kept == sorted(kept)
+                assert torch.equal(before.values[0, head, kept], after.values[0, head])
+                assert set((~audio).nonzero().flatten().tolist()) <= set(kept)
+
+    @pytest.mark.parametrize("ratio", [0.5, 0.9])
+    def test_equals_hiding_the_same_entries_in_decode(
+        self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
+    ) -> None:
+        press = dataclasses.replace(press, ratio=ratio)
+        with caches_caught(any_lm) as caught:
+            generate(any_lm, prompts[0], Base(), 1)
+            pressed = generate(any_lm, prompts[0], press)
+        length = caught[0].layers[0].keys.shape[2]
+        kept = [
+            [positions(full.keys[0, h], short.keys[0, h, : -(STEPS - 1)]) for h in range(2)]
+            for full, short in zip(caught[0].layers, caught[1].layers, strict=True)
+        ]
+        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=kept, prompt=length))
+        assert hidden.replies == pressed.replies
+        torch.testing.assert_close(hidden.logits, pressed.logits, atol=2e-5, rtol=1e-4)
+
+    def test_prefill_is_untouched(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8), 3)
+        base = generate(lm, prompts[0], Base(), 3)
+        assert torch.equal(pressed.logits[0], base.logits[0])
+        assert pressed.scoring > 0
+
+    def test_leaves_nothing_behind(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        generate(lm, prompts[0], dataclasses.replace(press, ratio=0.5), 2)
+        assert sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in lm.model.modules()) == 0
+        assert not ALL_ATTENTION_FUNCTIONS._local_mapping
+
+    def test_a_batch_is_refused(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        with pytest.raises(MethodError, match="batch size 1"):
+            lm.generate(lm.prepare(prompts), dataclasses.replace(press, ratio=0.5), max_new_tokens=1)
+
+    def test_scope_all_takes_text_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        length = lm.prepare(prompts[:1]).prompt_tokens[0]
+        pressed = generate(lm, prompts[0], dataclasses.replace(press, ratio=0.8, scope="all"), 1)
+        assert sum(pressed.kv_lengths) == 4 * kept_count(length, 0.8)
+
+
+def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
+    """Where each row of `part` stands in `full`."""
+    same = (part[:, None] == full[None]).all(-1)
+    assert same.any(-1).all()
+    return same.float().argmax(-1).tolist()
+
+
+@dataclass(frozen=True)
+class HiddenEntries(Method):
+    """The oracle of presses: keep every entry, but hide each head's evicted ones from decode by a mask of its own."""
+
+    kept: Any = None
+    prompt: int = 0
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Any) -> Iterator[Any]:
+        def hook(index: int) -> Any:
+            def before(_module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+                if (args[0] if args else kwargs["hidden_states"]).shape[1] > 1:
+                    return None
+                total = kwargs["past_key_values"].get_seq_length(index) + 1
+                visible = torch.zeros(1, 4, 1, total, dtype=torch.bool)
+                visible[..., self.prompt :] = True
+                for head in range(4):
+                    visible[0, head, 0, self.kept[index][head // 2]] = True
+                given = kwargs.get("attention_mask")
+                eager = given is not None and given.dtype != torch.bool
+                kwargs["attention_mask"] = torch.zeros(visible.shape).masked_fill(~visible, -1e30) if eager else visible
+                return args, kwargs
+
+            return before
+
+        handles = [
+            layer.register_forward_pre_hook(hook(i), with_kwargs=True) for i, layer in enumerate(lm.decoder_layers)
+        ]
+        try:
+            with Base().applied_to(lm, inputs) as trace:
+                yield trace
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class TestComposed:
+    @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
+    def test_the_press_works_on_what_pruning_left(self, lm: AudioLM, prompts: list[Prompt], press: str) -> None:
+        method = get_method(f"fast_v:0.5+{press}:0.3", layer=2)
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        text, left = length - total, kept_count(total, 0.5)
+        result = generate(lm, prompts[0], method, 4)
+        below, above = text + kept_count(total, 0.3), text + kept_count(left, 0.3)
+        assert result.kv_lengths == (below, below, above, above)
+        assert result.kept_audio_tokens == (kept_count(left, 0.3),)
+        assert method.label == f"fast_v-0.5-layer2+{press}-0.3"
+
+    @pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
+    def test_other_orders_are_refused(self, name: str) -> None:
+        with pytest.raises(SettingsError, match="a token pruner and then a press"):
+            get_method(name)
+
+    def test_three_are_refused(self) -> None:
+        with pytest.raises(SettingsError, match="two methods can be joined"):
+            get_method("fast_v:0.5+snapkv:0.5+knorm:0.5")
+
+
+class TestPyramid:
+    @given(st.integers(1, 5000), st.floats(0.01, 0.99), st.integers(1, 48))
+    def test_budgets_fall_and_sum_to_k_times_layers(self, total: int, ratio: float, layers: int) -> None:
+        budgets = PyramidKV(ratio).budgets(total, layers)
+        assert sum(budgets) == kept_count(total, ratio) * layers
+        assert all(1 <= budget <= total for budget in budgets)
+        assert all(after <= before + 1 for before, after in pairwise(budgets))
+
+    def test_by_hand(self) -> None:
+        assert PyramidKV(0.5).budgets(400, 3) == [390, 200, 10]  # k = 200: from 2·200 − 10 down to 200 / 20
+
+
+def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
+    keys = {method.key: method for method in all_methods()}
+    assert len(keys) == 1 + 5 + 9
+    without = {key for key, method in keys.items() if not method.paper}
+    assert without == {"base", "random", "kv_random"}
+    assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
