@@ -20,7 +20,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import audiomarathon
+from audiomarathon.models.registry import all_models, get_model
+from audiomarathon.pruning.registry import all_methods
 from audiomarathon.settings import RunSettings, env_names
+from audiomarathon.tasks.registry import BENCHMARK
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "audiomarathon").rglob("*.py"))
@@ -206,6 +209,31 @@ def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
         assert flag == f"--{field.name.replace('_', '-')}"
         told = {True: "1", False: "0", "": "–", (): "–"}.get(field.default, str(field.default))
         assert default == (f"{field.default:g}" if isinstance(field.default, float) else told), field.name
+
+
+def readme_rows(heading: str) -> dict[str, str]:
+    """The rows of the tables under a heading: each name in the first column to the whole row."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    return {name: row for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+
+
+def test_the_readme_tells_what_is_built() -> None:
+    built = {
+        what: {name for name, row in readme_rows(what).items() if "| built" in row} for what in ("Models", "Methods")
+    }
+    assert built["Methods"] == {method.key for method in all_methods()}
+    names = {name for model in all_models() for name in (model.key, *model.aliases)}
+    assert {name for name in built["Models"] if not name.startswith("-")} <= names
+    assert {model.family for model in all_models()} == {get_model(name).family for name in built["Models"] & names}
+
+
+def test_the_readme_gives_the_papers_numbers_of_samples() -> None:
+    rows = readme_rows("Tasks")
+    assert set(rows) == {task.key for task in BENCHMARK}
+    for task in BENCHMARK:
+        assert f"| {task.acronym} |" in rows[task.key]
+        assert f"| {task.group} | {task.count:,} |" in rows[task.key]
 
 
 def test_the_readme_says_how_to_test() -> None:
