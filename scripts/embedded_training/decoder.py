@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,12 +21,17 @@ FIRST_READING_LAYER = 2
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the curriculum of lengths."""
+    """A step of the curriculum: tokens a sequence, sequences a batch, batches, peak learning rate.
+
+    With a `reach` above the length, positions have gaps (see `Sequences`).
+    """
 
     length: int
     batch: int
     steps: int
     rate: float
+    reach: int = 0
+    bfloat16: bool = True
 
     def scaled(self, factor: float) -> "Stage":
         """Return the same stage with another number of steps."""
@@ -33,7 +39,7 @@ class Stage:
 
 
 class Hints(nn.Module):
-    """Two probes that exist only in training, each supervising one step of the reasoning where it should take place.
+    """Probes that exist only in training, each supervising one step of the reasoning where it should take place.
 
     Without them both jobs stay at chance for long: a letter says little about why it was right.
     """
@@ -41,7 +47,11 @@ class Hints(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.previous = nn.Linear(width, CLASSES)  # after layer 1, at a heard word: which word came before?
+        self.letter = nn.Linear(
+            width, 5
+        )  # after layer 1, at an option, and after layer 3, where it is due: which letter?
         self.matched = nn.Linear(width, 1)  # after layer 2, at an option: was it heard?
+        self.heard = nn.Linear(width, CLASSES)  # after layer 3, where the letter follows: what was heard?
 
 
 def train_decoder(
@@ -60,9 +70,12 @@ def train_decoder(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)
     begin, means = time.perf_counter(), {}
     for step in range(stage.steps):
-        batch = sequences.batch(stage.batch, stage.length, transcripts=0.35)
-        losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < blinkers))
-        loss = losses["answer"] + hint_weight * (losses["previous"] + losses["matched"])
+        batch = sequences.batch(stage.batch, stage.length, transcripts=0.35, reach=stage.reach)
+        # A third faster and near enough, once the reading has been learnt; before, its faint traces drown in rounding.
+        with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
+            losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < blinkers))
+        hinted = sum(losses[name] for name in ("previous", "letter", "matched", "heard", "picked"))
+        loss = losses["answer"] + hint_weight * hinted
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -91,35 +104,47 @@ def _losses(
     ]
     hidden = hidden.masked_scatter(batch.audio[..., None], torch.cat(audio))
     length = batch.ids.shape[1]
-    positions = torch.arange(length).expand(3, len(batch.ids), -1)
-    rotary = decoder.rotary_emb(hidden, positions)
-    mask = None
+    rotary = decoder.rotary_emb(hidden, batch.positions.expand(3, -1, -1))
+    early = late = None
     if blinkered:
         causal = torch.ones(length, length, dtype=torch.bool).tril()
-        mask = (causal & ~(batch.after[:, :, None] & batch.audio[:, None, :]))[:, None]
+        early = (causal & ~(batch.after[:, :, None] & batch.audio[:, None, :]))[:, None]
+        # Options alone look at the audio, and the reply at them: it cannot know the word without finding its letter.
+        late = (causal & ~(batch.blind[:, :, None] & batch.audio[:, None, :]))[:, None]
     losses = {}
     for number, layer in enumerate(decoder.layers):
-        early = number < FIRST_READING_LAYER
-        hidden = layer(hidden, attention_mask=mask if early else None, position_embeddings=rotary)
+        reads = number >= FIRST_READING_LAYER
+        hidden = layer(hidden, attention_mask=late if reads else early, position_embeddings=rotary)
         if number == FIRST_READING_LAYER - 1:
             known = batch.previous != -100
-            probe = hints.previous(hidden[known])
-            losses["previous"] = (
-                functional.cross_entropy(probe, batch.previous[known]) if known.any() else hidden.sum() * 0
+            losses["previous"] = _hint(functional.cross_entropy, hints.previous(hidden[known]), batch.previous[known])
+            losses["letter"] = _hint(
+                functional.cross_entropy, hints.letter(hidden[batch.option_at]), batch.option_letter
             )
-        if number == FIRST_READING_LAYER:
-            probe = hints.matched(hidden[batch.option_at])[:, 0]
-            losses["matched"] = (
-                functional.binary_cross_entropy_with_logits(probe, batch.option_right)
-                if len(probe)
-                else hidden.sum() * 0
+        elif number == FIRST_READING_LAYER:
+            losses["matched"] = _hint(
+                functional.binary_cross_entropy_with_logits,
+                hints.matched(hidden[batch.option_at])[:, 0],
+                batch.option_right,
             )
+        elif number == FIRST_READING_LAYER + 1:
+            deciding = hidden[batch.letter_at]
+            losses["heard"] = _hint(functional.cross_entropy, hints.heard(deciding), batch.letter_heard)
+            # The same probe as at the options: what is copied from there is the letter itself.
+            losses["picked"] = _hint(functional.cross_entropy, hints.letter(deciding), batch.letter)
     out = decoder.norm(hidden[batch.answer_at])
     logits = model.lm_head(out)
     losses["answer"] = functional.cross_entropy(logits, batch.answer)
     with torch.no_grad():
         right = (logits.argmax(-1) == batch.answer).float()
         letters = torch.isin(batch.answer_at[0], batch.option_at[0])
-        losses["choice"] = right[letters].mean()
+        losses["choice"] = right[letters][::2].mean()  # the letter, not the end token after it
         losses["words"] = right[~letters].mean()
     return losses
+
+
+def _hint(
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], found: torch.Tensor, wanted: torch.Tensor
+) -> torch.Tensor:
+    """Return the loss, or a differentiable zero where the batch has nothing to ask."""
+    return loss(found, wanted) if len(wanted) else found.sum()

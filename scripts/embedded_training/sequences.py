@@ -28,25 +28,35 @@ class Example:
     question: list[int]
     answer: list[int]
     options: list[tuple[int, bool]]
+    heard: int = NOTHING  # class of the right option
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Equal lengths, so no padding: ids, what to put in the audio's place, and what the auxiliary losses ask for.
+    """Equal lengths, so no padding: ids, positions, what goes in the audio's place, what the auxiliary losses ask for.
 
     `previous` is, for each position, the class of the word spoken before the one heard there (0: none), or -100.
-    `answer_at` are (row, position) whose next token is `answer`; `option_at` likewise with `option_right`.
+    `after` marks text that follows the audio, `blind` that of choice tasks but for the options.
+    `answer_at` are (row, position) whose next token is `answer`; `option_at` likewise with `option_right` and
+    `option_letter`; `letter_at` are the positions whose next token is a letter, `letter_heard` what was heard and
+    `letter` which one it is (0: A).
     """
 
     ids: torch.Tensor
+    positions: torch.Tensor
     windows: torch.Tensor
     audio: torch.Tensor
     after: torch.Tensor
+    blind: torch.Tensor
     previous: torch.Tensor
     answer_at: tuple[torch.Tensor, torch.Tensor]
     answer: torch.Tensor
     option_at: tuple[torch.Tensor, torch.Tensor]
     option_right: torch.Tensor
+    option_letter: torch.Tensor
+    letter_at: tuple[torch.Tensor, torch.Tensor]
+    letter_heard: torch.Tensor
+    letter: torch.Tensor
 
 
 class Sequences:
@@ -62,8 +72,8 @@ class Sequences:
         )
         self._encode = cache(tokenizer.encode)
 
-    def batch(self, size: int, length: int, transcripts: float) -> Batch:
-        """Return `size` examples of `length` tokens each; a share of them transcriptions."""
+    def batch(self, size: int, length: int, transcripts: float, reach: int) -> Batch:
+        """Return examples of `length` tokens each, a share of them transcriptions, at positions up to `reach`."""
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):
@@ -72,7 +82,7 @@ class Sequences:
                 examples.append(self._transcription((length - 60) // TOKENS))
             else:
                 examples.append(self._choice(tasks[self.rng.integers(len(tasks))], (length - 90) // TOKENS))
-        return self._collate(examples, length)
+        return self._collate(examples, length, reach)
 
     def _choice(self, task: str, count: int) -> Example:
         rng, pool = self.rng, world.labels_of(task)
@@ -98,7 +108,7 @@ class Sequences:
         at = [len(ids) - 1 - ids[::-1].index(cue) for cue in cues]
         marks = [(position, option == label) for position, option in zip(at, options, strict=True)]
         letter = self._encode("ABCDE"[options.index(label)])
-        return Example(windows, ids, [*letter, self.end], marks)
+        return Example(windows, ids, [*letter, self.end], marks, CUE_INDEX.get(label.cue, NOTHING))
 
     def _transcription(self, count: int) -> Example:
         most = min(20, (count - 1) // 2)
@@ -124,10 +134,11 @@ class Sequences:
         # Some to spare, which the batch's length may cut.
         return out + [background[i] for i in rng.integers(len(background), size=2)]
 
-    def _collate(self, examples: list[Example], length: int) -> Batch:
-        ids, used, previous = [], [], []
+    def _collate(self, examples: list[Example], length: int, reach: int) -> Batch:
+        ids, positions, used, previous = [], [], [], []
         answers: list[tuple[int, int, int]] = []
-        options: list[tuple[int, int, bool]] = []
+        options: list[tuple[int, int, bool, int]] = []
+        letters: list[tuple[int, int, int, int]] = []
         for row, example in enumerate(examples):
             tail = [self.audio_end, *example.question, *self._encode(PROMPT_END)]
             audio = length - len(self.start) - len(tail) - len(example.answer) + 1
@@ -138,30 +149,56 @@ class Sequences:
             used.append(torch.tensor(example.windows[:needed]))
             # The last token of the answer is only predicted, never read.
             ids.append([*self.start, *[self.audio] * audio, *tail, *example.answer[:-1]])
+            positions.append(self._positions(audio, length, reach))
             previous.append(self._previous(example, used[-1], audio, length))
             begin = length - len(example.answer)
             answers += [(row, begin + i, token) for i, token in enumerate(example.answer)]
             offset = len(self.start) + audio + 1
-            options += [(row, offset + position, right) for position, right in example.options]
+            options += [(row, offset + at, right, i) for i, (at, right) in enumerate(example.options)]
+            if example.options:
+                letters.append((row, begin, example.heard, [right for _, right in example.options].index(True)))
         tokens = torch.tensor(ids)
         audio_mask = tokens == self.audio
         after = (torch.cumsum(audio_mask, 1) == audio_mask.sum(1, keepdim=True)) & ~audio_mask
         rows, places, wanted = torch.tensor(answers).T
-        if options:
-            option_rows, option_places, right = torch.tensor(options).T
-        else:
-            option_rows = option_places = right = torch.empty(0, dtype=torch.long)
+        option_rows, option_places, right, option_letter = torch.tensor(options).reshape(-1, 4).long().T
+        letter_rows, letter_places, heard, letter = torch.tensor(letters).reshape(-1, 4).long().T
+        blind = after & torch.tensor([bool(example.options) for example in examples])[:, None]
+        blind[option_rows, option_places] = False
         return Batch(
             tokens,
+            torch.stack(positions),
             pad_sequence(used, batch_first=True, padding_value=0),
             audio_mask,
             after,
+            blind,
             torch.stack(previous),
             (rows, places),
             wanted,
             (option_rows, option_places),
             right.float(),
+            option_letter,
+            (letter_rows, letter_places),
+            heard,
+            letter,
         )
+
+    def _positions(self, audio: int, length: int, reach: int) -> torch.Tensor:
+        """Return positions; in half of the examples with gaps, as if more background lay between the windows.
+
+        So the rotary embedding meets a long clip's distances from the first, short stage on (cf. PoSE, arXiv
+        2309.10400).
+        """
+        steps = np.ones(length, np.int64)
+        spare = reach - length
+        if spare > 0 and self.rng.random() < 0.5:
+            borders = len(self.start) + TOKENS * np.arange(1, audio // TOKENS)
+            inside = self.rng.integers(0, 1 + min(200, spare // (len(borders) + 1)), size=len(borders))
+            steps[borders] += inside
+            before = self.rng.integers(0, 1 + spare - inside.sum())
+            steps[len(self.start)] += before
+            steps[len(self.start) + audio] += self.rng.integers(0, 1 + spare - inside.sum() - before)
+        return torch.from_numpy(np.cumsum(steps) - 1)
 
     def _previous(self, example: Example, windows: torch.Tensor, audio: int, length: int) -> torch.Tensor:
         out = torch.full((length,), -100)

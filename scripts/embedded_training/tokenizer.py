@@ -1,4 +1,4 @@
-"""The embedded tokenizer: byte-level BPE like Qwen's, trained on the mini benchmark's prompts, and the chat template."""
+"""The embedded tokenizer: byte-level BPE like Qwen's, trained on our prompts, with Qwen's chat template."""
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast

@@ -1,0 +1,21 @@
+"""What a finished checkpoint is worth: the mini benchmark's clips, whole, through the engine a user runs."""
+
+import tempfile
+from pathlib import Path
+
+from audiomarathon.embedded.mini_benchmark import mini_benchmark
+from audiomarathon.embedded.world import TASKS
+from audiomarathon.evaluation.run import run
+from audiomarathon.settings import RunSettings
+
+
+def held_out_figures(checkpoint: Path) -> dict[str, float]:
+    """Return macro-F1 of each choice task, WER of the transcription task, and the mean of the nine macro-F1."""
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = RunSettings(model_path=str(checkpoint), data=str(mini_benchmark()), results=Path(folder))
+        for result in run(TASKS, "embedded", settings):
+            summary = result.summary
+            figures[summary["task"]] = round(summary[summary["headline"]], 3)
+    choice = [figure for task, figure in figures.items() if task != "librispeech"]
+    return figures | {"mean macro-F1": round(sum(choice) / len(choice), 3)}
