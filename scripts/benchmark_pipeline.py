@@ -174,7 +174,8 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
     """Return wall seconds of the loop and the sum of the recorded stages, one pair a repeat."""
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
-    from audiomarathon.evaluation.evaluate import Job, Plan, evaluate
+    from audiomarathon.evaluation.batches import Plan
+    from audiomarathon.evaluation.evaluate import Job, evaluate
     from audiomarathon.evaluation.records import RunFolder
     from audiomarathon.models.checkpoint import embedded_checkpoint
     from audiomarathon.models.registry import get_model

@@ -58,8 +58,8 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 "unknown model.*did you mean 'qwen2.5-omni'.*allowed: embedded",
             ),
             (
-                ["run", "tau", "--method", "fastv", "--ratio", "0.5"],
-                "unknown method 'fastv'.*allowed: base, random, frame",
+                ["run", "tau", "--method", "frme", "--ratio", "0.5"],
+                "unknown method 'frme'.*mean 'frame'.*allowed: base, random, frame",
             ),
             (["run", "tau", "--method", "frame", "--ratio", "1.5"], "--ratio=1.5: not allowed; allowed: a fraction"),
             (["run", "tau", "--ratio", "0.5"], "base with ratio 0.5: base drops nothing"),

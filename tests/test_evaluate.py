@@ -66,8 +66,9 @@ class TestRecords:
             assert record["finish"] in ("stop", "length")
             assert record["new_tokens"] <= 6
             stages = record["time"]
-            assert set(stages) == {"load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"}
+            assert set(stages) == {"load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"}
             assert stages["prefill"] == stages["encoder"] + stages["llm_prefill"]
+            assert stages.pop("scoring") == 0
             assert min(stages.values()) > 0
 
     def test_run_json_names_everything_that_matters(self, go, tiny_checkpoint: Path) -> None:
@@ -178,7 +179,7 @@ class TestFailures:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")
             return generate(self, inputs, method, **kwargs)
 
-        from audiomarathon.evaluation.evaluate import sample_seed
+        from audiomarathon.evaluation.batches import sample_seed
 
         (result,) = go("tau", limit=1)
         doomed = sample_seed(42, records(result)[0]["id"])

@@ -7,25 +7,20 @@ is run once a sample, and each setting is measured next to its baseline. Setting
 from __future__ import annotations
 
 import gc
-import hashlib
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from audiomarathon import audio
+from audiomarathon.evaluation.batches import Plan, Ready, one_by_one, prefetched, prepare, reason_of
 from audiomarathon.evaluation.records import RunFolder
 from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.models.audio_lm import AudioLM, Generation, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM, Generation, Inputs
 from audiomarathon.pruning.method import Method
-from audiomarathon.tasks.task import Sample, Task
+from audiomarathon.tasks.task import Sample
 
-_BATCHES_AHEAD = 2
 _WARM_UP_TOKENS = 4
 
 
@@ -35,50 +30,6 @@ class Job:
 
     method: Method
     folder: RunFolder
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a task is to be run, whatever the setting.
-
-    Attributes
-    ----------
-    max_new_tokens
-        Token limit of a reply.
-    decode_tokens
-        Length of the forced decode run; 0 for none.
-    seed
-        Run seed, from which each sample's own is made.
-    batch_size
-        Samples a batch; None runs timed, at batch 1.
-    warm_up
-        Whether a timed run starts with an uncounted pass over its first sample.
-    """
-
-    task: Task
-    samples: tuple[Sample, ...]
-    max_new_tokens: int
-    decode_tokens: int = 0
-    seed: int = 42
-    batch_size: int | None = None
-    warm_up: bool = True
-
-
-@dataclass
-class _Ready:
-    """A batch that is decoded and prepared; samples that failed on the way are in `failed`."""
-
-    samples: list[Sample]
-    inputs: Inputs | None
-    clip_seconds: list[float]
-    load: float
-    preprocess: float
-    failed: dict[str, str]
-
-
-def sample_seed(seed: int, sample_id: str) -> int:
-    """Return the seed of one sample: the same on every machine and in every order of samples."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()[:4], "big")
 
 
 def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | None = None) -> None:
@@ -110,62 +61,14 @@ def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | N
     todo = [sample for sample in plan.samples if pending[sample.id]]
     timed = plan.batch_size is None
     with bar:
-        ready = _one_by_one(lm, plan, todo) if timed else _prefetched(lm, plan, todo)
+        ready = one_by_one(lm, plan, todo) if timed else prefetched(lm, plan, todo)
         for turn, batch in enumerate(ready):
             _run_batch(lm, plan, batch, pending, turn, warm_up=turn == 0 and timed and plan.warm_up)
             bar.update(len(batch.samples) + len(batch.failed))
 
 
-def _one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[_Ready]:
-    """Timed mode: nothing runs in the background while the timer does."""
-    for sample in samples:
-        yield _prepare(lm, plan, [sample])
-
-
-def _prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[_Ready]:
-    """Throughput mode: the next batches are decoded while the model works; at most two wait, so memory is bounded."""
-    size = plan.batch_size or 1
-    batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
-    waiting: deque[Future[_Ready]] = deque()
-    with ThreadPoolExecutor(_BATCHES_AHEAD, thread_name_prefix="prefetch") as pool:
-        try:
-            while batches or waiting:
-                while batches and len(waiting) < _BATCHES_AHEAD:
-                    waiting.append(pool.submit(_prepare, lm, plan, batches.popleft()))
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> _Ready:
-    ready = _Ready([], None, [], 0.0, 0.0, {})
-    prompts: list[Prompt] = []
-    for sample in samples:
-        begin = time.perf_counter()
-        try:
-            clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-            prompts.append(Prompt(plan.task.prompt(sample), clips, sample_seed(plan.seed, sample.id)))
-        except Exception as error:  # one sample's failure is a record, not the end of the run
-            ready.failed[sample.id] = _reason(error)
-            continue
-        ready.load += time.perf_counter() - begin
-        ready.samples.append(sample)
-        ready.clip_seconds.append(sum(len(clip) for clip in clips) / lm.sampling_rate)
-    if not prompts:
-        return ready
-    begin = time.perf_counter()
-    try:
-        ready.inputs = lm.prepare(prompts)
-    except Exception as error:
-        if len(samples) == 1:
-            return _Ready([], None, [], 0.0, 0.0, {samples[0].id: _reason(error)})
-        ready.inputs = None  # `_run_batch` prepares them one by one, to find the one that fails
-    ready.preprocess = time.perf_counter() - begin
-    return ready
-
-
 def _run_batch(
-    lm: AudioLM, plan: Plan, batch: _Ready, pending: Mapping[str, Sequence[Job]], turn: int, *, warm_up: bool
+    lm: AudioLM, plan: Plan, batch: Ready, pending: Mapping[str, Sequence[Job]], turn: int, *, warm_up: bool
 ) -> None:
     """Record what the pending settings make of a batch; where it fails as a batch, sample by sample."""
     by_id = {sample.id: sample for sample in plan.samples}
@@ -184,10 +87,10 @@ def _run_batch(
     for sample in batch.samples:
         missing = {sample.id: [job for job in pending[sample.id] if sample.id not in job.folder.done()]}
         if missing[sample.id]:
-            _run_batch(lm, plan, _prepare(lm, plan, [sample]), missing, turn, warm_up=False)
+            _run_batch(lm, plan, prepare(lm, plan, [sample]), missing, turn, warm_up=False)
 
 
-def _run_settings(lm: AudioLM, plan: Plan, batch: _Ready, jobs: Sequence[Job], turn: int) -> bool:
+def _run_settings(lm: AudioLM, plan: Plan, batch: Ready, jobs: Sequence[Job], turn: int) -> bool:
     """Run a batch under each setting, the audio tower once; False when a batch of several failed under one of them."""
     assert batch.inputs is not None
     first = turn % len(jobs)
@@ -198,7 +101,7 @@ def _run_settings(lm: AudioLM, plan: Plan, batch: _Ready, jobs: Sequence[Job], t
                 generation = lm.generate(batch.inputs, job.method, max_new_tokens=plan.max_new_tokens)
                 forced = _forced_decode(lm, plan, batch.inputs, job.method)
             except Exception as error:  # one sample's failure is a record, not the end of the run
-                reason = _reason(error)
+                reason = reason_of(error)
             else:
                 encoder = generation.stages.encoder if encoder is None else encoder
                 for row in range(len(batch.samples)):
@@ -214,7 +117,7 @@ def _run_settings(lm: AudioLM, plan: Plan, batch: _Ready, jobs: Sequence[Job], t
     return True
 
 
-def _warm_up(lm: AudioLM, batch: _Ready, jobs: Sequence[Job]) -> None:
+def _warm_up(lm: AudioLM, batch: Ready, jobs: Sequence[Job]) -> None:
     """Run every setting once, not counted: kernels are chosen and memory is claimed at the first call."""
     assert batch.inputs is not None
     for job in jobs:
@@ -235,7 +138,7 @@ def _forced_decode(lm: AudioLM, plan: Plan, inputs: Inputs, method: Method) -> d
 
 def _record(
     plan: Plan,
-    batch: _Ready,
+    batch: Ready,
     row: int,
     generation: Generation,
     forced: dict[str, float] | None,
@@ -291,12 +194,6 @@ def _error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
         "reference": plan.task.reference(sample),
         "error": reason,
     }
-
-
-def _reason(error: Exception) -> str:
-    """Return an exception as one line of at most 500 characters."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:500]
 
 
 def _free_memory() -> None:

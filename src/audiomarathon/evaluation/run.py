@@ -13,12 +13,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
+from audiomarathon.evaluation.savings import Cost
 from audiomarathon.evaluation.summary import score_records, summarise
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec, get_model
@@ -27,6 +28,9 @@ from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
 from audiomarathon.tasks.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,44 @@ def run(
         Before the first sample, for anything that is the user's to mend.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
-    spec = get_model(model)
+    get_model(model)
     methods = (
         [get_method(settings.method, settings.ratio, settings.layer, settings.scope)]
         if methods is None
         else list(methods)
     )
-    loaded = [(task, _load_task(task, settings, say)) for task in chosen]
+    loaded = [(task, load_task(task, settings, say)) for task in chosen]
+    session = open_session(model, settings, methods, say=say, progress=progress)
+    for task, data in loaded:
+        yield from run_task(session, task, data)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A loaded model, its counted FLOPs, and the settings it is to be run under, task after task."""
+
+    spec: ModelSpec
+    checkpoint: Checkpoint
+    checkpoint_hash: str
+    hardware: _Hardware
+    settings: RunSettings
+    say: Callable[[str], None]
+    progress: bool | None
+    lm: AudioLM
+    methods: Sequence[Method]
+    cost: Cost
+
+
+def open_session(
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> Session:
+    """Load a model and make sure that it can carry the methods; see :func:`run`."""
+    spec = get_model(model)
     checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
     hardware = _hardware(settings)
     say(f"model {spec.key} ({checkpoint.name}) on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
@@ -92,25 +127,22 @@ def run(
     )
     for method in methods:
         method.check(lm)
-    checkpoint_hash = checkpoint.fingerprint()
-    for task, data in loaded:
-        yield from _run_task(
-            _Setup(spec, checkpoint, checkpoint_hash, hardware, settings, say, progress), lm, task, data, methods
-        )
+    from audiomarathon.evaluation.flops import count_cost
+
+    fingerprinted = checkpoint.fingerprint()
+    return Session(
+        spec, checkpoint, fingerprinted, hardware, settings, say, progress, lm, tuple(methods), count_cost(lm)
+    )
 
 
-@dataclass(frozen=True)
-class _Setup:
-    spec: ModelSpec
-    checkpoint: Checkpoint
-    checkpoint_hash: str
-    hardware: _Hardware
-    settings: RunSettings
-    say: Callable[[str], None]
-    progress: bool | None
+def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
+    """Find and read a task's samples.
 
-
-def _load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
+    Raises
+    ------
+    DataError
+        When there are none, or rows are bad and may not be left out.
+    """
     folder = task_folder(task, Path(settings.data).expanduser() if settings.data else None, os.environ)
     filters = Filters(settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed)
     loaded = task.load(folder, filters)
@@ -148,8 +180,9 @@ def _hardware(settings: RunSettings) -> _Hardware:
 def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequence[Method]) -> Iterator[Result]:
     import torch
 
+    from audiomarathon.evaluation.batches import Plan
     from audiomarathon.evaluation.environment import environment, gpu_state, other_gpu_processes
-    from audiomarathon.evaluation.evaluate import Job, Plan, evaluate
+    from audiomarathon.evaluation.evaluate import Job, evaluate
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)
@@ -167,7 +200,7 @@ def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequenc
     root = settings.results / task.key / setup.checkpoint.folder_name
     with ExitStack() as stack:
         jobs = []
-        for method in methods:
+        for method in setup.methods:
             identity = shared | {"method": method.key, **method.parameters()}
             jobs.append(Job(method, stack.enter_context(RunFolder(root / method.label, identity))))
         for job in jobs:
@@ -188,11 +221,14 @@ def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequenc
             "environment": environment(),
             "gpu_before": gpu_state(),
             "certificate": None,
+            "cost": setup.cost.as_json(),
         }
         for job in jobs:
             sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None}]
-            job.folder.write_run({**facts, "method": job.method.label, "sessions": sessions})
-        evaluate(lm, plan, jobs, progress=setup.progress)
+            drops = drops_of(job.method)
+            own = {"method": job.method.label, "drops": asdict(drops) if drops else None, "sessions": sessions}
+            job.folder.write_run({**facts, **own})
+        evaluate(setup.lm, plan, jobs, progress=setup.progress)
         wall = time.monotonic() - clock
         for job in jobs:
             fresh = [r for id_, r in job.folder.records.items() if id_ not in before and r.get("error") is None]
@@ -205,7 +241,7 @@ def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequenc
             yield Result(job.folder.path, job.method.label, summary)
 
 
-def _identity(setup: _Setup, task: Task, data: Loaded, max_new_tokens: int) -> dict[str, Any]:
+def _identity(setup: Session, task: Task, data: Loaded, max_new_tokens: int) -> dict[str, Any]:
     """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
     from audiomarathon.evaluation.environment import device_name
 

@@ -48,6 +48,7 @@ def summarise(
         "audio_seconds": round(sum(record["clip_seconds"] for record in answered), 3),
         "audio_tokens": _mean(answered, lambda r: r["audio_tokens"]),
         "kept_audio_tokens": _mean(answered, lambda r: r["kept_audio_tokens"]),
+        "kv_lengths": _kv_lengths(answered),
         "kv_bytes": _mean(answered, lambda r: r["kv_bytes"]),
         "peak_memory_bytes": max((r["peak_memory_bytes"] or 0 for r in answered), default=0) or None,
         "timing": _timing(answered, audio_seconds_per_second),
@@ -69,6 +70,7 @@ def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -
         },
         "decode_per_token_s": _spread([s / n for s, n in decode]),
         "forced_decode_per_token_s": _spread(forced),
+        "scoring_s": _spread([r["time"]["scoring"] for r in timed if "scoring" in r["time"]]),
         "total_s": _spread(total),
         "tokens_per_second": tokens / seconds if seconds else None,
         "audio_seconds_per_second": sum(r["clip_seconds"] for r in timed) / sum(total),
@@ -83,6 +85,12 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
         "p50": float(np.percentile(values, 50)),
         "p95": float(np.percentile(values, 95)),
     }
+
+
+def _kv_lengths(records: Sequence[Record]) -> list[float] | None:
+    """Return the mean length of each layer's cache after prefill."""
+    lengths = [record["kv_lengths"] for record in records]
+    return np.mean(lengths, axis=0).tolist() if lengths and None not in lengths else None  # type: ignore[no-any-return]
 
 
 def _mean(records: Sequence[Record], of: Callable[[Record], Any]) -> float | None:

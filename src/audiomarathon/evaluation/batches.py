@@ -1,0 +1,123 @@
+"""From samples to batches ready for the model: decoded, prompted, turned into tensors.
+
+Timed runs prepare one sample at a time, so that nothing runs in the background while the timer does; throughput runs
+prepare the next batches in threads while the model works.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from audiomarathon import audio
+from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.tasks.task import Sample, Task
+
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task is to be run, whatever the setting.
+
+    Attributes
+    ----------
+    max_new_tokens
+        Token limit of a reply.
+    decode_tokens
+        Length of the forced decode run; 0 for none.
+    seed
+        Run seed, from which each sample's own is made.
+    batch_size
+        Samples a batch; None runs timed, at batch 1.
+    warm_up
+        Whether a timed run starts with an uncounted pass over its first sample.
+    """
+
+    task: Task
+    samples: tuple[Sample, ...]
+    max_new_tokens: int
+    decode_tokens: int = 0
+    seed: int = 42
+    batch_size: int | None = None
+    warm_up: bool = True
+
+
+@dataclass
+class Ready:
+    """A batch that is decoded and prepared; samples that failed on the way are in `failed`."""
+
+    samples: list[Sample]
+    inputs: Inputs | None
+    clip_seconds: list[float]
+    load: float
+    preprocess: float
+    failed: dict[str, str]
+
+
+def sample_seed(seed: int, sample_id: str) -> int:
+    """Return the seed of one sample: the same on every machine and in every order of samples."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()[:4], "big")
+
+
+def one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
+    """Timed mode: nothing runs in the background while the timer does."""
+    for sample in samples:
+        yield prepare(lm, plan, [sample])
+
+
+def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
+    """Throughput mode: the next batches are decoded while the model works; at most two wait, so memory is bounded."""
+    size = plan.batch_size or 1
+    batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
+    waiting: deque[Future[Ready]] = deque()
+    # Beside a GPU one torch thread a worker is quickest; on a CPU the setting would reach into the model's own work.
+    quick = functools.partial(torch.set_num_threads, 1) if lm.device.type == "cuda" else None
+    with ThreadPoolExecutor(_BATCHES_AHEAD, thread_name_prefix="prefetch", initializer=quick) as pool:
+        try:
+            while batches or waiting:
+                while batches and len(waiting) < _BATCHES_AHEAD:
+                    waiting.append(pool.submit(prepare, lm, plan, batches.popleft()))
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
+    ready = Ready([], None, [], 0.0, 0.0, {})
+    prompts: list[Prompt] = []
+    for sample in samples:
+        begin = time.perf_counter()
+        try:
+            clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
+            prompts.append(Prompt(plan.task.prompt(sample), clips, sample_seed(plan.seed, sample.id)))
+        except Exception as error:  # one sample's failure is a record, not the end of the run
+            ready.failed[sample.id] = reason_of(error)
+            continue
+        ready.load += time.perf_counter() - begin
+        ready.samples.append(sample)
+        ready.clip_seconds.append(sum(len(clip) for clip in clips) / lm.sampling_rate)
+    if not prompts:
+        return ready
+    begin = time.perf_counter()
+    try:
+        ready.inputs = lm.prepare(prompts)
+    except Exception as error:
+        if len(samples) == 1:
+            return Ready([], None, [], 0.0, 0.0, {samples[0].id: reason_of(error)})
+        ready.inputs = None  # the caller prepares them one by one, to find the one that fails
+    ready.preprocess = time.perf_counter() - begin
+    return ready
+
+
+def reason_of(error: Exception) -> str:
+    """Return an exception as one line of at most 500 characters."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:500]
