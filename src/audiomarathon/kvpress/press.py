@@ -194,6 +194,8 @@ class _Squeeze:
         going = torch.zeros(length, dtype=torch.bool, device=device).index_fill_(0, candidates, value=True)
         rest = going.logical_not().nonzero().flatten() if len(candidates) < length else going.new_empty(0).long()
         kept = torch.cat([rest.expand(len(best), -1), best], dim=-1).sort(dim=-1).values
+        if self.trace.kept_entries is not None:
+            self.trace.kept_entries.append(going.new_zeros(len(kept), length).scatter_(1, kept, value=True))
         index_by_head = kept[None, :, :, None]
         cache.keys = attention.key.gather(2, index_by_head.expand(-1, -1, -1, attention.key.shape[-1]))
         cache.values = attention.value.gather(2, index_by_head.expand(-1, -1, -1, attention.value.shape[-1]))

@@ -120,6 +120,9 @@ class Generation:
         Seconds of the LLM prefill that the method spent on choosing.
     kept_positions
         For each sample the prompt positions that token pruning left; None when nothing was dropped.
+    kept_entries
+        For each layer which entries of its cache a press kept, boolean, shape (Hkv, entries); empty without a press,
+        None unless asked for.
     """
 
     replies: tuple[Reply, ...]
@@ -131,6 +134,7 @@ class Generation:
     scoring: float = 0.0
     kept_positions: tuple[torch.Tensor, ...] | None = None
     logits: torch.Tensor | None = None
+    kept_entries: tuple[torch.Tensor, ...] | None = None
 
 
 class AudioLM(ABC):
@@ -228,6 +232,7 @@ class AudioLM(ABC):
         max_new_tokens: int,
         ignore_end: bool = False,
         keep_logits: bool = False,
+        keep_entries: bool = False,
     ) -> Generation:
         """Generate greedily for a batch under a method, in one timed pass.
 
@@ -239,6 +244,8 @@ class AudioLM(ABC):
             Go on after the end token until `max_new_tokens`: the forced decode run.
         keep_logits
             Also return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
+        keep_entries
+            Also return which cache entries a press kept.
         """
         config = GenerationConfig(
             do_sample=False,
@@ -254,6 +261,7 @@ class AudioLM(ABC):
         cache = CacheProbe()
         with ExitStack() as stack, torch.inference_mode():
             trace = stack.enter_context(method.applied_to(self, inputs))
+            trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))
             stack.enter_context(cache.watching(self.decoder))
             stack.enter_context(timer.watching(self.audio_tower))
@@ -276,6 +284,7 @@ class AudioLM(ABC):
             scoring=sum(self.clock.seconds(start, end) for start, end in trace.spans),
             kept_positions=trace.kept_positions,
             logits=torch.stack(output.logits).cpu() if keep_logits else None,
+            kept_entries=None if trace.kept_entries is None else tuple(kept.cpu() for kept in trace.kept_entries),
         )
 
     def _reply(self, row: list[int], ignore_end: bool) -> Reply:
