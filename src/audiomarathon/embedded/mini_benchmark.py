@@ -139,9 +139,10 @@ def fingerprint() -> str:
 
 
 def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return sorted onsets of words, never closer than the audio encoder's two-second window, and clear of the end."""
-    slack = seconds - 2.0 - 2.5 * count
-    return [float(gap + 1.0 + 2.5 * i) for i, gap in enumerate(np.sort(rng.uniform(0, slack, count)))]
+    """Return onsets of words some seconds apart, never closer than the audio encoder's two-second window."""
+    stretch = seconds / count
+    middles = (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * stretch
+    return [float(middle - synthesis.WORD_SECONDS / 2) for middle in middles]
 
 
 def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
