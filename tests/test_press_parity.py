@@ -1,0 +1,99 @@
+"""Our presses keep the very entries that NVIDIA's kvpress 0.5.5 keeps, with the whole prompt as candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from plain_qwen2 import PRESSES, PROMPT, RATIOS, plain_qwen2, prompt_ids
+from torch import nn
+from transformers import DynamicCache
+
+from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.pruning.registry import get_method
+
+GOLDEN = Path(__file__).parent / "data/presses/kvpress-0.5.5.npz"
+CASES = [name for name in np.load(GOLDEN).files if name != "logits"]
+
+
+class TextLM(AudioLM):
+    """A text LLM behind the interface of an audio one: no tower, no audio tokens."""
+
+    def __init__(self) -> None:
+        tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0, decode=lambda *_args, **_kwargs: "")
+        super().__init__(plain_qwen2(), tokenizer, None)
+        self.tower = nn.Identity()
+
+    @classmethod
+    def load(cls, path: Path, **_settings: str) -> AudioLM:
+        raise NotImplementedError
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        ids = prompt_ids()
+        tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return Inputs(tensors, torch.zeros_like(ids, dtype=torch.bool), (0,))
+
+    @property
+    def decoder(self) -> nn.Module:
+        return self.model.model
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        return self.tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        return self.model.lm_head
+
+
+@pytest.fixture(scope="module")
+def text_lm() -> TextLM:
+    return TextLM()
+
+
+@pytest.fixture(scope="module")
+def full(text_lm: TextLM) -> DynamicCache:
+    """The cache that nothing was taken from; also: this is the model that the golden file was made with."""
+    cache = DynamicCache()
+    with torch.inference_mode():
+        logits = text_lm.model(prompt_ids(), past_key_values=cache).logits[0, -1]
+    torch.testing.assert_close(logits, torch.from_numpy(np.load(GOLDEN)["logits"]), atol=1e-4, rtol=1e-4)
+    return cache
+
+
+def test_the_golden_file_is_whole() -> None:
+    assert {case.rpartition("-")[0] for case in CASES} == set(PRESSES)
+    assert len(CASES) == (len(PRESSES) - 1) * len(RATIOS) + 1
+    assert GOLDEN.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("case", CASES)
+def test_same_entries_as_nvidia(text_lm: TextLM, full: DynamicCache, case: str, attention: str) -> None:
+    name, _, k = case.rpartition("-")
+    press = get_method(name, RATIOS[int(k)], scope="all")
+    if "window_size" in PRESSES[name][1]:
+        press = dataclasses.replace(press, window=PRESSES[name][1]["window_size"])
+    caught: list[DynamicCache] = []
+    handle = text_lm.decoder.register_forward_pre_hook(
+        lambda _module, _args, kwargs: caught.append(kwargs["past_key_values"]), with_kwargs=True
+    )
+    text_lm.model.set_attn_implementation(attention)
+    try:
+        text_lm.generate(text_lm.prepare([]), press, max_new_tokens=1)
+    finally:
+        handle.remove()
+        text_lm.model.set_attn_implementation("sdpa")
+    golden = np.load(GOLDEN)[case]
+    for layer, (before, after) in enumerate(zip(full.layers, caught[0].layers, strict=True)):
+        for head in range(2):
+            nearest = torch.cdist(after.keys[0, head], before.keys[0, head]).argmin(-1)  # eager rounds otherwise
+            assert nearest.tolist() == np.flatnonzero(golden[layer, head]).tolist(), f"layer {layer}, head {head}"
+            torch.testing.assert_close(after.values[0, head], before.values[0, head, nearest], atol=1e-4, rtol=1e-4)
+    assert golden.shape == (4, 2, PROMPT)
+    assert golden.sum() == 4 * 2 * int(k)
