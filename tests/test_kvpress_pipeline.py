@@ -1,0 +1,147 @@
+"""A user's own file through any method: what is answered, what is said of it, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+from conftest import noise
+
+from audiomarathon.audio import decode
+from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
+from audiomarathon.kvpress.pipeline import answer, answers
+from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.pruning.method import kept_count
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+
+ROOT = Path(__file__).parent.parent
+SHORT = RunSettings(max_new_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "talk.wav"
+    soundfile.write(path, noise(4.0, rate=44100), 44100)
+    return path
+
+
+class TestAnswer:
+    @pytest.mark.parametrize("method", ["base", "snapkv:0.5", "dart:0.3", "fast_v:0.5+knorm:0.3"])
+    def test_equals_a_plain_generate(self, lm: AudioLM, talk: Path, method: str) -> None:
+        inputs = lm.prepare([Prompt("What is it?", (decode(talk, 16000),), SHORT.seed)])
+        plain = lm.generate(inputs, get_method(method), max_new_tokens=6)
+        own = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
+        assert own.text == plain.replies[0].text
+        assert (own.kept_audio_tokens, own.kv_lengths, own.kv_bytes) == (
+            plain.kept_audio_tokens[0],
+            plain.kv_lengths,
+            plain.kv_bytes,
+        )
+        assert own.audio_seconds == 4.0
+        assert own.audio_tokens == 100
+
+    def test_several_files_are_heard_in_order(self, lm: AudioLM, talk: Path) -> None:
+        one = answer([talk, talk], "Same?", model=lm, method="frame:0.5", settings=SHORT)
+        assert one.audio_seconds == 8.0
+        assert one.audio_tokens == 200
+        assert one.kept_audio_tokens == kept_count(200, 0.5)
+
+    def test_the_audio_tower_runs_once_for_all_methods(self, lm: AudioLM, talk: Path) -> None:
+        calls = []
+        tower, forward = lm.audio_tower, lm.audio_tower.forward
+        tower.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
+        try:
+            found = list(
+                answers(talk, "?", ["base", "frame:0.5", "knorm:0.5"], model=lm, settings=SHORT, warm_up=False)
+            )
+        finally:
+            del tower.forward
+        assert len(calls) == 1
+        assert len({one.stages.encoder for one in found}) == 1
+        assert all(one.stages.encoder > 0 for one in found)
+
+    def test_time_a_token_comes_from_the_forced_run_when_there_is_one(self, lm: AudioLM, talk: Path) -> None:
+        one_token = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1))
+        forced = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1, decode_tokens=4))
+        assert one_token.decode_per_token is None
+        assert forced.decode_per_token > 0
+
+    def test_scoring_is_part_of_prefill(self, lm: AudioLM, talk: Path) -> None:
+        pressed = answer(talk, "?", model=lm, method="snapkv:0.5", settings=SHORT)
+        assert 0 < pressed.scoring < pressed.stages.llm_prefill
+
+    @pytest.mark.parametrize(
+        ("paths", "method", "error"),
+        [
+            ("nowhere.wav", "base", AudioError),
+            (__file__, "base", AudioError),
+            ([], "base", SettingsError),
+            (None, "snapkw:0.5", SettingsError),
+            (None, "base:0.5", SettingsError),
+        ],
+    )
+    def test_faults(self, lm: AudioLM, talk: Path, paths: object, method: str, error: type[AudioMarathonError]) -> None:
+        with pytest.raises(error):
+            answer(talk if paths is None else paths, "?", model=lm, method=method, settings=SHORT)
+
+    def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM, talk: Path) -> None:
+        with pytest.raises(MethodError, match="layer 9"):
+            answer(talk, "?", model=lm, method="fast_v:0.5", settings=RunSettings(layer=9))
+
+
+class TestScript:
+    """`python kvpress/pipeline.py`, as users start it."""
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        line = [sys.executable, str(ROOT / "kvpress" / "pipeline.py"), *map(str, arguments)]
+        return subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=300)
+
+    def test_answers_beside_base(self, talk: Path, tiny_checkpoint: Path) -> None:
+        done = self.run(
+            talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5", "--model-path",
+            tiny_checkpoint, "--max-new-tokens", 3,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        for cell in (
+            "4.0 s of audio",
+            "base",
+            "100 of 100",
+            "snapkv-0.5",
+            "50 of 100",
+            "frame-0.9",
+            "10 of 100",
+            "KV MB",
+        ):
+            assert cell in done.stdout
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--press", "snapkw"], "did you mean 'snapkv'"),
+            (["--press", "snapkv", "--ratio", "1.5"], "--ratio=1.5: not allowed"),
+            (["--model", "qwen"], "unknown model 'qwen'"),
+            (["--model-path", "org/not-there"], "not-there"),
+        ],
+    )
+    def test_faults_are_one_line(self, talk: Path, flags: list[str], message: str) -> None:
+        done = self.run(talk, "--prompt", "What?", *flags)
+        assert done.returncode == 2
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert message in line
+        assert "Traceback" not in done.stderr
+
+    def test_help_teaches(self) -> None:
+        done = self.run("--help")
+        assert done.returncode == 0
+        assert "python kvpress/pipeline.py talk.wav" in done.stdout
+        assert "fraction of audio tokens removed" in done.stdout
+
+
+def test_the_folder_never_shadows_nvidias_package() -> None:
+    assert not (ROOT / "kvpress" / "__init__.py").exists()
