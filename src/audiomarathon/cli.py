@@ -12,6 +12,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
+from audiomarathon.cli_explain import explain
 from audiomarathon.errors import AudioMarathonError
 
 P = ParamSpec("P")
@@ -226,6 +227,9 @@ def download(
     source = model if "/" in model else get_model(model).checkpoint
     checkpoint = find_checkpoint(source)
     say(f"{checkpoint.name} is in {checkpoint.path}")
+
+
+app.command()(reporting_errors(explain))
 
 
 def main() -> None:

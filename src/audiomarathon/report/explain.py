@@ -1,0 +1,255 @@
+"""Which moments of one sample's audio survive each method: a spectrogram with a strip a method under it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.report.palette import colour
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import Generation, Inputs, Waveform
+
+Floats = npt.NDArray[np.float64]
+
+_BINS = 500  # columns of a strip for all clips together: two pixels or more each
+_EVENT = "#000000"
+_WHOLE = "#7F7F7F"  # the strip of base
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One clip of the picture.
+
+    Attributes
+    ----------
+    waveform
+        Mono.
+    events
+        Onset and length, in seconds, of what decides the answer, where that is known.
+    """
+
+    name: str
+    waveform: Waveform
+    sampling_rate: int
+    events: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Duration."""
+        return len(self.waveform) / self.sampling_rate
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What one method left of the audio, and what the model replied then.
+
+    Attributes
+    ----------
+    shares
+        For each clip, for each of its audio tokens: the share of (layer, head) pairs that keep it, 0–1.
+    right
+        Whether the reply is right; None where nobody knows.
+    """
+
+    method: str
+    label: str
+    shares: tuple[Floats, ...]
+    reply: str
+    right: bool | None = None
+
+
+def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
+    """Return for each audio token of a batch of one the share of (layer, head) pairs whose cache keeps it.
+
+    Token pruning counts from the layer at which it drops: 0 or 1. A press on top of it is averaged over all layers.
+
+    Parameters
+    ----------
+    generation
+        From `generate(…, keep_entries=True)`.
+
+    Returns
+    -------
+    ndarray, shape (N,)
+    """
+    audio = inputs.audio_mask[0].cpu().numpy()
+    (left,) = generation.kept_positions or (None,)
+    entries = [layer.double().mean(0).numpy() for layer in generation.kept_entries or ()]
+    if not entries:
+        entries = [np.ones(len(audio) if left is None else len(left))]
+    total = np.zeros(len(audio))
+    for share in entries:
+        if left is not None and len(share) == len(left):
+            total[left.numpy()] += share
+        else:
+            total += share
+    kept: Floats = (total / len(entries))[audio]
+    return kept
+
+
+def by_clip(values: Floats, inputs: Inputs, seconds: Sequence[float]) -> tuple[Floats, ...]:
+    """Split values of the audio tokens of a batch of one into one array a clip.
+
+    Each run of audio tokens in the prompt is a clip; where a family cuts clips into windows, so that there are more
+    runs, tokens are shared out by the clips' lengths.
+    """
+    places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
+    starts = np.flatnonzero(np.diff(places) > 1) + 1
+    if len(starts) + 1 != len(seconds):
+        ends = np.cumsum(seconds) / sum(seconds)
+        starts = np.round(ends[:-1] * len(places)).astype(int)
+    return tuple(np.split(values, starts))
+
+
+def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
+    """Return how much of the deciding event a method keeps, 0–1; None where no event is known."""
+    inside = []
+    for clip, shares in zip(clips, strip.shares, strict=True):
+        starts = np.arange(len(shares)) / tokens_per_second
+        for onset, length in clip.events:
+            inside.append(shares[(starts + 1 / tokens_per_second > onset) & (starts < onset + length)])
+    heard = np.concatenate(inside) if inside else np.empty(0)
+    return float(heard.mean()) if len(heard) else None
+
+
+def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_second: float, path: Path) -> Path:
+    """Draw the picture.
+
+    Parameters
+    ----------
+    tokens_per_second
+        Audio tokens a second of audio: token i of a clip stands at i / `tokens_per_second`.
+
+    Raises
+    ------
+    SettingsError
+        Without matplotlib (the extra `report`), or when the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+
+    lines = [line for part in title.splitlines() for line in textwrap.wrap(part, 120) or [""]]
+    above, below = 0.35 + 0.24 * len(lines), 0.85
+    height = above + 2.3 + 0.48 * len(strips) + below
+    figure = Figure(figsize=(13, height), dpi=150)
+    grid = figure.subplots(
+        1 + len(strips),
+        len(clips),
+        squeeze=False,
+        sharex="col",
+        height_ratios=[2.3, *[0.48] * len(strips)],
+        width_ratios=[clip.seconds for clip in clips],
+        gridspec_kw={
+            "left": 0.135,
+            "right": 0.755,
+            "top": 1 - above / height,
+            "bottom": below / height,
+            "hspace": 0.18,
+            "wspace": 0.03,
+        },
+    )
+    figure.text(0.01, 1 - 0.18 / height, "\n".join(lines), va="top", fontsize=11, linespacing=1.35)
+    whole = sum(clip.seconds for clip in clips)
+    for column, clip in enumerate(clips):
+        _spectrogram(grid[0, column], clip, named=len(clips) > 1)
+        for row, strip in enumerate(strips, start=1):
+            ink = _WHOLE if strip.method == "base" else colour(strip.method)
+            bins = max(1, round(_BINS * clip.seconds / whole))
+            _strip(grid[row, column], clip, strip.shares[column], ink, tokens_per_second, bins)
+        for axes in grid[:, column]:
+            axes.set_xlim(0, clip.seconds)
+            if column:
+                axes.set_yticks([])
+        for axes in grid[:-1, column]:
+            axes.tick_params(bottom=False)
+    for row, strip in enumerate(strips, start=1):
+        _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
+    grid[0, 0].set_ylabel("kHz", fontsize=9)
+    figure.text(0.445, 0.42 / height, "time, s", ha="center", fontsize=9)
+    figure.text(0.01, 0.12 / height, _LEGEND, fontsize=8, color="#555555")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except (OSError, ValueError) as error:  # ValueError: an ending that is no picture's
+        raise SettingsError(f"{path}: cannot be written: {error}") from error
+    return path
+
+
+_LEGEND = (
+    "Shade: how much of that moment stays, from none (blank) to all (full colour). "
+    "Token pruning: the share of its audio tokens. Presses: of its cache entries, over layers and heads."
+)
+
+
+def _spectrogram(axes: Any, clip: Clip, *, named: bool) -> None:
+    import librosa
+
+    hop = max(160, len(clip.waveform) // 2000)
+    mel = librosa.feature.melspectrogram(
+        y=clip.waveform, sr=clip.sampling_rate, n_fft=1024, hop_length=hop, n_mels=96, fmax=clip.sampling_rate / 2
+    )
+    level = librosa.power_to_db(mel, ref=max(float(mel.max()), 1e-10), top_db=70)
+    axes.imshow(level, origin="lower", aspect="auto", cmap="Greys", extent=(0, clip.seconds, 0, 96), vmin=-70, vmax=0)
+    centres = librosa.mel_frequencies(98, fmax=clip.sampling_rate / 2)[1:-1]
+    marks = [hertz for hertz in (500, 1000, 2000, 4000, 8000) if hertz < centres[-1]]
+    axes.set_yticks([float(np.interp(hertz, centres, np.arange(96) + 0.5)) for hertz in marks])
+    axes.set_yticklabels([f"{hertz / 1000:g}" for hertz in marks], fontsize=8)
+    axes.tick_params(labelbottom=False, length=2)
+    if named:
+        axes.set_title(clip.name, fontsize=9, loc="left", pad=3)
+    for onset, length in clip.events:
+        axes.axvspan(onset, onset + length, facecolor="none", edgecolor=_EVENT, linewidth=1.4, zorder=3)
+        late = onset > 0.8 * clip.seconds
+        axes.annotate(
+            "deciding event",
+            (onset + length / 2, 96),
+            xytext=(-9 if late else 9, -12),
+            textcoords="offset points",
+            ha="right" if late else "left",
+            fontsize=8,
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": _EVENT, "linewidth": 0.8},
+            zorder=4,
+        )
+
+
+def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: float, bins: int) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    seconds = len(shares) / tokens_per_second
+    # Averages between fractional edges, so that an even stride looks even whatever the number of bins.
+    before = np.concatenate([[0.0], np.cumsum(shares)])
+    edges = np.interp(np.linspace(0, len(shares), bins + 1), np.arange(len(before)), before)
+    means = np.diff(edges) * bins / len(shares)
+    blend = LinearSegmentedColormap.from_list("kept", ["#FFFFFF", ink])
+    axes.imshow(means[None], aspect="auto", cmap=blend, vmin=0, vmax=1, extent=(0, seconds, 0, 1), interpolation="none")
+    axes.set_yticks([])
+    axes.tick_params(labelsize=8, length=2)
+    for spine in axes.spines.values():
+        spine.set(color="#BBBBBB", linewidth=0.6)
+    for onset, length in clip.events:
+        for edge in (onset, onset + length):
+            axes.axvline(edge, color=_EVENT, linewidth=0.9)
+
+
+def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
+    """Write the method's name on the left of its strip, the reply and what was kept on the right."""
+    first.text(-0.012, 0.5, strip.label, transform=first.transAxes, ha="right", va="center", fontsize=9)
+    kept = sum(float(shares.sum()) for shares in strip.shares)
+    total = sum(len(shares) for shares in strip.shares)
+    facts = f"keeps {kept / total:.0%}" + ("" if event is None else f" · of the event {event:.0%}")
+    verdict = {True: "right: ", False: "wrong: ", None: ""}[strip.right]
+    ink = {True: "#00704F", False: "#B34700", None: "#222222"}[strip.right]
+    reply = textwrap.shorten(strip.reply, 34, placeholder=" …") or "(no reply)"
+    place = {"transform": last.transAxes, "ha": "left", "fontsize": 9}
+    last.text(1.015, 0.56, f"{verdict}{reply}", va="bottom", color=ink, **place)
+    last.text(1.015, 0.44, facts, va="top", color="#555555", **{**place, "fontsize": 8})

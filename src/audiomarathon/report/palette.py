@@ -1,0 +1,39 @@
+"""One colour and marker a method, the same in every picture."""
+
+from __future__ import annotations
+
+from functools import cache
+
+# Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
+# lines and its black is base's. Where two methods share a colour, the marker and the line's style tell them apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BASE = "#222222"
+
+
+@cache
+def _built_in() -> tuple[str, ...]:
+    from audiomarathon.pruning.registry import all_methods
+
+    return tuple(method.key for method in all_methods() if method.key != "base")
+
+
+def colour(method: str) -> str:
+    """Return the colour of a method, named by its key; joined methods (`fast_v+snapkv`) have their second part's."""
+    return BASE if method == "base" else _COLOURS[_place(method) % len(_COLOURS)]
+
+
+def marker(method: str) -> str:
+    """Return the marker of a method: different for two methods that share a colour."""
+    place = _place(method)
+    return _MARKERS[(place + place // len(_COLOURS) * 3) % len(_MARKERS)]
+
+
+def line_style(method: str) -> str:
+    """Return the style of a method's line: solid for the first round of colours, dashed for the second, then dotted."""
+    return "-." if "+" in method else ("-", "--", ":")[min(_place(method) // len(_COLOURS), 2)]
+
+
+def _place(method: str) -> int:
+    names, own = _built_in(), method.rsplit("+", 1)[-1]
+    return names.index(own) if own in names else len(names) + sum(own.encode())

@@ -1,0 +1,169 @@
+"""The picture of what survives: shares are counted right, stand at the right time, and the command draws them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import task_folders
+import torch
+from conftest import noise
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.report import explain, palette
+from audiomarathon.report.explain import Clip, Strip, by_clip, event_share, shares_kept
+
+
+def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:
+    inputs = lm.prepare(prompts[:1])
+    generation = lm.generate(inputs, get_method(method), max_new_tokens=2, keep_entries=True)
+    return inputs, shares_kept(inputs, generation)
+
+
+class TestShares:
+    def test_base_keeps_all(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, kept = shares(lm, prompts, "base")
+        assert kept.tolist() == [1.0] * inputs.audio_tokens[0]
+
+    def test_pruning_keeps_what_its_positions_say(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs, kept = shares(lm, prompts, "frame:0.75")
+        total = inputs.audio_tokens[0]
+        budget = int(kept.sum())
+        assert np.flatnonzero(kept).tolist() == [index * total // budget for index in range(budget)]
+
+    @pytest.mark.parametrize("press", ["snapkv", "knorm", "pyramidkv"])
+    def test_a_press_keeps_its_ratio_on_average_over_layers_and_heads(
+        self, lm: AudioLM, prompts: list[Prompt], press: str
+    ) -> None:
+        inputs, kept = shares(lm, prompts, f"{press}:0.75")
+        assert kept.sum() == pytest.approx(lm.generate(inputs, get_method(f"{press}:0.75"), max_new_tokens=1)
+                                           .kept_audio_tokens[0])  # fmt: skip
+        assert kept.min() >= 0
+        assert kept.max() <= 1
+
+    def test_a_press_that_looks_at_nothing_but_place_is_told_exactly(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        _inputs, kept = shares(lm, prompts, "streaming_llm:0.5")
+        budget = int(kept.sum())
+        assert kept[:4].tolist() == [1.0] * 4
+        assert kept[-(budget - 4) :].tolist() == [1.0] * (budget - 4)
+        assert set(kept.tolist()) == {0.0, 1.0}
+
+    def test_joined_methods_map_entries_of_pruned_layers_back_to_the_prompt(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
+        _, first = shares(lm, prompts, "frame:0.5")
+        _, joined = shares(lm, prompts, "frame:0.5+streaming_llm:0.5")
+        # Two of four layers are below K and hold all tokens; there alone a token that pruning dropped can live on.
+        assert joined[first == 0].max() == 0.5
+        assert joined[first == 1].max() == 1.0
+
+    def test_nothing_is_recorded_unless_asked_for(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        assert lm.generate(lm.prepare(prompts[:1]), get_method("knorm:0.5"), max_new_tokens=1).kept_entries is None
+
+
+class TestTime:
+    def test_each_span_of_the_prompt_is_a_clip(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])  # clips of 5.3 and 3.05 s, 25 tokens a second
+        parts = by_clip(np.arange(inputs.audio_tokens[0], dtype=float), inputs, [5.3, 3.05])
+        assert [len(part) for part in parts] == [int(5.3 * 25), int(3.05 * 25)]
+        assert parts[1][0] == len(parts[0])
+
+    def test_more_spans_than_clips_are_shared_out_by_length(self) -> None:
+        mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
+        inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
+        assert [len(part) for part in by_clip(np.arange(6.0), inputs, [10.0, 5.0])] == [4, 2]
+
+    def test_share_of_the_event_counts_the_tokens_it_covers(self) -> None:
+        clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
+        kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's
+        kept[[1, 2, 6]] = 1
+        assert event_share([clip], Strip("frame", "frame", (kept,), "A"), 2.0) == 0.25
+
+    def test_no_event_no_share(self) -> None:
+        clip = Clip("a.wav", noise(1.0), 16000)
+        assert event_share([clip], Strip("frame", "frame", (np.ones(2),), "A"), 2.0) is None
+
+
+class TestPicture:
+    @pytest.fixture
+    def drawn(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+        """What the command hands to the drawing, which still takes place."""
+        calls: list[tuple] = []
+        draw = explain.draw
+        monkeypatch.setattr(explain, "draw", lambda *given: calls.append(given) or draw(*given))
+        return calls
+
+    def run(self, *arguments: object) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["explain", *map(str, arguments)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stderr
+
+    def test_own_files_side_by_side(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
+        for name, seconds in (("a.wav", 2.0), ("b.wav", 1.0)):
+            soundfile.write(tmp_path / name, noise(seconds), 16000)
+        code, err = self.run(
+            tmp_path / "a.wav", tmp_path / "b.wav", "--prompt", "Which is louder?", "--methods",
+            "fast_v:0.5,fast_v:0.5+knorm:0.5", "--model-path", tiny_checkpoint, "--max-new-tokens", 2, "-o",
+            tmp_path / "new" / "out.png",
+        )  # fmt: skip
+        assert code == 0, err
+        assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
+        ((title, clips, strips, rate, _path),) = drawn
+        assert title == "a.wav, b.wav\nWhich is louder?"
+        assert ([clip.name for clip in clips], rate) == (["a.wav", "b.wav"], 25)
+        assert [strip.method for strip in strips] == ["base", "fast_v", "fast_v+knorm"]
+        assert {strip.right for strip in strips} == {None}
+
+    def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
+        root = task_folders.build_tau(tmp_path / "data" / "TAU")
+        from audiomarathon.tasks import get_task
+
+        sample = get_task("tau").load(get_task("tau").find(root)).samples[0]
+        code, err = self.run(
+            f"tau:{sample.id}", "--data", root, "--methods", "random:0.5", "--model-path", tiny_checkpoint, "-o",
+            tmp_path / "out.png",
+        )  # fmt: skip
+        assert code == 0, err
+        ((title, _clips, strips, _rate, _path),) = drawn
+        assert title.startswith(f"tau:{sample.id}\n{sample.question}\nright answer: {sample.answer}. ")
+        assert [strip.right for strip in strips] == [False, False]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nowhere.wav", "--prompt", "?"], "nowhere.wav: no such file; to name a sample of a task"),
+            ([__file__], "say with --prompt"),
+            ([__file__, "--prompt", "?"], "is not audio that can be decoded"),
+            (["tau:x", "--methods", "frame"], "name its ratio too, such as frame:0.5"),
+            (["tau:x", "--methods", "framed:0.5", "--data", "nowhere"], "nowhere is not a folder"),
+            ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
+            (["a", "b", "--task", "tau"], "one sample at a time"),
+        ],
+    )
+    def test_faults_are_one_line(self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        code, err = self.run(*arguments)
+        assert code == 2
+        (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert message in line
+
+
+class TestPalette:
+    def test_no_two_methods_look_alike(self) -> None:
+        from audiomarathon.pruning.registry import all_methods
+
+        keys = [method.key for method in all_methods() if method.key != "base"]
+        looks = {(palette.colour(key), palette.line_style(key), palette.marker(key)) for key in keys}
+        assert len(looks) == len(keys)
+        assert len({(palette.colour(key), palette.line_style(key)) for key in keys}) == len(keys)
+        assert len({(palette.colour(key), palette.marker(key)) for key in keys}) == len(keys)
+
+    def test_joined_methods_and_strangers_have_a_look_too(self) -> None:
+        assert palette.colour("fast_v+snapkv") == palette.colour("snapkv")
+        assert palette.line_style("fast_v+snapkv") != palette.line_style("snapkv")
+        assert palette.colour("my_own") == palette.colour("my_own")
