@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_checkpoints import qwen2_5_omni
 
-from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import Base
 
 

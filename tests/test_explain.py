@@ -13,7 +13,8 @@ from conftest import noise
 from typer.testing import CliRunner
 
 from audiomarathon.cli import app
-from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.report import explain, palette
 from audiomarathon.report.explain import Clip, Strip, by_clip, event_share, shares_kept

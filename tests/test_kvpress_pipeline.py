@@ -14,7 +14,8 @@ from conftest import noise
 from audiomarathon.audio import decode
 from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
 from audiomarathon.kvpress.pipeline import answer, answers
-from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import kept_count
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings

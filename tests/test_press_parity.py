@@ -14,7 +14,8 @@ from plain_qwen2 import PRESSES, PROMPT, RATIOS, plain_qwen2, prompt_ids
 from torch import nn
 from transformers import DynamicCache
 
-from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.pruning.registry import get_method
 
 GOLDEN = Path(__file__).parent / "data/presses/kvpress-0.5.5.npz"

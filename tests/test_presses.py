@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.kvpress.press import KVPress
 from audiomarathon.kvpress.presses.pyramidkv import PyramidKV
-from audiomarathon.models.audio_lm import AudioLM, Generation, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import Base, Method, kept_count
 from audiomarathon.pruning.registry import all_methods, get_method
 from audiomarathon.pruning.token_pruner import TokenPruner

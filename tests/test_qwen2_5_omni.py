@@ -14,8 +14,9 @@ from tiny_checkpoints import qwen2_5_omni
 from transformers import Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
 
 from audiomarathon.errors import ModelError
-from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import Base
 
 

@@ -12,7 +12,8 @@ from conftest import noise
 
 from audiomarathon.evaluation.timing import CudaClock, Stages, make_clock
 from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.pruning.frame import Frame
 from audiomarathon.pruning.method import Base, Method
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from oracle import hidden_instead_of_dropped
 
 from audiomarathon.errors import MethodError, SettingsError
-from audiomarathon.models.audio_lm import AudioLM, Generation, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.dart import Dart
 from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame

@@ -136,7 +136,7 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     from audiomarathon import audio
     from audiomarathon.evaluation.batches import sample_seed
     from audiomarathon.kvpress.pipeline import as_method, generations, open_model
-    from audiomarathon.models.audio_lm import Prompt
+    from audiomarathon.models.prompt import Prompt
     from audiomarathon.models.registry import get_model
     from audiomarathon.report.explain import Clip, Strip, by_clip, draw, shares_kept
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from audiomarathon import audio
-from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.tasks.task import Sample, Task
 
 _BATCHES_AHEAD = 2

@@ -17,7 +17,9 @@ from tqdm import tqdm
 from audiomarathon.evaluation.batches import Plan, Ready, one_by_one, prefetched, prepare, reason_of
 from audiomarathon.evaluation.records import RunFolder
 from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.models.audio_lm import AudioLM, Generation, Inputs
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Inputs
 from audiomarathon.pruning.method import Method
 from audiomarathon.tasks.task import Sample
 

@@ -15,7 +15,9 @@ from audiomarathon import audio
 from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.timing import Stages
 from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.models.audio_lm import AudioLM, Generation, Inputs, Prompt
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings

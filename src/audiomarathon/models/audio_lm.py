@@ -3,138 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import GenerationConfig, LogitsProcessorList
-from transformers.utils import logging as transformers_logging
 
 from audiomarathon.errors import ModelError
-from audiomarathon.evaluation.timing import CacheProbe, Stages, StageTimer, make_clock
+from audiomarathon.evaluation.timing import CacheProbe, StageTimer, make_clock
+from audiomarathon.models.generation import Generation, Reply
+from audiomarathon.models.prompt import Inputs, Prompt
 
 if TYPE_CHECKING:
     from audiomarathon.pruning.method import Method
-
-Waveform = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What one sample asks of the model.
-
-    Attributes
-    ----------
-    text
-        The task's words, without the family's chat template.
-    clips
-        Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text.
-    seed
-        Seeds methods that draw at random; the same for the same run seed and sample, whatever the batch.
-    """
-
-    text: str
-    clips: tuple[Waveform, ...]
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """A batch of prompts as tensors on the model's device.
-
-    Attributes
-    ----------
-    tensors
-        What the model's `generate` takes: `input_ids` and `attention_mask` of shape (B, S), left-padded, and the audio
-        features.
-    audio_mask
-        Boolean, shape (B, S): which prompt positions are audio tokens. They need not be contiguous.
-    seeds
-        One seed a sample, from its :class:`Prompt`.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    audio_mask: torch.Tensor
-    seeds: tuple[int, ...]
-
-    @property
-    def attention_mask(self) -> torch.Tensor:
-        """Shape (B, S): 1 for prompt tokens, 0 for the padding on the left."""
-        return self.tensors["attention_mask"]
-
-    @property
-    def prompt_tokens(self) -> list[int]:
-        """Prompt tokens a sample, padding not counted."""
-        return [int(n) for n in self.attention_mask.sum(-1).tolist()]
-
-    @property
-    def audio_tokens(self) -> list[int]:
-        """Audio tokens a sample, before any is dropped."""
-        return [int(n) for n in self.audio_mask.sum(-1).tolist()]
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One sample's generated text.
-
-    Attributes
-    ----------
-    text
-        Decoded, special tokens left out.
-    finish
-        `"stop"` when the model ended its reply, `"length"` when the token limit cut it.
-    new_tokens
-        Generated tokens, the end token included.
-    """
-
-    text: str
-    finish: str
-    new_tokens: int
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What one `generate` call over a batch gave, and what it took.
-
-    Attributes
-    ----------
-    stages
-        Measured times of encoder, LLM prefill and decode, seconds.
-    kept_audio_tokens
-        Audio tokens a sample that the method left.
-    kv_lengths
-        Cache length of each decoder layer after prefill (padding included when B > 1).
-    kv_bytes
-        Bytes of all keys and values after prefill.
-    peak_memory_bytes
-        Peak of the GPUs' allocated memory during the call; None on a CPU.
-    scoring
-        Seconds of the LLM prefill that the method spent on choosing.
-    kept_positions
-        For each sample the prompt positions that token pruning left; None when nothing was dropped.
-    kept_entries
-        For each layer which entries of its cache a press kept, boolean, shape (Hkv, entries); empty without a press,
-        None unless asked for.
-    """
-
-    replies: tuple[Reply, ...]
-    stages: Stages
-    kept_audio_tokens: tuple[int, ...]
-    kv_lengths: tuple[int, ...]
-    kv_bytes: int
-    peak_memory_bytes: int | None
-    scoring: float = 0.0
-    kept_positions: tuple[torch.Tensor, ...] | None = None
-    logits: torch.Tensor | None = None
-    kept_entries: tuple[torch.Tensor, ...] | None = None
 
 
 class AudioLM(ABC):
@@ -318,40 +202,3 @@ def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-@contextmanager
-def loading(path: Path, family: str) -> Iterator[None]:
-    """Load quietly, and say in one line when a folder does not hold what it should.
-
-    Raises
-    ------
-    ModelError
-        In place of whatever transformers raises for missing files, other architectures or uninstalled extras.
-    """
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise ModelError(f"{path}: the GPU's memory does not hold this model; try DEVICE_MAP=auto") from error
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-
-
-def check_loading(path: Path, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
-
-    Raises
-    ------
-    ModelError
-        Naming the first few tensors that are missing, left over or of another shape.
-    """
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        names = sorted(str(name) for name in info.get(kind, ()))
-        if names:
-            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            raise ModelError(f"{path}: {kind.replace('_', ' ')} in the checkpoint: {shown}")

@@ -16,7 +16,9 @@ from torch import nn
 from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
 
 from audiomarathon.errors import ModelError
-from audiomarathon.models.audio_lm import AudioLM, Inputs, Prompt, check_loading, loading
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.prompt import Inputs, Prompt
 
 _AUDIO = "<|AUDIO|>"
 

@@ -13,7 +13,8 @@ from audiomarathon.pruning.method import Base, Method, Trace
 from audiomarathon.pruning.token_pruner import TokenPruner
 
 if TYPE_CHECKING:
-    from audiomarathon.models.audio_lm import AudioLM, Inputs
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
 
 
 @dataclass(frozen=True)

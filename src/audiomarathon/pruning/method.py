@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import torch
 
-    from audiomarathon.models.audio_lm import AudioLM, Inputs
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
 
 
 def kept_count(total: int, ratio: float) -> int:

@@ -22,7 +22,8 @@ from audiomarathon.pruning.dropping import Drop
 from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
-    from audiomarathon.models.audio_lm import AudioLM, Inputs
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.report.palette import colour
 
 if TYPE_CHECKING:
-    from audiomarathon.models.audio_lm import Generation, Inputs, Waveform
+    from audiomarathon.models.generation import Generation
+    from audiomarathon.models.prompt import Inputs, Waveform
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,0 +1,66 @@
+"""What comes out of a model: replies, and what one `generate` call took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from audiomarathon.evaluation.timing import Stages
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sample's generated text.
+
+    Attributes
+    ----------
+    text
+        Decoded, special tokens left out.
+    finish
+        `"stop"` when the model ended its reply, `"length"` when the token limit cut it.
+    new_tokens
+        Generated tokens, the end token included.
+    """
+
+    text: str
+    finish: str
+    new_tokens: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one `generate` call over a batch gave, and what it took.
+
+    Attributes
+    ----------
+    stages
+        Measured times of encoder, LLM prefill and decode, seconds.
+    kept_audio_tokens
+        Audio tokens a sample that the method left.
+    kv_lengths
+        Cache length of each decoder layer after prefill (padding included when B > 1).
+    kv_bytes
+        Bytes of all keys and values after prefill.
+    peak_memory_bytes
+        Peak of the GPUs' allocated memory during the call; None on a CPU.
+    scoring
+        Seconds of the LLM prefill that the method spent on choosing.
+    kept_positions
+        For each sample the prompt positions that token pruning left; None when nothing was dropped.
+    kept_entries
+        For each layer which entries of its cache a press kept, boolean, shape (Hkv, entries); empty without a press,
+        None unless asked for.
+    """
+
+    replies: tuple[Reply, ...]
+    stages: Stages
+    kept_audio_tokens: tuple[int, ...]
+    kv_lengths: tuple[int, ...]
+    kv_bytes: int
+    peak_memory_bytes: int | None
+    scoring: float = 0.0
+    kept_positions: tuple[torch.Tensor, ...] | None = None
+    logits: torch.Tensor | None = None
+    kept_entries: tuple[torch.Tensor, ...] | None = None

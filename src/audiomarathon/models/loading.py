@@ -1,0 +1,51 @@
+"""Loading a checkpoint exactly, or saying in one line why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
+
+from audiomarathon.errors import ModelError
+
+
+@contextmanager
+def loading(path: Path, family: str) -> Iterator[None]:
+    """Load quietly, and say in one line when a folder does not hold what it should.
+
+    Raises
+    ------
+    ModelError
+        In place of whatever transformers raises for missing files, other architectures or uninstalled extras.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise ModelError(f"{path}: the GPU's memory does not hold this model; try DEVICE_MAP=auto") from error
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def check_loading(path: Path, info: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
+
+    Raises
+    ------
+    ModelError
+        Naming the first few tensors that are missing, left over or of another shape.
+    """
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        names = sorted(str(name) for name in info.get(kind, ()))
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            raise ModelError(f"{path}: {kind.replace('_', ' ')} in the checkpoint: {shown}")
