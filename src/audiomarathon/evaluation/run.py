@@ -15,22 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.errors import DataError, RecordError
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
-from audiomarathon.evaluation.savings import Cost
+from audiomarathon.evaluation.session import Session, find_hardware, open_session
 from audiomarathon.evaluation.summary import score_records, summarise
-from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
-from audiomarathon.models.registry import ModelSpec, get_model
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
 from audiomarathon.tasks.fingerprint import fingerprint
 
-if TYPE_CHECKING:
-    from audiomarathon.models.audio_lm import AudioLM
+_hardware = find_hardware
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,6 @@ class Result:
     folder: Path
     method: str
     summary: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Hardware:
-    device: str
-    dtype: str
 
 
 def run(
@@ -88,53 +80,6 @@ def run(
         yield from run_task(session, task, data)
 
 
-@dataclass(frozen=True)
-class Session:
-    """A loaded model, its counted FLOPs, and the settings it is to be run under, task after task."""
-
-    spec: ModelSpec
-    checkpoint: Checkpoint
-    checkpoint_hash: str
-    hardware: _Hardware
-    settings: RunSettings
-    say: Callable[[str], None]
-    progress: bool | None
-    lm: AudioLM
-    methods: Sequence[Method]
-    cost: Cost
-
-
-def open_session(
-    model: str,
-    settings: RunSettings,
-    methods: Sequence[Method],
-    *,
-    say: Callable[[str], None] = lambda _line: None,
-    progress: bool | None = None,
-) -> Session:
-    """Load a model and make sure that it can carry the methods; see :func:`run`."""
-    spec = get_model(model)
-    checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
-    hardware = _hardware(settings)
-    say(f"model {spec.key} ({checkpoint.name}) on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
-    family = spec.load_family()
-    lm = family.load(
-        checkpoint.path,
-        device=hardware.device,
-        dtype=hardware.dtype,
-        attn_implementation=settings.attn_implementation,
-        device_map=settings.device_map,
-    )
-    for method in methods:
-        method.check(lm)
-    from audiomarathon.evaluation.flops import count_cost
-
-    fingerprinted = checkpoint.fingerprint()
-    return Session(
-        spec, checkpoint, fingerprinted, hardware, settings, say, progress, lm, tuple(methods), count_cost(lm)
-    )
-
-
 def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
     """Find and read a task's samples.
 
@@ -161,28 +106,14 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     return loaded
 
 
-def _hardware(settings: RunSettings) -> _Hardware:
-    import torch
-
-    gpu = torch.cuda.is_available()
-    device = ("cuda" if gpu else "cpu") if settings.device == "auto" else settings.device
-    if device.startswith("cuda"):
-        if not gpu:
-            raise SettingsError(f"DEVICE={device}: PyTorch sees no GPU here; allowed: cpu, auto")
-        if device[5:] and int(device[5:]) >= torch.cuda.device_count():
-            raise SettingsError(f"DEVICE={device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
-    if settings.device_map and not gpu:
-        raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
-    dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
-    return _Hardware(device, dtype)
-
-
-def _run_task(setup: _Setup, lm: Any, task: Task, data: Loaded, methods: Sequence[Method]) -> Iterator[Result]:
+def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
+    """Evaluate one task under every setting of a session, and yield their results when it is finished."""
     import torch
 
     from audiomarathon.evaluation.batches import Plan
     from audiomarathon.evaluation.environment import environment, gpu_state, other_gpu_processes
     from audiomarathon.evaluation.evaluate import Job, evaluate
+    from audiomarathon.evaluation.flops import drops_of
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)

@@ -90,7 +90,7 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
 def _kv_lengths(records: Sequence[Record]) -> list[float] | None:
     """Return the mean length of each layer's cache after prefill."""
     lengths = [record["kv_lengths"] for record in records]
-    return np.mean(lengths, axis=0).tolist() if lengths and None not in lengths else None  # type: ignore[no-any-return]
+    return np.mean(lengths, axis=0).tolist() if lengths and None not in lengths else None
 
 
 def _mean(records: Sequence[Record], of: Callable[[Record], Any]) -> float | None:

@@ -1,0 +1,106 @@
+"""What a checkpoint costs, told by its config and its weights' headers: an estimate that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.savings import Cost
+from audiomarathon.models.loading import loading
+
+FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
+_SPEECH_MAKERS = ("talker", "token2wav", "code2wav")  # parts of a checkpoint that are left on disk
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a checkpoint's config and headers say; bytes in the precision of the run.
+
+    Attributes
+    ----------
+    kv_bytes, activation_bytes
+        A prompt token.
+    """
+
+    cost: Cost
+    weight_bytes: float
+    kv_bytes: float
+    activation_bytes: float
+    logits_bytes: float
+
+
+def model_facts(path: Path, size: int) -> ModelFacts:
+    """Read a checkpoint folder's config and headers.
+
+    Parameters
+    ----------
+    size
+        Bytes of a number in the precision of the run.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be read, or do not describe a decoder in the usual words.
+    """
+    with loading(path, "a checkpoint whose cost can be told"):
+        try:
+            return _facts(path, size)
+        except AttributeError as error:
+            raise ModelError(f"{path}: the config is of another kind ({error})") from error
+
+
+def _facts(path: Path, size: int) -> ModelFacts:
+    from transformers import AutoConfig
+
+    whole = AutoConfig.from_pretrained(path)
+    config = whole.get_text_config(decoder=True)
+    layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or hidden // heads
+    keys = 2 * config.num_key_value_heads * head
+    wide = config.intermediate_size
+    if getattr(config, "num_experts", 0):
+        wide = config.moe_intermediate_size * config.num_experts_per_tok
+    layer = 2 * hidden * heads * head + hidden * keys + 3 * hidden * wide
+    cost = Cost(
+        (2.0 * layer,) * layers, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole)
+    )
+    return ModelFacts(
+        cost=cost,
+        weight_bytes=float(_parameters(path) * size),
+        kv_bytes=float(keys * layers * size),
+        activation_bytes=float((6 * hidden + 3 * wide) * size),
+        logits_bytes=4.0 * config.vocab_size,
+    )
+
+
+def _tower(config: Any) -> float:
+    """Return the FLOPs a second of audio of a Whisper-like tower; 0 where the config describes none."""
+    audio = getattr(getattr(config, "thinker_config", config), "audio_config", None)
+
+    def first(*names: str) -> int:
+        return next((int(getattr(audio, name)) for name in names if getattr(audio, name, None)), 0)
+
+    width, depth = first("d_model", "hidden_size"), first("encoder_layers", "num_hidden_layers")
+    wide = first("encoder_ffn_dim", "intermediate_size")
+    return 2.0 * FRAMES_PER_SECOND * depth * (4 * width * width + 2 * width * wide)
+
+
+def _parameters(path: Path) -> int:
+    """Count the parameters that are loaded, from the headers of the safetensors files."""
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise ValueError("no safetensors files")
+    total = 0
+    for file in files:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        total += sum(
+            math.prod(tensor["shape"])
+            for name, tensor in header.items()
+            if name != "__metadata__" and name.partition(".")[0] not in _SPEECH_MAKERS
+        )
+    return total

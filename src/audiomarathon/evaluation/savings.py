@@ -1,0 +1,205 @@
+"""What a setting saves: counted FLOPs and what they promise, beside what was measured against base.
+
+A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention), and
+prefill ends with one row of the LM head. The counts are taken from the loaded model once and written to `run.json`, so
+that everything else here needs no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.records import read_run
+from audiomarathon.metrics.statistics import RESAMPLES, expanded_tail
+from audiomarathon.pruning.method import kept_count
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one prompt costs a model, in FLOPs (a multiplication and an addition are two).
+
+    Attributes
+    ----------
+    flops_per_token_per_layer
+        For each decoder layer twice its active parameters.
+    attention_flops_coefficient
+        For each decoder layer 2·heads·head_dim: what the square of its tokens is multiplied by.
+    lm_head_flops
+        Of one position.
+    encoder_flops_per_second
+        Of the audio tower, a second of audio; None where it could not be counted.
+    """
+
+    flops_per_token_per_layer: tuple[float, ...]
+    attention_flops_coefficient: tuple[float, ...]
+    lm_head_flops: float
+    encoder_flops_per_second: float | None
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Cost:
+        """Return the cost that a `run.json` holds under `cost`."""
+        return cls(
+            tuple(content["flops_per_token_per_layer"]),
+            tuple(content["attention_flops_coefficient"]),
+            content["lm_head_flops"],
+            content["encoder_flops_per_second"],
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `run.json` holds under `cost`."""
+        return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
+
+    def llm_prefill(self, tokens: Sequence[int]) -> float:
+        """Return the FLOPs of a prefill whose layers see `tokens` tokens, one number a layer."""
+        pairs = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, strict=True)
+        return sum(linear * s + square * s * s for linear, square, s in pairs) + self.lm_head_flops
+
+    def encoder(self, clip_seconds: float) -> float:
+        """Return the FLOPs of the audio tower."""
+        assert self.encoder_flops_per_second is not None
+        return self.encoder_flops_per_second * clip_seconds
+
+
+@dataclass(frozen=True)
+class Drops:
+    """What prefill is spared: audio tokens dropped at the input of layer `layer`; None when none are."""
+
+    layer: int | None = None
+    ratio: float = 0.0
+
+    def tokens(self, layers: int, prompt: int, audio: int) -> list[int]:
+        """Return how many tokens each layer sees in prefill."""
+        if self.layer is None:
+            return [prompt] * layers
+        left = prompt - audio + kept_count(audio, self.ratio)
+        return [prompt if index < self.layer else left for index in range(layers)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished setting: its facts, and the records of the samples it selected that are no errors, by id."""
+
+    facts: Mapping[str, Any]
+    records: Mapping[str, Record]
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """Read a run folder.
+
+        Raises
+        ------
+        RecordError
+            When it holds no run, or its records cannot be read.
+        """
+        facts = read_run(folder)
+        file = folder / "samples.jsonl"
+        try:
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{file}: cannot be read: {error}") from error
+        by_id = {row["id"]: row for row in rows}
+        wanted = [by_id[id_] for id_ in facts.get("samples", by_id) if id_ in by_id]
+        return cls(facts, {row["id"]: row for row in wanted if row.get("error") is None})
+
+    @property
+    def cost(self) -> Cost | None:
+        """The model's counted FLOPs, when the run has them."""
+        return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
+
+    @property
+    def drops(self) -> Drops | None:
+        """What prefill is spared; None when that is not known of the method."""
+        return Drops(**self.facts["drops"]) if self.facts.get("drops") else None
+
+
+def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
+    """Return what a setting saved.
+
+    Every ratio is base ÷ setting, so that above 1 is faster. `measured` is the median over the samples that both
+    answered, each against its own base run, with a 95 % interval over clusters; `ideal` the same median of what counted
+    FLOPs promise.
+
+    Parameters
+    ----------
+    base
+        The same samples with nothing dropped; without it nothing measured can be compared.
+    """
+    records = list(run.records.values())
+    pairs = [] if base is None else [(base.records[r["id"]], r) for r in records if r["id"] in base.records]
+    lengths = [r["kv_lengths"] for r in records if r.get("kv_lengths")]
+    scoring = [r["time"]["scoring"] for r in records if r.get("time") and "scoring" in r["time"]]
+    audio = sum(r["audio_tokens"] for r in records)
+    return {
+        "kept_ratio": sum(r["kept_audio_tokens"] for r in records) / audio if audio else None,
+        "kv_lengths": np.mean(lengths, axis=0).tolist() if lengths else None,
+        "kv_bytes": _mean([r["kv_bytes"] for r in records]),
+        "scoring_s": float(np.median(scoring)) if scoring else None,
+        "compared_samples": len(pairs),
+        "llm_prefill": _speed_up(pairs, lambda r: _time(r, "llm_prefill"), seed) | {"ideal": _ideal(run, records)},
+        "first_token": _speed_up(pairs, lambda r: _time(r, "prefill"), seed)
+        | {"ideal": _ideal(run, records, encoder=True)},
+        "decode_per_token": _speed_up(pairs, lambda r: (r.get("forced_decode") or {}).get("per_token"), seed),
+        "kv_bytes_ratio": _speed_up(pairs, lambda r: r["kv_bytes"], seed)["measured"],
+    }
+
+
+def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
+    """Return what counted FLOPs promise for one sample: base ÷ setting, of LLM prefill or, with the encoder, of time to
+    first token."""
+    layers = len(cost.flops_per_token_per_layer)
+    prompt, audio = record["prompt_tokens"], record["audio_tokens"]
+    always = cost.encoder(record["clip_seconds"]) if encoder else 0.0
+    whole = cost.llm_prefill(Drops().tokens(layers, prompt, audio))
+    return (always + whole) / (always + cost.llm_prefill(drops.tokens(layers, prompt, audio)))
+
+
+def _ideal(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
+    cost, drops = run.cost, run.drops
+    if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
+        return None
+    return float(np.median([ideal_speed_up(cost, drops, record, encoder=encoder) for record in records]))
+
+
+def _speed_up(
+    pairs: Sequence[tuple[Record, Record]], of: Callable[[Record], float | None], seed: int
+) -> dict[str, Any]:
+    """Return the median of base ÷ own over the samples, and its interval."""
+    both = [(of(base), of(own), own["cluster"]) for base, own in pairs]
+    ratios = [(base / own, cluster) for base, own, cluster in both if base and own]
+    if not ratios:
+        return {"measured": None, "interval": None}
+    values = np.array([value for value, _ in ratios])
+    return {"measured": float(np.median(values)), "interval": _median_interval(values, [c for _, c in ratios], seed)}
+
+
+def _median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed: int) -> list[float] | None:
+    """Bootstrap a median over clusters: the expanded percentile interval of `metrics.statistics`."""
+    names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    if len(names) < 2:
+        return None
+    order = np.argsort(values)
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=RESAMPLES)
+    weights = np.cumsum(drawn[:, codes[order]], axis=1)
+    middle = (weights >= weights[:, -1:] / 2).argmax(axis=1)
+    tail = expanded_tail(len(names))
+    low, high = np.quantile(values[order][middle], [tail, 1 - tail]).tolist()
+    return [low, high]
+
+
+def _time(record: Record, stage: str) -> float | None:
+    return record["time"][stage] if record.get("time") else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present and len(present) == len(values) else None

@@ -1,0 +1,258 @@
+"""Counted FLOPs against hand-made numbers, the ideals' invariants, and measured ratios on made-up records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_checkpoints import qwen2_5_omni
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from audiomarathon.evaluation.flops import active_parameters, count_cost, drops_of
+from audiomarathon.evaluation.model_facts import model_facts
+from audiomarathon.evaluation.savings import Cost, Drops, Run, ideal_speed_up, savings
+from audiomarathon.models.audio_lm import AudioLM, Prompt
+from audiomarathon.pruning.method import Base, Method
+from audiomarathon.pruning.registry import all_methods, get_method
+from audiomarathon.report.savings_table import lengths_text
+
+# A layer of the tiny model: q 32·32+32, k and v 32·16+16 each, o 32·32, three MLP matrices of 32·64, two norms of 32.
+LAYER = (32 * 32 + 32) + 2 * (32 * 16 + 16) + 32 * 32 + 3 * 32 * 64 + 2 * 32
+HEAD = 266 * 32
+TINY = Cost((2.0 * LAYER,) * 4, (2.0 * 4 * 8,) * 4, 2.0 * HEAD, 4_070_400.0)
+RECORD = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
+
+
+class TestCounting:
+    def test_the_tiny_model_by_hand(self, lm: AudioLM) -> None:
+        cost = count_cost(lm)
+        assert LAYER == 9344
+        assert cost.flops_per_token_per_layer == TINY.flops_per_token_per_layer
+        assert cost.attention_flops_coefficient == TINY.attention_flops_coefficient
+        assert cost.lm_head_flops == TINY.lm_head_flops
+
+    def test_the_audio_tower_by_hand(self, any_lm: AudioLM) -> None:
+        """Two convolutions at 100 and 50 frames a second, one layer that attends in windows of 100, a projection."""
+        convolutions = 100 * 2 * 3 * 128 * 32 + 50 * 2 * 3 * 32 * 32
+        layer = 50 * (2 * (4 * 32 * 32 + 2 * 32 * 32) + 4 * 100 * 32)
+        assert count_cost(any_lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
+
+    def test_counting_leaves_the_model_as_it_was(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        inputs = lm.prepare(prompts[:1])
+        before = lm.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits
+        count_cost(lm)
+        assert not lm.audio_tower._forward_hooks
+        assert not lm.audio_tower._forward_pre_hooks
+        assert lm.model.model.rope_deltas is None
+        after = lm.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits
+        assert before is not None
+        assert after is not None
+        assert torch.equal(before, after)
+
+    def test_pytorchs_own_counter_agrees_on_the_matrices(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        """On eager attention's full square, biases and norms aside (it counts multiplications of matrices only)."""
+        inputs = lm.prepare(prompts[:1])
+        tokens = inputs.prompt_tokens[0]
+        counter = FlopCounterMode(display=False)
+        with counter, torch.no_grad():
+            lm.decoder(inputs_embeds=torch.zeros(1, tokens, 32))
+        matrices = LAYER - 32 - 2 * 16 - 2 * 32
+        squares = 4 * 2 * 64 * tokens * tokens  # without a causal half; the CPU's fused attention counts as nothing
+        assert counter.get_total_flops() in (4 * 2 * matrices * tokens, 4 * 2 * matrices * tokens + squares)
+
+    def test_the_plans_config_agrees_with_the_loaded_model(self, tiny_checkpoint: Path, lm: AudioLM) -> None:
+        facts, cost = model_facts(tiny_checkpoint, 4), count_cost(lm)
+        tokens = [1000] * 4
+        assert facts.cost.llm_prefill(tokens) == pytest.approx(cost.llm_prefill(tokens), rel=0.01)
+        assert facts.weight_bytes == 4 * sum(p.numel() for p in lm.model.parameters())
+        assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4
+
+    def test_only_active_experts_count(self) -> None:
+        class Experts(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.num_experts = 8
+                self.up = nn.Parameter(torch.zeros(8, 3, 5))
+
+        class Config:
+            num_experts_per_tok = 2
+
+        layer = nn.ModuleDict({"gate": nn.Linear(5, 8, bias=False), "experts": Experts()})
+        assert active_parameters(layer, Config()) == 40 + 2 * 15
+        listed = nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(5, 3, bias=False) for _ in range(4))})
+        assert active_parameters(listed, Config()) == 2 * 15
+
+    @pytest.mark.parametrize(
+        ("merged", "active", "count"), [(False, ["b"], 12 + 7), (True, ["b"], 12), (False, [], 12)]
+    )
+    def test_unmerged_adapters_count_and_idle_ones_do_not(self, merged: bool, active: list[str], count: int) -> None:
+        class Adapted(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.base_layer = nn.Linear(4, 3, bias=False)
+                self.lora_A = nn.ModuleDict({name: nn.Linear(4, 1, bias=False) for name in "ab"})
+                self.lora_B = nn.ModuleDict({name: nn.Linear(1, 3, bias=False) for name in "ab"})
+                self.merged, self.active_adapters, self.disable_adapters = merged, active, False
+
+        assert active_parameters(Adapted(), None) == count
+
+
+class TestIdeals:
+    def test_a_prefill_by_hand(self) -> None:
+        base = 4 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * 8512
+        pruned = 2 * (2 * 9344 * 100 + 64 * 100 * 100) + 2 * (2 * 9344 * 70 + 64 * 70 * 70) + 2 * 8512
+        assert (base, pruned) == (10_052_224, 8_278_144)
+        assert TINY.llm_prefill([100] * 4) == base
+        assert Drops(2, 0.5).tokens(4, 100, 60) == [100, 100, 70, 70]
+        assert TINY.llm_prefill([100, 100, 70, 70]) == pruned
+        assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD) == base / pruned
+
+    def test_first_token_by_hand(self) -> None:
+        encoder = 4_070_400 * 2.4
+        expected = (encoder + 10_052_224) / (encoder + 8_278_144)
+        assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD, encoder=True) == pytest.approx(expected)
+
+    @pytest.mark.parametrize("method", [m for m in all_methods() if m.key != "base"], ids=lambda m: m.key)
+    @pytest.mark.parametrize("encoder", [False, True])
+    def test_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
+        drops = drops_of(method)
+        assert drops is not None
+        assert ideal_speed_up(TINY, drops, RECORD, encoder=encoder) == 1
+
+    @pytest.mark.parametrize("name", ["base", "snapkv:0.5", "pyramidkv:0.9"])
+    def test_presses_promise_nothing_in_prefill(self, name: str) -> None:
+        drops = drops_of(get_method(name))
+        assert drops is not None
+        assert ideal_speed_up(TINY, drops, RECORD) == 1
+
+    def test_of_joined_methods_the_pruner_counts(self) -> None:
+        assert drops_of(get_method("fast_v:0.5+snapkv:0.3", layer=3)) == Drops(3, 0.5)
+
+    def test_of_strangers_methods_nothing_is_known(self) -> None:
+        class Stranger(Method):
+            key, title, saves = "stranger", "", ""
+
+            def applied_to(self, lm: Any, inputs: Any) -> Any: ...
+
+        assert drops_of(Stranger(0.5)) is None
+
+    @given(
+        st.lists(st.floats(0, 0.99), min_size=2, max_size=6), st.integers(0, 4000), st.integers(1, 500), st.booleans()
+    )
+    def test_more_dropped_or_dropped_earlier_promises_no_less(
+        self, ratios: list[float], audio: int, text: int, encoder: bool
+    ) -> None:
+        record = {"prompt_tokens": audio + text, "audio_tokens": audio, "clip_seconds": audio / 25}
+
+        def ideals(drops: Iterable[Drops]) -> list[float]:
+            return [ideal_speed_up(TINY, one, record, encoder=encoder) for one in drops]
+
+        by_ratio = ideals(Drops(1, ratio) for ratio in sorted(ratios))
+        by_layer = ideals(Drops(layer, max(ratios)) for layer in (4, 3, 2, 1, 0))
+        for rising in (by_ratio, by_layer):
+            assert rising == sorted(rising)
+            assert rising[0] >= 1
+
+
+def record(id_: str, prefill: float, **more: Any) -> dict[str, Any]:
+    time = {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": 0.25}
+    facts = {"id": id_, "cluster": id_, "error": None, "prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
+    return facts | {"kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800, "time": time} | more
+
+
+def run_of(records: list[dict[str, Any]], **facts: Any) -> Run:
+    return Run({"cost": TINY.as_json(), "drops": {"layer": None, "ratio": 0.0}, **facts}, {r["id"]: r for r in records})
+
+
+PRUNED = {"kept_audio_tokens": 30, "kv_lengths": [100, 100, 70, 70], "kv_bytes": 680}
+
+
+class TestMeasured:
+    def test_each_sample_against_its_own_base(self) -> None:
+        base = run_of([record("a", 2.0), record("b", 4.0), record("c", 9.0), record("only here", 100.0)])
+        own = run_of(
+            [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, **PRUNED)],
+            drops={"layer": 2, "ratio": 0.5},
+        )
+        saved = savings(own, base)
+        assert saved["compared_samples"] == 3
+        assert saved["llm_prefill"]["measured"] == 3.0  # of 2, 4 and 3; and not 15 / 5
+        assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
+        assert saved["first_token"]["measured"] == 2.5  # of 3/2, 5/2 and 10/4
+        low, high = saved["llm_prefill"]["interval"]
+        assert 2.0 <= low <= 3.0 <= high <= 4.0
+        assert saved["kept_ratio"] == 0.5
+        assert saved["kv_lengths"] == [100, 100, 70, 70]
+        assert saved["kv_bytes"] == 680
+        assert saved["kv_bytes_ratio"] == pytest.approx(800 / 680)
+        assert saved["scoring_s"] == 0.25
+        assert saved["decode_per_token"] == {"measured": None, "interval": None}
+
+    def test_base_against_itself_is_1(self) -> None:
+        base = run_of([record("a", 2.0), record("b", 4.0)])
+        for name in ("llm_prefill", "first_token"):
+            assert savings(base, base)[name] == {"measured": 1.0, "interval": [1.0, 1.0], "ideal": 1.0}
+
+    def test_without_base_nothing_is_measured_but_the_ideal_stands(self) -> None:
+        saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}), None)
+        assert saved["llm_prefill"]["measured"] is None
+        assert saved["llm_prefill"]["ideal"] > 1
+        assert saved["compared_samples"] == 0
+
+    def test_untimed_runs_measure_nothing(self) -> None:
+        runs = [run_of([record("a", 1.0, time=None, kv_lengths=None, kv_bytes=None)]) for _ in range(2)]
+        saved = savings(*runs)
+        assert (
+            saved["llm_prefill"]["measured"] is saved["kv_bytes"] is saved["kv_lengths"] is saved["scoring_s"] is None
+        )
+
+    def test_decode_comes_from_forced_runs(self) -> None:
+        base = run_of([record("a", 1.0, forced_decode={"per_token": 0.3})])
+        own = run_of([record("a", 1.0, forced_decode={"per_token": 0.2})])
+        assert savings(own, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
+
+    def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
+        for facts in ({"drops": None}, {"cost": None}):
+            assert savings(run_of([record("a", 1.0)], **facts), None)["llm_prefill"]["ideal"] is None
+
+    def test_samples_of_one_cluster_have_no_interval(self) -> None:
+        rows = [record(name, 1.0, cluster="one") for name in "abc"]
+        assert savings(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
+
+    def test_errors_and_replaced_lines_are_left_out(self, tmp_path: Path) -> None:
+        rows = [record("a", 9.0), record("b", 1.0) | {"error": "no"}, record("a", 1.0), record("unselected", 1.0)]
+        (tmp_path / "run.json").write_text(json.dumps({"samples": ["a", "b"]}))
+        (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run = Run.read(tmp_path)
+        assert {id_: row["time"]["llm_prefill"] for id_, row in run.records.items()} == {"a": 1.0}
+
+
+def test_interval_of_a_median_is_the_bootstraps_own() -> None:
+    """Against a plain loop over resamples."""
+    rng = np.random.default_rng(0)
+    values = rng.lognormal(size=40)
+    base = run_of([record(str(i), float(v)) for i, v in enumerate(values)])
+    own = run_of([record(str(i), 1.0) for i in range(40)])
+    low, high = savings(own, base)["llm_prefill"]["interval"]
+    medians = [np.median(rng.choice(values, 40)) for _ in range(4000)]
+    assert (low, high) == pytest.approx(tuple(np.quantile(medians, [0.022, 0.978])), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "text"),
+    [(None, "–"), ([7.0], "1×7"), ([9.0, 9.0, 4.4, 4.4, 4.4], "2×9 3×4"), ([9.0, 8.0, 7.0, 6.0, 5.0], "5–9")],
+)
+def test_cache_lengths_as_text(lengths: list[float] | None, text: str) -> None:
+    assert lengths_text(lengths) == text
+
+
+def test_a_model_of_more_layers_counts_them(tmp_path: Path) -> None:
+    assert len(model_facts(qwen2_5_omni(tmp_path / "six", layers=6), 2).cost.flops_per_token_per_layer) == 6
