@@ -11,23 +11,34 @@ from rich.table import Table
 from audiomarathon.evaluation.run import Result
 
 
-def results_table(results: Sequence[Result], title: str = "") -> Table:
+def results_table(results: Sequence[Result], title: str = "", *, accuracy: bool = False) -> Table:
     """Return one row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
 
+    `accuracy` adds that column (a dash for transcription), beside the score, which is macro-F1.
     Times are medians over samples, in milliseconds; a dash stands for what was not measured.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("task")
     table.add_column("setting")
-    for heading in ("n", "score [95 % interval]", "encoder ms", "LLM prefill ms", "decode ms", "audio tokens", "KV MB"):
+    more = ("accuracy",) if accuracy else ()
+    for heading in (
+        "n",
+        "score [95 % interval]",
+        *more,
+        "encoder ms",
+        "LLM prefill ms",
+        "decode ms",
+        "audio tokens",
+        "KV MB",
+    ):
         table.add_column(heading, justify="right")
     for index, result in enumerate(results):
         last_of_task = index + 1 == len(results) or results[index + 1].summary["task"] != result.summary["task"]
-        table.add_row(*_cells(result), end_section=last_of_task)
+        table.add_row(*_cells(result, accuracy=accuracy), end_section=last_of_task)
     return table
 
 
-def _cells(result: Result) -> list[str]:
+def _cells(result: Result, *, accuracy: bool) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
     flags = [
         f"{summary[name]} {word}"
@@ -39,6 +50,7 @@ def _cells(result: Result) -> list[str]:
         result.method,
         str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
         score_text(summary),
+        *(["–" if summary.get("accuracy") is None else f"{summary['accuracy']:.3f}"] if accuracy else []),
         *(_milliseconds(timing.get(f"{stage}_s")) for stage in ("encoder", "llm_prefill", "decode")),
         _tokens(summary),
         "–" if summary["kv_bytes"] is None else f"{summary['kv_bytes'] / 1e6:.2f}",

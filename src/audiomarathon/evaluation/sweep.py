@@ -1,0 +1,210 @@
+"""Many settings of many tasks: from a grid of methods and ratios to a summary in which each stands beside base.
+
+One model, loaded once. A task that fails is on record with its reason and does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import IO, Any
+
+from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.evaluation.run import Result, load_task, run_task
+from audiomarathon.evaluation.savings import Run, savings
+from audiomarathon.evaluation.session import Session, open_session
+from audiomarathon.pruning.method import Base, Method
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Loaded, Task
+
+DEFAULT_RATIOS = "0.1:0.9:0.1"
+_ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first:last:step (0.1:0.9:0.1)"
+
+
+def parse_ratios(text: str) -> list[float]:
+    """Return the ratios that a list, a range `first:last:step` (both ends included) or a single number means.
+
+    Steps are taken in decimals, so that 0.1:0.9:0.1 holds 0.3 and not 0.30000000000000004. Sorted, each once.
+
+    Raises
+    ------
+    SettingsError
+        For anything else, and for ratios outside [0, 1).
+    """
+    try:
+        ratios = [ratio for part in text.split(",") for ratio in _range([Decimal(word) for word in part.split(":")])]
+    except (InvalidOperation, ValueError):
+        raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}") from None
+    if any(not ratio.is_finite() or not 0 <= ratio < 1 for ratio in ratios):
+        raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}")
+    return sorted({float(ratio) for ratio in ratios})
+
+
+def _range(words: list[Decimal]) -> list[Decimal]:
+    if len(words) == 1:
+        return words
+    first, last, step = words  # ValueError for two or four
+    if step <= 0 or last < first or not all(word.is_finite() for word in words) or (last - first) / step > 1000:
+        raise ValueError
+    return [first + step * n for n in range(int((last - first) / step) + 1)]
+
+
+def grid(
+    names: Sequence[str], ratios: Sequence[float], *, layer: int = 2, scope: str = "audio", base: bool = True
+) -> list[Method]:
+    """Return the settings that method names and ratios span.
+
+    Parameters
+    ----------
+    names
+        `fast_v` takes every ratio; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` have their own. Ratio 0 of any means base,
+        which is there once, first.
+    base
+        Whether base is added when nothing named it.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown method, or a joined one of which a part has no ratio.
+    """
+    found: list[Method] = [get_method("base")] if base else []
+    for name in dict.fromkeys(names):
+        parts = name.split("+")
+        if len(parts) > 1 and not all(":" in part for part in parts):
+            raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
+        if ":" in name:
+            found.append(get_method(name, layer=layer, scope=scope))
+        else:
+            found += [_at(name, ratio, layer, scope) for ratio in ratios]
+    once = {method.label: method for method in found}
+    return sorted(once.values(), key=lambda method: not isinstance(method, Base))
+
+
+def _at(name: str, ratio: float, layer: int, scope: str) -> Method:
+    method = get_method("base") if ratio == 0 else None
+    if method is None:
+        is_base = name.strip().lower() == Base.key
+        method = get_method(name, 0.0 if is_base else ratio, layer, scope)
+    elif name.strip().lower() != Base.key:
+        get_method(name, 0.5, layer, scope)  # an unknown name is refused at ratio 0 too
+    return method
+
+
+@dataclass
+class Outcome:
+    """What a sweep gave: results in the order of tasks and settings, and the tasks that failed, with the reason."""
+
+    results: list[Result] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    savings: dict[Path, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task ran and no sample failed."""
+        return not self.failures and all(result.summary["complete"] for result in self.results)
+
+
+def sweep(
+    tasks: Sequence[Task],
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    logs: Path | None = None,
+    progress: bool | None = None,
+    finished: Callable[[Outcome], None] = lambda _outcome: None,
+) -> Outcome:
+    """Run every task under every setting.
+
+    Parameters
+    ----------
+    logs
+        Folder for one log a task.
+    finished
+        Called after each task with what there is so far, so that a summary is there whatever happens next.
+
+    Raises
+    ------
+    AudioMarathonError
+        For what concerns all tasks: no such model, a method it cannot carry.
+    """
+    outcome, ready = Outcome(), []
+    for task in tasks:
+        with _log(logs, task, say, outcome, begins=True) as tell:
+            ready.append((task, load_task(task, settings, tell)))
+    session = open_session(model, settings, methods, say=say, progress=progress) if ready else None
+    for task, data in ready:
+        assert session is not None
+        with _log(logs, task, say, outcome) as tell:
+            _run_one(session, task, data, tell, outcome, settings.seed)
+        finished(outcome)
+    finished(outcome)
+    return outcome
+
+
+def _run_one(
+    session: Session, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome, seed: int
+) -> None:
+    tell(f"{task.key}: {len(data.samples)} samples in {data.folder}, {len(session.methods)} settings")
+    results = list(run_task(replace(session, say=tell), task, data))
+    runs = {result.folder: Run.read(result.folder) for result in results}
+    base = next((runs[result.folder] for result in results if result.method == Base().label), None)
+    outcome.results += results
+    for result in results:
+        outcome.savings[result.folder] = savings(runs[result.folder], base, seed=seed)
+        tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
+        if result.summary["errors"]:
+            tell(f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl)")
+
+
+def _in_a_line(summary: dict[str, Any]) -> str:
+    score = "no score" if summary["score"] is None else f"score {summary['score']:.3f}"
+    prefill = summary["timing"].get("llm_prefill_s")
+    return f"{score}, n {summary['n']}" + (f", LLM prefill {prefill['p50']:.4g} s" if prefill else "")
+
+
+@contextmanager
+def _log(
+    logs: Path | None, task: Task, say: Callable[[str], None], outcome: Outcome, *, begins: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Say lines to the user and into the task's log; turn the task's failure into an entry of the outcome."""
+    with _open_log(logs, task) as stream:
+        if begins and stream:
+            stream.write(f"=== {datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} {task.key}\n")
+
+        def tell(line: str) -> None:
+            say(line)
+            if stream:
+                print(line, file=stream, flush=True)
+
+        try:
+            yield tell
+        except AudioMarathonError as error:
+            outcome.failures[task.key] = str(error)
+            tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
+        except Exception as error:  # whatever goes wrong in one task must not cost the night's other tasks
+            outcome.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            if stream:
+                traceback.print_exc(file=stream)
+            tell(f"error: {task.key}: {outcome.failures[task.key]}")
+
+
+@contextmanager
+def _open_log(logs: Path | None, task: Task) -> Iterator[IO[str] | None]:
+    if logs is None:
+        yield None
+        return
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        stream = (logs / f"{task.key}.log").open("a", encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{logs}: cannot be used for logs: {error.strerror or error}") from error
+    with stream:
+        yield stream
