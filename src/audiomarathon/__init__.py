@@ -1,8 +1,47 @@
 """How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys."""
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "run_task"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from audiomarathon.evaluation.run import Result
+
+__all__ = ["__version__", "evaluate", "run_task"]
+
+
+def evaluate(*tasks: str, model: str = "embedded", method: object = "base", **settings: Any) -> list[Result]:
+    """Evaluate a model on tasks from Python.
+
+    Parameters
+    ----------
+    *tasks
+        Names (`audiomarathon list tasks`).
+    method
+        A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of them, to be run
+        side by side on each sample.
+    **settings
+        Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`; env vars fill the
+        rest.
+
+    Returns
+    -------
+    list of Result
+        For each task and method its folder and the content of its `summary.json`.
+
+    Raises
+    ------
+    AudioMarathonError
+        For whatever is the caller's to mend.
+    """
+    from audiomarathon.evaluation.run import run
+    from audiomarathon.pruning.foreign import as_method
+    from audiomarathon.settings import RunSettings
+
+    methods = [as_method(one) for one in (method if isinstance(method, list) else [method])]
+    return list(run(tasks, model, RunSettings.read(**settings), methods))
 
 
 def run_task(task: str, *, model: str) -> None:

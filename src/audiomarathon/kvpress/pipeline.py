@@ -58,7 +58,7 @@ class Answer:
     finish: str
     audio_seconds: float
     audio_tokens: int
-    kept_audio_tokens: int
+    kept_audio_tokens: int | None
     kv_lengths: tuple[int, ...]
     kv_bytes: int
     stages: Stages

@@ -98,7 +98,9 @@ class KVPress(Method):
         if len(inputs.seeds) > 1:
             raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
         trace = before or Trace(tuple(inputs.audio_tokens))
-        total = trace.kept_audio_tokens[0] if self.scope == "audio" else inputs.audio_mask.shape[1]
+        left = trace.kept_audio_tokens[0]
+        assert left is not None, "token pruners know what they keep"
+        total = left if self.scope == "audio" else inputs.audio_mask.shape[1]
         if kept_count(total, self.ratio) == total:
             yield trace
             return
@@ -191,7 +193,9 @@ class _Squeeze:
                 seed=self.seed,
             )
         )
-        best = candidates[score[:, candidates].topk(budget, dim=-1).indices]  # (Hkv, budget)
+        # Stable, so that of equal scores (infinities above all) the earlier entry stays on every device.
+        order = score[:, candidates].sort(dim=-1, descending=True, stable=True).indices
+        best = candidates[order[:, :budget]]  # (Hkv, budget)
         going = torch.zeros(length, dtype=torch.bool, device=device).index_fill_(0, candidates, value=True)
         rest = going.logical_not().nonzero().flatten() if len(candidates) < length else going.new_empty(0).long()
         kept = torch.cat([rest.expand(len(best), -1), best], dim=-1).sort(dim=-1).values

@@ -38,7 +38,7 @@ class Generation:
     stages
         Measured times of encoder, LLM prefill and decode, seconds.
     kept_audio_tokens
-        Audio tokens a sample that the method left.
+        Audio tokens a sample that the method left; None where it does not say.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
     kv_bytes
@@ -56,7 +56,7 @@ class Generation:
 
     replies: tuple[Reply, ...]
     stages: Stages
-    kept_audio_tokens: tuple[int, ...]
+    kept_audio_tokens: tuple[int | None, ...]
     kv_lengths: tuple[int, ...]
     kv_bytes: int
     peak_memory_bytes: int | None

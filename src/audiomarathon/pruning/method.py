@@ -33,7 +33,7 @@ class Trace:
     Attributes
     ----------
     kept_audio_tokens
-        Audio tokens left, a sample.
+        Audio tokens left, a sample; None where the method does not say.
     kept_positions
         For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
         when nothing was dropped. Known when the block ends.
@@ -47,7 +47,7 @@ class Trace:
         layer's cache before the press, shape (Hkv, entries). None asks for nothing.
     """
 
-    kept_audio_tokens: tuple[int, ...]
+    kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
     audio_places: Callable[[int], torch.Tensor] | None = None

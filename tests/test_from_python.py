@@ -1,0 +1,62 @@
+"""The suite from Python: `evaluate(…, method=…)` with a name, a method, or a press of the caller's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import task_folders
+
+from audiomarathon import evaluate
+from audiomarathon.errors import SettingsError
+from audiomarathon.pruning.fast_v import FastV
+
+
+@dataclass
+class KeepLast:
+    """A press as other libraries write them: cuts each layer's cache to its last entries after prefill."""
+
+    entries: int
+
+    @contextmanager
+    def __call__(self, model) -> Iterator[None]:
+        def cut(_module, _args, kwargs, _output) -> None:
+            for layer in kwargs["past_key_values"].layers:
+                layer.keys, layer.values = (t[:, :, -self.entries :] for t in (layer.keys, layer.values))
+
+        handle = model.model.language_model.register_forward_hook(cut, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, tiny_checkpoint: Path, no_env) -> dict:
+    data = task_folders.build_tau(tmp_path / "data")
+    return {"data": str(data), "model_path": str(tiny_checkpoint), "results": str(tmp_path / "out"), "limit": 2}
+
+
+def test_a_press_of_ones_own_is_recorded_by_what_the_cache_holds(settings: dict) -> None:
+    base, own = evaluate("tau", method=["base", KeepLast(7)], max_new_tokens=3, **settings)
+    assert own.method == "KeepLast-entries=7"
+    for line in (own.folder / "samples.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert record["kept_audio_tokens"] is None
+        assert record["error"] is None
+    assert own.summary["complete"] is True
+    assert base.summary["kept_audio_tokens"] == 25
+
+
+def test_methods_and_names(settings: dict) -> None:
+    results = evaluate("tau", method=[FastV(0.5), "random:0.3"], max_new_tokens=3, **settings)
+    assert [result.method for result in results] == ["fast_v-0.5-layer2", "random-0.3-layer2"]
+
+
+def test_anything_else_is_refused(settings: dict) -> None:
+    with pytest.raises(SettingsError, match="3 is no method"):
+        evaluate("tau", method=3, **settings)
