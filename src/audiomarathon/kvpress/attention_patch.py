@@ -86,8 +86,9 @@ def attention_watched(
     """
     local = ALL_ATTENTION_FUNCTIONS._local_mapping
     own = local.get(implementation)
-    # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
-    function = None if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
+    # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file. What
+    # is registered under that name all the same is the wrapper of a block around this one.
+    function = None if implementation == "eager" and own is None else ALL_ATTENTION_FUNCTIONS[implementation]
 
     def watched(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from audiomarathon.models.audio_lm import Inputs
+    from audiomarathon.models.prompt import Inputs
 
 
 @dataclass
@@ -115,6 +115,8 @@ class Drop:
         """Return which of a layer's `cached` + 1 keys one new token sees: all that is not filler."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
+        if not self.any_filler:  # and a press may have left fewer than there are places
+            return like_given(real.new_ones(len(real), cached + 1), given)
         fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
