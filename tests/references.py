@@ -1,0 +1,228 @@
+"""Every method's choice, written plainly from METHODS.md's formulas and the papers: loops, float64, full attention.
+
+Nothing here comes from the code under test. Queries, keys and values are projected from the model's hidden states and
+rotated by arithmetic of our own; attention is what the model itself returns under eager attention.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+THETA = 10000.0  # the tiny checkpoint's
+
+
+@dataclass
+class Layer:
+    """What one layer works on.
+
+    entering (S, D), and normed: the same through the decoder's final norm; queries before rotation (H, S, d), keys
+    after it and values (Hkv, S, d); attention (H, S, S) is the model's own.
+    """
+
+    entering: np.ndarray
+    normed: np.ndarray
+    raw_query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    attention: np.ndarray
+
+    def of(self, places: Sequence[int]) -> Layer:
+        """The same for some prompt positions alone."""
+        rows = list(places)
+        return Layer(
+            self.entering[rows],
+            self.normed[rows],
+            self.raw_query[:, rows],
+            self.key[:, rows],
+            self.value[:, rows],
+            self.attention[:, rows][:, :, rows],
+        )
+
+
+def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None = None) -> list[Layer]:
+    """Run the plain model, which must attend eagerly, over one prompt."""
+    with around or nullcontext(), torch.inference_mode():
+        output = lm.model(**inputs.tensors, output_attentions=True, output_hidden_states=True, use_cache=True)
+    lm.forget()
+    found = []
+    config = lm.decoder.config
+    for index, module in enumerate(lm.decoder.layers):
+        entering = output.hidden_states[index][0].double().numpy()
+        x = rms_norm(entering, module.input_layernorm.weight, config.rms_norm_eps)
+        attention = module.self_attn
+        query, key, value = (heads(x, one) for one in (attention.q_proj, attention.k_proj, attention.v_proj))
+        layer = Layer(
+            entering=entering,
+            normed=rms_norm(entering, lm.decoder.norm.weight, config.rms_norm_eps),
+            raw_query=query,
+            key=np.stack([rotated(one, range(len(x))) for one in key]),
+            value=value,
+            attention=output.attentions[index][0].double().numpy(),
+        )
+        cached = output.past_key_values.layers[index]
+        np.testing.assert_allclose(layer.key, cached.keys[0], atol=1e-4)  # the reference itself is right
+        np.testing.assert_allclose(layer.value, cached.values[0], atol=1e-4)
+        found.append(layer)
+    return found
+
+
+def rms_norm(x: np.ndarray, weight: Any, eps: float) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight.detach().double().numpy()
+
+
+def heads(x: np.ndarray, projection: Any, size: int = 8) -> np.ndarray:
+    y = x @ projection.weight.detach().double().numpy().T + projection.bias.detach().double().numpy()
+    return y.reshape(len(x), -1, size).transpose(1, 0, 2)
+
+
+def rotation(position: int, size: int) -> np.ndarray:
+    """The rotary embedding of one position as a matrix."""
+    turn, half = np.zeros((size, size)), size // 2
+    for i in range(half):
+        angle = position * THETA ** (-2 * i / size)
+        turn[i, i] = turn[i + half, i + half] = math.cos(angle)
+        turn[i, i + half], turn[i + half, i] = -math.sin(angle), math.sin(angle)
+    return turn
+
+
+def rotated(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
+    return np.stack([rotation(position, len(row)) @ row for row, position in zip(rows, positions, strict=True)])
+
+
+# Token pruning, from the layer before K (`below`) and the layer K (`at`). Each returns the kept prompt positions.
+
+
+def last_attention(below: Layer) -> list[float]:
+    """Attention from the last prompt token, mean over heads."""
+    return [
+        sum(head[-1, place] for head in below.attention) / len(below.attention) for place in range(len(below.key[0]))
+    ]
+
+
+def segment_shares(total: int, k: int, segments: int = 10) -> list[tuple[int, int, int]]:
+    """Start, end and share of each equal segment: the exact shares, rounded by largest remainder."""
+    bounds = [total * i // segments for i in range(segments + 1)]
+    spans = list(pairwise(bounds))
+    exact = [Fraction((end - start) * k, total) for start, end in spans]
+    share = [math.floor(one) for one in exact]
+    while sum(share) < k:
+        remainders = [one - whole for one, whole in zip(exact, share, strict=True)]
+        share[remainders.index(max(remainders))] += 1
+    return [(start, end, own) for (start, end), own in zip(spans, share, strict=True)]
+
+
+def dart(below: Layer, at: Layer, audio: list[int], k: int) -> set[int]:
+    norm = [sum(abs(number) for head in below.key for number in head[place]) for place in range(len(below.key[0]))]
+    after = range(audio[-1] + 1, len(norm))
+    kept = sorted(audio, key=lambda place: -norm[place])[: min(4, k)]
+    pivots = [*kept, *sorted(after, key=lambda place: -norm[place])[:4]]
+    budget = k - len(kept)
+    for rank, pivot in enumerate(pivots):
+        share = budget // (len(pivots) - rank)
+        free = [place for place in audio if place not in kept]
+        kept += sorted(free, key=lambda place: cosine(at.normed[place], at.normed[pivot]))[:share]
+        budget -= share
+    return set(kept)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / math.sqrt(a @ a) / math.sqrt(b @ b))
+
+
+# KV presses: scores (Hkv, S); infinity for what always stays.
+
+
+def knorm(layer: Layer, **_: Any) -> np.ndarray:
+    return np.array([[-math.sqrt(sum(number**2 for number in key)) for key in head] for head in layer.key])
+
+
+def keydiff(layer: Layer, **_: Any) -> np.ndarray:
+    scores = []
+    for head in layer.key:
+        mean = sum(key / math.sqrt(key @ key) for key in head) / len(head)
+        scores.append([-cosine(key, mean) for key in head])
+    return np.array(scores)
+
+
+def streaming_llm(layer: Layer, candidates: list[int], **_: Any) -> np.ndarray:
+    length = layer.key.shape[1]
+    score = [math.inf if place in candidates[:4] else place for place in range(length)]
+    return np.array([score] * len(layer.key), dtype=float)
+
+
+def tova(layer: Layer, **_: Any) -> np.ndarray:
+    return np.array([[*last_attention(layer)[:-1], math.inf]] * len(layer.key))  # the query's own entry stays
+
+
+def snapkv(layer: Layer, **_: Any) -> np.ndarray:
+    length = layer.key.shape[1]
+    window = min(64, length - 1)
+    rows, outside = range(length - window, length), length - window
+    scores = np.full((len(layer.key), length), math.inf)
+    group = len(layer.attention) // len(layer.key)
+    for head in range(len(layer.key)):
+        mean = [
+            sum(layer.attention[head * group + g, row, place] for g in range(group) for row in rows) / group / window
+            for place in range(outside)
+        ]
+        for place in range(outside):
+            scores[head, place] = sum(mean[max(0, place - 2) : place + 3]) / 5  # zeros beyond the edges
+    return scores
+
+
+def expected_attention(layer: Layer, following: int, **_: Any) -> np.ndarray:
+    size = layer.key.shape[-1]
+    turn = sum(rotation(following + step, size) for step in range(512)) / 512
+    group = len(layer.raw_query) // len(layer.key)
+    scores = np.zeros(layer.key.shape[:2])
+    for head, queries in enumerate(layer.raw_query):
+        mean = sum(queries[4:]) / len(queries[4:])
+        covariance = sum(np.outer(query - mean, query - mean) for query in queries[4:]) / len(queries[4:])
+        mean, covariance = turn @ mean, turn @ covariance @ turn.T
+        keys = layer.key[head // group, 4:]
+        expected = [math.exp(mean @ key / math.sqrt(size) + key @ covariance @ key / size / 2) for key in keys]
+        scores[head // group, 4:] += np.array(expected) / sum(expected) / group
+    scores *= np.sqrt((layer.value**2).sum(-1))
+    scores[:, :4] = math.inf
+    return scores
+
+
+def audio_kv(layer: Layer, candidates: list[int], **_: Any) -> np.ndarray:
+    scores = snapkv(layer)
+    places = [place for place in candidates if math.isfinite(scores[0, place])]
+    count = len(places)
+    passed = max(1, round((count // 2 + 1) / 4))  # frequencies, the mean among them
+    for head in scores:
+        signal = [head[place] for place in places]
+        low = np.zeros(count)
+        for frequency in range(passed):
+            wave = [cmath.exp(-2j * math.pi * frequency * t / count) for t in range(count)]
+            part = sum(value * turn for value, turn in zip(signal, wave, strict=True))
+            low += [(1 if frequency == 0 else 2) * (part * turn.conjugate()).real / count for turn in wave]
+        head[places] = low
+    return scores
+
+
+def pyramid_line(total: int, k: int, layers: int, beta: int = 20) -> list[float]:
+    """Exact budgets: from 2k − last down to last = k / β, or as steep as `total` lets them be; k on average."""
+    last = max(1.0, k / beta)
+    first = 2 * k - last
+    if first > total:
+        first, last = total, 2 * k - total
+    return [first + (last - first) * layer / (layers - 1) for layer in range(layers)]
+
+
+PRESSES = {
+    "knorm": knorm, "keydiff": keydiff, "streaming_llm": streaming_llm, "tova": tova, "snapkv": snapkv,
+    "expected_attention": expected_attention, "audio_kv": audio_kv, "pyramidkv": snapkv,
+}  # fmt: skip

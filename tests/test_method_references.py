@@ -1,0 +1,268 @@
+"""What methods choose on a real model equals what slow references choose, which share no code with them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import references
+import torch
+from conftest import load_tiny, noise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import hidden_instead_of_dropped
+from references import Layer, layers_of
+
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.dart import Dart
+from audiomarathon.pruning.method import Method, kept_count
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.pruning.segment_fast_v import shares
+from audiomarathon.pruning.token_pruner import Evidence, Scored
+
+RATIOS = [0.15, 0.5, 0.93]
+# Audio in two spans; the last 64 positions reach into the audio of the first prompt and not into that of the second.
+PROMPTS = {
+    "short question": Prompt("Which?\n\nA. cat\nB. dog", (noise(5.3, 1), noise(3.05, 2)), seed=11),
+    "long question": Prompt("Tell me what these two recordings have in common. " * 2, (noise(2, 3), noise(4.6, 4))),
+}
+
+
+@pytest.fixture(scope="module")
+def eager(tiny_checkpoint: Path) -> AudioLM:
+    """A model of its own for the references."""
+    return load_tiny(tiny_checkpoint, "eager")
+
+
+@pytest.fixture(scope="module", params=PROMPTS)
+def case(request: pytest.FixtureRequest, eager: AudioLM) -> tuple[Prompt, list[int], list[Layer]]:
+    """A prompt, the positions of its audio tokens, and what the plain model makes of it."""
+    prompt = PROMPTS[request.param]
+    inputs = eager.prepare([prompt])
+    audio = [place for place, is_audio in enumerate(inputs.audio_mask[0].tolist()) if is_audio]
+    assert audio[-1] - audio[0] >= len(audio), "the audio is one span"
+    return prompt, audio, layers_of(eager, inputs)
+
+
+def run(lm: AudioLM, prompt: Prompt, method: Method, steps: int = 1) -> tuple[Generation, Any]:
+    caught: list[Any] = []
+    handle = lm.decoder.register_forward_pre_hook(
+        lambda _module, _args, kwargs: caught.append(kwargs["past_key_values"]), with_kwargs=True
+    )
+    try:
+        result = lm.generate(lm.prepare([prompt]), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+    finally:
+        handle.remove()
+    return result, caught[0]
+
+
+def kept_audio(lm: AudioLM, prompt: Prompt, method: Method, audio: list[int]) -> list[int]:
+    (kept,) = run(lm, prompt, method)[0].kept_positions
+    return sorted(set(kept.tolist()) & set(audio))
+
+
+def entries(cached: torch.Tensor, layer: Layer, head: int) -> list[int]:
+    """Which of the layer's entries a head's cached keys, shape (entries, d), are; rounding apart."""
+    distance = torch.cdist(cached.double(), torch.from_numpy(layer.key[head]))
+    assert distance.min(-1).values.max() < 1e-3
+    return distance.argmin(-1).tolist()
+
+
+def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> None:
+    """`chosen` are the k of `places` that score highest; all but equal scores may have changed places by rounding."""
+    assert len(chosen) == len(set(chosen)) == k
+    assert set(chosen) <= set(places)
+    finite = [score[place] for place in places if math.isfinite(score[place])]
+    tolerance = 1e-5 * (max(finite) - min(finite))
+    worst = max((score[place] for place in set(places) - set(chosen)), default=-math.inf)
+    assert min(score[place] for place in chosen) >= worst - tolerance
+
+
+class TestTokenPruning:
+    @pytest.mark.parametrize("layer", [1, 2, 3])
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_fast_v(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+        prompt, audio, layers = case
+        chosen = kept_audio(any_lm, prompt, get_method("fast_v", ratio, layer), audio)
+        assert_highest(chosen, references.last_attention(layers[layer - 1]), audio, kept_count(len(audio), ratio))
+
+    @pytest.mark.parametrize("layer", [1, 2, 3])
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_segment_fast_v(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+        prompt, audio, layers = case
+        chosen = kept_audio(any_lm, prompt, get_method("segment_fast_v", ratio, layer), audio)
+        score = references.last_attention(layers[layer - 1])
+        assert len(chosen) == kept_count(len(audio), ratio)
+        for start, end, share in references.segment_shares(len(audio), len(chosen)):
+            assert_highest([p for p in chosen if p in audio[start:end]], score, audio[start:end], share)
+
+    @pytest.mark.parametrize("layer", [1, 2, 3])
+    @pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
+    def test_dart(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+        """At 0.985 fewer are kept than there are audio pivots."""
+        prompt, audio, layers = case
+        chosen = kept_audio(any_lm, prompt, get_method("dart", ratio, layer), audio)
+        k = kept_count(len(audio), ratio)
+        assert set(chosen) == references.dart(layers[layer - 1], layers[layer], audio, k)
+        assert len(chosen) == k
+
+    @pytest.mark.parametrize("layer", [0, 2])
+    @pytest.mark.parametrize("ratio", RATIOS)
+    def test_frame(self, lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+        prompt, audio, _ = case
+        k = kept_count(len(audio), ratio)
+        expected = [audio[math.floor(i * len(audio) / k)] for i in range(k)]
+        assert kept_audio(lm, prompt, get_method("frame", ratio, layer), audio) == expected
+
+    def test_random_is_one_permutation_a_seed(self, lm: AudioLM, case: Any) -> None:
+        prompt, audio, _ = case
+        few, many = (set(kept_audio(lm, prompt, get_method("random", ratio, 0), audio)) for ratio in (0.9, 0.4))
+        assert few < many
+        again = set(kept_audio(lm, prompt, get_method("random", 0.4, 3), audio))
+        other = set(kept_audio(lm, replace(prompt, seed=99), get_method("random", 0.4, 0), audio))
+        assert many == again != other
+
+    def test_random_favours_no_place(self) -> None:
+        times: Counter[int] = Counter()
+        method, audio = get_method("random", 0.7), torch.arange(40)
+        for seed in range(3000):
+            times.update(method.select(Evidence(audio, 12, seed)).tolist())
+        assert sum(times.values()) == 3000 * 12
+        # Expected 900, standard deviation √(3000·0.3·0.7) = 25; the largest of 40 lies within 4.5 of them.
+        assert all(abs(times[place] - 900) < 4.5 * 25 for place in range(40))
+
+
+class TestPresses:
+    @pytest.mark.parametrize("ratio", RATIOS)
+    @pytest.mark.parametrize("name", references.PRESSES)
+    def test_press(self, any_lm: AudioLM, case: Any, name: str, ratio: float) -> None:
+        prompt, audio, layers = case
+        length, k = layers[0].key.shape[1], kept_count(len(audio), ratio)
+        _, cache = run(any_lm, prompt, get_method(name, ratio))
+        line = references.pyramid_line(len(audio), k, 4) if name == "pyramidkv" else [k] * 4
+        budgets = []
+        for layer, cached, budget in zip(layers, cache.layers, line, strict=True):
+            score = references.PRESSES[name](layer, candidates=audio, following=length)
+            budgets.append(cached.keys.shape[2] - (length - len(audio)))
+            assert abs(budgets[-1] - budget) < 1
+            for head in range(2):
+                kept = entries(cached.keys[0, head], layer, head)
+                assert kept == sorted(kept)
+                assert set(range(length)) - set(audio) <= set(kept), "text was taken"
+                assert_highest([place for place in kept if place in audio], score[head], audio, budgets[-1])
+        assert sum(budgets) == 4 * k
+
+    @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
+    def test_scope_all(self, any_lm: AudioLM, case: Any, name: str) -> None:
+        prompt, _, layers = case
+        length = layers[0].key.shape[1]
+        everything, k = list(range(length)), kept_count(length, 0.5)
+        _, cache = run(any_lm, prompt, get_method(name, 0.5, scope="all"))
+        for layer, cached in zip(layers, cache.layers, strict=True):
+            score = references.PRESSES[name](layer, candidates=everything, following=length)
+            for head in range(2):
+                assert_highest(entries(cached.keys[0, head], layer, head), score[head], everything, k)
+
+    def test_kv_random_is_seeded_by_sample_layer_and_head(self, lm: AudioLM, case: Any) -> None:
+        prompt, _, layers = case
+
+        def kept(ratio: float, seed: int) -> list[set[int]]:
+            _, cache = run(lm, replace(prompt, seed=seed), get_method("kv_random", ratio))
+            return [
+                set(entries(cached.keys[0, head], layer, head))
+                for layer, cached in zip(layers, cache.layers, strict=True)
+                for head in range(2)
+            ]
+
+        few, many = kept(0.9, 5), kept(0.4, 5)
+        assert all(less < more for less, more in zip(few, many, strict=True))
+        assert many == kept(0.4, 5)
+        assert len({frozenset(one) for one in [*many, *kept(0.4, 6)]}) == 16
+
+    @pytest.mark.parametrize("name", ["streaming_llm", "snapkv"])
+    def test_of_equals_the_earlier_stays(self, any_lm: AudioLM, eager: AudioLM, name: str) -> None:
+        """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
+        prompt = PROMPTS["short question"]
+        inputs = eager.prepare([prompt])
+        audio = inputs.audio_mask[0].nonzero().flatten().tolist()
+        length = inputs.audio_mask.shape[1]
+        certain = audio[:4] if name == "streaming_llm" else [place for place in audio if place >= length - 64]
+        k = len(certain) - 1
+        ratio = next(r / 1000 for r in range(1000) if kept_count(len(audio), r / 1000) == k)
+        _, cache = run(any_lm, prompt, get_method(name, ratio))
+        for layer, cached in zip(layers_of(eager, inputs), cache.layers, strict=True):
+            for head in range(2):
+                assert sorted(set(entries(cached.keys[0, head], layer, head)) & set(audio)) == certain[:k]
+
+
+class TestComposed:
+    """A press on top of pruning: the reference hides what was pruned from all attention, and presses what is left."""
+
+    @pytest.mark.parametrize("press", references.PRESSES)
+    def test_press_on_what_pruning_left(self, any_lm: AudioLM, eager: AudioLM, case: Any, press: str) -> None:
+        prompt, audio, layers = case
+        length = layers[0].key.shape[1]
+        (left,) = run(any_lm, prompt, get_method("fast_v", 0.5))[0].kept_positions
+        hiding = hidden_instead_of_dropped(eager.decoder_layers, 2, left, length)
+        above = layers_of(eager, eager.prepare([prompt]), hiding)[2:]
+        _, cache = run(any_lm, prompt, get_method(f"fast_v:0.5+{press}:0.3", layer=2))
+        audio_left = [place for place, position in enumerate(left.tolist()) if position in audio]
+        pruned = [(layer.of(left.tolist()), audio_left) for layer in above]
+        for index, (layer, places) in enumerate([*((layer, audio) for layer in layers[:2]), *pruned]):
+            score = references.PRESSES[press](layer, candidates=places, following=length)
+            cached, k = cache.layers[index].keys[0], kept_count(len(places), 0.3)
+            if press == "pyramidkv":
+                k = round(references.pyramid_line(len(places), k, 4)[index])
+            for head in range(2):
+                kept = [place for place in entries(cached[head], layer, head) if place in places]
+                assert abs(len(kept) - k) <= (press == "pyramidkv")
+                assert_highest(kept, score[head], places, len(kept))
+
+    @pytest.mark.parametrize("name", ["fast_v:0.5+snapkv:0.9", "random:0.3+knorm:0.95", "dart:0.9+pyramidkv:0.5"])
+    def test_eager_and_sdpa_agree(self, lm: AudioLM, eager: AudioLM, name: str) -> None:
+        """Eager attention is given masks in every decode step, sdpa none."""
+        results = [run(one, PROMPTS["short question"], get_method(name), steps=12)[0] for one in (lm, eager)]
+        assert results[0].kv_lengths == results[1].kv_lengths
+        assert results[0].replies[0].token_ids == results[1].replies[0].token_ids
+        torch.testing.assert_close(results[0].logits, results[1].logits, atol=2e-5, rtol=1e-4)
+
+
+class TestShares:
+    @given(st.integers(1, 3000), st.integers(1, 24), st.data())
+    def test_sum_to_the_budget_and_differ_from_the_exact_by_less_than_one(
+        self, total: int, segments: int, data: st.DataObject
+    ) -> None:
+        budget = data.draw(st.integers(1, total))
+        found = shares(total, budget, segments)
+        expected = references.segment_shares(total, budget, segments)
+        assert found == [share for *_, share in expected]
+        assert sum(found) == budget
+        for share, (start, end, _) in zip(found, expected, strict=True):
+            assert 0 <= share <= end - start
+            assert abs(share - (end - start) * budget / total) < 1
+
+
+class TestDart:
+    @settings(max_examples=150, deadline=None)
+    @given(st.integers(1, 40), st.integers(0, 6), st.sampled_from([0.1, 0.5, 0.9, 0.999]), st.integers(0, 10**6))
+    def test_exactly_k_and_the_reference(self, total: int, after: int, ratio: float, seed: int) -> None:
+        """From one audio token on, with fewer than four kept, and with less text after the audio than pivots."""
+        numbers = np.random.RandomState(seed)
+        before, gaps = numbers.randint(0, 5), numbers.randint(0, 4)
+        audio = sorted(numbers.choice(total + gaps, total, replace=False) + before)
+        length = audio[-1] + 1 + after
+        key, entering = (numbers.standard_normal(shape).astype(np.float32) for shape in ((2, length, 8), (length, 16)))
+        scored = Scored(torch.zeros(4, length), torch.from_numpy(key), torch.from_numpy(entering), torch.nn.Identity())
+        k = kept_count(total, ratio)
+        chosen = Dart(ratio).select(Evidence(torch.tensor(audio), k, 0, after, scored)).tolist()
+        assert len(chosen) == len(set(chosen)) == k
+        nothing = np.zeros(0)
+        layer = Layer(entering, entering.astype(float), nothing, key.astype(float), nothing, nothing)
+        assert {audio[index] for index in chosen} == references.dart(layer, layer, audio, k)
