@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 #: What a sweep prunes with when nothing says.
 DEFAULT_METHOD = "dart"
+DEFAULT_RATIOS = "0.1:0.9:0.1"
 
 
 def sweep(
@@ -23,7 +24,7 @@ def sweep(
     ] = None,
     ratios: Annotated[
         str, typer.Option(help="Fractions removed: first:last:step, a list 0.1,0.5, or one; 0 = base.")
-    ] = "0.1:0.9:0.1",
+    ] = DEFAULT_RATIOS,
     base: Annotated[bool, typer.Option("--base/--no-base", help="Run base too, once: the comparison.")] = True,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")

@@ -23,7 +23,6 @@ from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Loaded, Task
 
-DEFAULT_RATIOS = "0.1:0.9:0.1"
 _ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first:last:step (0.1:0.9:0.1)"
 
 

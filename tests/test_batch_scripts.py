@@ -1,0 +1,182 @@
+"""The shell doors for real: `batch_test.sh` in each folder, on tiny data and a tiny checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import task_folders
+
+from audiomarathon import cli_batch
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.registry import all_models
+from audiomarathon.settings import env_names
+from audiomarathon.tasks.registry import BENCHMARK
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = sorted({model.folder for model in all_models() if model.folder} | {"kvpress"})
+NAMES = ("HAD", "race", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "LibriSpeech", "DESED", "GTZAN")
+
+
+def call(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a door as users do, from another folder, in an environment that names no data."""
+    gone = {*env_names(), "CUDA_VISIBLE_DEVICES", *(f"{task.key.upper()}_DATA_PATH" for task in BENCHMARK)}
+    clean = {name: value for name, value in os.environ.items() if name not in gone}
+    command = [str(ROOT / folder / "batch_test.sh"), *arguments]
+    env = clean | {"PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | env
+    return subprocess.run(command, check=False, cwd=cwd, env=env, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+    task_folders.build_gtzan(tmp_path / "data" / "GTZAN")
+    return tmp_path / "data"
+
+
+def test_the_doors_are_the_same_everywhere() -> None:
+    doors = {(ROOT / folder / "batch_test.sh").read_text() for folder in FOLDERS}
+    assert len(doors) == 1
+    assert all(os.access(ROOT / folder / "batch_test.sh", os.X_OK) for folder in (*FOLDERS, "scripts"))
+
+
+def test_a_door_runs_what_can_run_and_says_what_could_not(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """From a folder with spaces, tasks in any case, options before and after them, one task without data."""
+    here = tmp_path / "my work"
+    here.mkdir()
+    done = call(
+        "Qwen_2.5_Omni", "-s", "2", "tAu", "-r", "0.0,0.5", "-l", "1", "had", "GTZAN", "-m", "fast_v,frame",
+        cwd=here, AUDIOMARATHON_DATA=str(data), MODEL_PATH=str(tiny_checkpoint), MAX_NEW_TOKENS="3",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    out = here / "Qwen_2.5_Omni_Results"
+    assert [entry.name for entry in here.iterdir()] == [out.name]
+    assert {log.name for log in (out / "logs").iterdir()} == {"tau.log", "had.log", "gtzan.log"}
+    assert "no folder" in (out / "logs" / "had.log").read_text()
+    content = json.loads((out / "summary.json").read_text())
+    assert content["model"] == "qwen2.5-omni-7b"
+    assert list(content["failures"]) == ["had"]
+    settings = ["base-0", "fast_v-0.5-layer1", "frame-0.5-layer1"]
+    assert [(r["task"], r["setting"], r["summary"]["n"]) for r in content["results"]] == [
+        (task, setting, 2) for task in ("tau", "gtzan") for setting in settings
+    ]
+    for kind in ("txt", "csv"):
+        assert "frame-0.5-layer1" in (out / f"summary.{kind}").read_text()
+    for word in ("accuracy", "LLM prefill ms", "frame-0.5-layer1", "FAILED had"):
+        assert word in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_env_vars_fill_what_options_leave_open(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    done = call(
+        "kvpress", "gtzan", "-r", "0.5", "-o", "out", "--no-base",
+        cwd=tmp_path, AUDIOMARATHON_DATA=str(data), MODEL_PATH=str(tiny_checkpoint), MAX_NEW_TOKENS="2",
+        PRUNE_METHOD="knorm", SAMPLE_LIMIT="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "out" / "summary.json").read_text())["results"]
+    assert [(result["setting"], result["summary"]["n"]) for result in results] == [("knorm-0.5", 1)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_help_teaches(folder: str, tmp_path: Path) -> None:
+    done = call(folder, "-h", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("-g N, --gpu-id", "-s N, --sample-limit", "-l K, --pruned-layer", "-r R, --ratios", "-m M, --methods",
+                 "-o DIR, --output-dir", "-h, --help", f"{folder}_Results", "examples:", "Exit code"):  # fmt: skip
+        assert word in done.stdout
+    assert all(name.lower() in done.stdout.lower() for name in NAMES)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-x"], "unrecognized arguments: -x"),
+        (["--ratio", "0.5"], "unrecognized arguments: --ratio"),
+        (["TAU", "-s"], "-s/--sample-limit: expected one argument"),
+        (["-s", "many", "TAU"], "--sample-limit=many: not allowed"),
+        (["-l", "-1", "TAU"], "--pruned-layer=-1: not allowed"),
+        (["-r", "1.5", "TAU"], "--ratios=1.5: not allowed"),
+        (["-m", "dort", "TAU"], "unknown method 'dort' (did you mean 'dart'?)"),
+        (["TAUU"], "unknown task 'TAUU' (did you mean 'tau'?)"),
+        (["-g", "0,1", "TAU"], "--gpu-id=0,1: one GPU a batch for now"),
+        (["-g", "first", "TAU"], "--gpu-id=first: not allowed"),
+        (["--model", "gpt", "TAU"], "unknown model 'gpt'"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_2(
+    arguments: list[str], message: str, no_env, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(SystemExit) as raised:
+        cli_batch.batch("Qwen_2.5_Omni", arguments)
+    assert raised.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_a_door_hands_the_exit_code_on(tmp_path: Path) -> None:
+    done = call("Qwen_2.5_Omni", "-g", "0,1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --gpu-id=0,1")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_python_without_the_package_is_named(tmp_path: Path) -> None:
+    done = call("Qwen_2.5_Omni", cwd=tmp_path, PYTHON=shutil.which("false") or "false")
+    assert done.returncode == 2
+    assert "has no audiomarathon" in done.stderr
+
+
+class TestDefaults:
+    @pytest.fixture
+    def seen(self, no_env, monkeypatch: pytest.MonkeyPatch):
+        """What the sweep would be called with."""
+
+        def run(folder: str, *arguments: str, **env: str):
+            calls: list[tuple] = []
+            for name, value in env.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setattr(cli_batch, "run_sweep", lambda *given, **named: calls.append((given, named)))
+            cli_batch.batch(folder, arguments)
+            ((given, named),) = calls
+            return (*given, named)
+
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(os, "environ", os.environ.copy())
+        return run
+
+    def test_of_a_model_folder(self, seen) -> None:
+        tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
+        assert tasks == [task.key for task in BENCHMARK]
+        assert (model, methods, ratios) == ("qwen2.5-omni-7b", None, "0.1:0.9:0.1")
+        assert (settings.layer, settings.limit, str(settings.results)) == (2, 0, "Qwen_2.5_Omni_Results")
+        assert named == {"base": True, "plan": False, "logs": True}
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+    def test_of_the_presses(self, seen) -> None:
+        _tasks, model, settings, methods, _ratios, _named = seen("kvpress")
+        assert model == "qwen2.5-omni"
+        assert "snapkv" in methods.split(",")
+        assert "fast_v" not in methods.split(",")
+        assert str(settings.results) == "kvpress_Results"
+
+    def test_g_sets_the_gpu(self, seen) -> None:
+        seen("Qwen_2.5_Omni", "-g", "3")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+    def test_a_schedulers_gpu_is_left_alone(self, seen) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "5"
+        seen("Qwen_2.5_Omni")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
+
+    def test_of_a_folder_that_no_model_has(self) -> None:
+        with pytest.raises(SettingsError, match="no model has this folder"):
+            cli_batch._model_of("Elsewhere")

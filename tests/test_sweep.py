@@ -1,0 +1,285 @@
+"""Grids, sweeps and plans: which settings run, what stands in the summary, and that one task's failure is its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import task_folders
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation import sweep as sweep_module
+from audiomarathon.evaluation.sweep import grid, parse_ratios
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+
+
+class TestRatios:
+    @pytest.mark.parametrize(
+        ("text", "ratios"),
+        [
+            ("0.1:0.9:0.1", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+            ("0.5", [0.5]),
+            ("0.5,0.1", [0.1, 0.5]),
+            ("0,0.25:0.75:0.25", [0.0, 0.25, 0.5, 0.75]),
+            ("0.1:0.35:0.1", [0.1, 0.2, 0.3]),
+            ("0.3, 0.30 ,.3", [0.3]),
+            ("0.9:0.9:0.1", [0.9]),
+        ],
+    )
+    def test_are_exact_decimals(self, text: str, ratios: list[float]) -> None:
+        assert parse_ratios(text) == ratios
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "a",
+            "1",
+            "-0.1",
+            "0.1:0.9",
+            "0.1:0.9:0",
+            "0.9:0.1:0.1",
+            "0.1:1:0.1",
+            "nan",
+            "inf",
+            "0:nan:0.1",
+            "0.1,,0.2",
+        ],
+    )
+    def test_anything_else_is_refused_in_one_line(self, text: str) -> None:
+        with pytest.raises(SettingsError, match=r"^--ratios=.*: not allowed; allowed: ratios .*0.1:0.9:0.1") as raised:
+            parse_ratios(text)
+        assert "\n" not in str(raised.value)
+
+    @given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 30))
+    def test_a_range_is_what_whole_hundredths_make(self, first: int, length: int, step: int) -> None:
+        last = min(99, first + length)
+        expected = [n / 100 for n in range(first, last + 1, step)]
+        assert parse_ratios(f"{first / 100}:{last / 100}:{step / 100}") == expected
+
+
+class TestGrid:
+    def labels(self, *names: str, ratios: tuple[float, ...] = (0.3, 0.5), **more) -> list[str]:
+        return [method.label for method in grid(names, ratios, **more)]
+
+    def test_every_method_at_every_ratio_and_base_once(self) -> None:
+        assert self.labels("base", "random", "fast_v") == [
+            "base-0", "random-0.3-layer2", "random-0.5-layer2", "fast_v-0.3-layer2", "fast_v-0.5-layer2",
+        ]  # fmt: skip
+
+    def test_ratio_0_means_base(self) -> None:
+        assert self.labels("random", "fast_v", ratios=(0.0, 0.5)) == [
+            "base-0",
+            "random-0.5-layer2",
+            "fast_v-0.5-layer2",
+        ]
+        assert self.labels("random", ratios=(0.0,), base=False) == ["base-0"]
+
+    def test_base_can_be_left_out(self) -> None:
+        assert self.labels("random", ratios=(0.5,), base=False) == ["random-0.5-layer2"]
+
+    def test_own_ratios_take_no_grid(self) -> None:
+        assert self.labels("fast_v:0.7", "fast_v:0.5+snapkv:0.3", "knorm", layer=3) == [
+            "base-0", "fast_v-0.7-layer3", "fast_v-0.5-layer3+snapkv-0.3", "knorm-0.3", "knorm-0.5",
+        ]  # fmt: skip
+
+    def test_one_setting_named_twice_runs_once(self) -> None:
+        assert self.labels("random", "random:0.5", "random") == ["base-0", "random-0.3-layer2", "random-0.5-layer2"]
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("fast_v+snapkv", "each needs its own ratio"),
+            ("fast_v:0.5+snapkv", "each needs its own ratio"),
+            ("dort", "unknown method"),
+            ("base:0.5", "base drops nothing"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, name: str, message: str) -> None:
+        for ratios in ((0.5,), (0.0,)):
+            with pytest.raises(SettingsError, match=message):
+                self.labels(name, ratios=ratios)
+
+
+@pytest.fixture
+def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_checkpoint: Path):
+    """Run the sweep command on the tiny checkpoint; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODEL_PATH", str(tiny_checkpoint))
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+    task_folders.build_gtzan(tmp_path / "data" / "GTZAN")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        settings = ["--data", "data", "--max-new-tokens", "3", "--limit", "3"]
+        result = CliRunner().invoke(app, ["sweep", *map(str, arguments), *settings])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return call
+
+
+def csv_rows() -> list[dict[str, str]]:
+    with Path("results/summary.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+class TestSweep:
+    def test_writes_every_setting_beside_base(self, command) -> None:
+        code, out, _err = command(
+            "tau", "gtzan", "tau", "--methods", "random,snapkv", "--ratios", "0.0,0.5", "--decode-tokens", "4"
+        )
+        assert code == 0
+        content = json.loads(Path("results/summary.json").read_text())
+        assert content["complete"] is True
+        assert content["failures"] == {}
+        settings = ["base-0", "random-0.5-layer2", "snapkv-0.5"]
+        assert [(r["task"], r["setting"]) for r in content["results"]] == [
+            (t, s) for t in ("tau", "gtzan") for s in settings
+        ]
+        base, random, snapkv = (result["savings"] for result in content["results"][:3])
+        assert base["llm_prefill"]["measured"] == base["llm_prefill"]["ideal"] == 1.0
+        assert random["llm_prefill"]["ideal"] > random["first_token"]["ideal"] > 1.0
+        assert snapkv["llm_prefill"]["ideal"] == snapkv["first_token"]["ideal"] == 1.0
+        for saved in (random, snapkv):
+            assert saved["compared_samples"] == 3
+            assert saved["llm_prefill"]["measured"] > 0
+            assert saved["decode_per_token"]["measured"] > 0
+            assert saved["kept_ratio"] == 12 / 25
+            assert saved["kv_bytes_ratio"] > 1.0
+        text = Path("results/summary.txt").read_text()
+        for shown in (out, text):
+            for word in ("accuracy", "LLM prefill ms", "(ideal)", "random-0.5-layer2", "gtzan"):
+                assert word in shown
+        rows = csv_rows()
+        assert len(rows) == 6
+        first = json.loads((Path("results") / content["results"][1]["folder"] / "summary.json").read_text())
+        assert rows[1]["setting"] == "random-0.5-layer2"
+        assert float(rows[1]["accuracy"]) == first["accuracy"]
+        assert float(rows[1]["llm_prefill_s"]) == first["timing"]["llm_prefill_s"]["p50"]
+        assert float(rows[1]["llm_prefill_speedup"]) == random["llm_prefill"]["measured"]
+        assert rows[1]["kv_lengths"].split()[0] != rows[1]["kv_lengths"].split()[3]
+
+    def test_without_base_nothing_is_compared(self, command) -> None:
+        assert command("gtzan", "--methods", "frame:0.5", "--no-base")[0] == 0
+        (result,) = json.loads(Path("results/summary.json").read_text())["results"]
+        assert result["savings"]["llm_prefill"]["measured"] is None
+        assert result["savings"]["llm_prefill"]["ideal"] > 1
+
+    def test_goes_on_where_it_stopped(self, command) -> None:
+        arguments = ("gtzan", "--methods", "frame", "--ratios", "0.5")
+        command(*arguments)
+        first = Path("results/gtzan/tiny-omni/frame-0.5-layer2/samples.jsonl").read_text()
+        code, _out, err = command(*arguments)
+        assert code == 0
+        assert "goes on from 2 of 2 samples" in err
+        assert Path("results/gtzan/tiny-omni/frame-0.5-layer2/samples.jsonl").read_text() == first
+
+
+class TestFailures:
+    def test_a_task_without_data_does_not_stop_the_rest(self, command) -> None:
+        code, out, err = command("had", "gtzan", "--methods", "frame", "--ratios", "0.5", "--logs")
+        assert code == 1
+        assert "error: had: no folder" in err
+        assert "FAILED had: no folder" in out
+        content = json.loads(Path("results/summary.json").read_text())
+        assert content["complete"] is False
+        assert list(content["failures"]) == ["had"]
+        assert [result["task"] for result in content["results"]] == ["gtzan", "gtzan"]
+        assert [row["task"] for row in csv_rows() if row["error"]] == ["had"]
+        assert "no folder" in Path("results/logs/had.log").read_text()
+        assert "frame-0.5-layer2: score" in Path("results/logs/gtzan.log").read_text()
+
+    def test_a_bug_in_one_task_does_not_stop_the_rest(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        run_task = sweep_module.run_task
+
+        def broken(session, task, data):
+            if task.key == "tau":
+                raise ZeroDivisionError("a bug")
+            return run_task(session, task, data)
+
+        monkeypatch.setattr(sweep_module, "run_task", broken)
+        code, _out, err = command("tau", "gtzan", "--methods", "frame:0.5", "--logs")
+        assert code == 1
+        assert "error: tau: ZeroDivisionError: a bug" in err
+        assert json.loads(Path("results/summary.json").read_text())["failures"] == {"tau": "ZeroDivisionError: a bug"}
+        assert "Traceback" in Path("results/logs/tau.log").read_text()
+
+    def test_a_failed_sample_shows_in_summary_and_exit_code(self, command) -> None:
+        clip = sorted(Path("data/GTZAN/wav").iterdir())[0]
+        clip.write_bytes(clip.read_bytes()[:100])
+        code, out, _err = command("gtzan", "--methods", "frame:0.5")
+        assert code == 1
+        assert "FAILED gtzan frame-0.5-layer2: 1 samples" in out
+        assert json.loads(Path("results/summary.json").read_text())["complete"] is False
+
+    def test_when_no_task_can_run_no_model_is_loaded(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Qwen2_5Omni, "load", None)
+        code, _out, _err = command("had", "--methods", "frame:0.5")
+        assert code == 1
+        assert list(json.loads(Path("results/summary.json").read_text())["failures"]) == ["had"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["tauu"], "unknown task 'tauu'"),
+            (["tau", "--ratios", "2"], "--ratios=2: not allowed"),
+            (["tau", "--methods", "dort"], "unknown method 'dort' (did you mean 'dart'?)"),
+            (["tau", "--methods", "frame", "--layer", "4"], "frame: layer 4 is not one of this model's layers 0–3"),
+            (["tau", "--methods", "frame", "--scope", "all"], "frame drops audio tokens only"),
+        ],
+    )
+    def test_what_concerns_all_tasks_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:
+        code, _out, err = command(*arguments)
+        assert code == 2
+        assert [line for line in err.splitlines() if line.startswith("error: ")] == [err.splitlines()[-1]]
+        assert message in err
+        assert not Path("results").exists()
+
+
+class TestPlan:
+    @pytest.fixture(autouse=True)
+    def no_model(self, command, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        if "record" not in request.node.name:
+            monkeypatch.setattr(Qwen2_5Omni, "load", None)
+
+    def test_says_what_it_rests_on_and_runs_nothing(self, command) -> None:
+        code, out, _err = command("tau", "gtzan", "--methods", "frame,snapkv", "--ratios", "0.3,0.5", "--plan")
+        assert code == 0
+        assert "2 tasks x 5 settings" in out
+        assert "tau: 3 samples" in out
+        assert "gtzan: 2 samples" in out
+        assert "total: 25 replies" in out
+        assert "from FLOPs" in out
+        assert "0.1 TFLOP/s (assumed" in out
+        assert "memory: about" in out
+        assert "These are estimates" in out
+        assert not Path("results").exists()
+
+    def test_takes_a_stated_throughput(self, command) -> None:
+        _code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--throughput", "40")
+        assert "40 TFLOP/s (given" in out
+
+    def test_measures_by_the_base_samples_on_record(self, command) -> None:
+        command("tau", "--methods", "base")
+        _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
+        assert "from 3 base samples on record in results/tau/tiny-omni/base-0" in out
+        assert "gtzan: 2 samples (0.00 h of audio) x 2 settings: about 0.0 min, from FLOPs" in out
+
+    def test_names_what_cannot_be_run(self, command) -> None:
+        code, out, _err = command("had", "gtzan", "--methods", "frame:0.5", "--plan")
+        assert code == 1
+        assert "had: cannot be run: no folder" in out
+
+    def test_without_the_checkpoint_it_still_counts(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--model-path", "nobody/nothing")
+        assert code == 0
+        assert "total: 6 replies" in out
+        assert "tau: 3 samples (0.00 h of audio) x 2 settings: time unknown" in out
+        assert "no estimate of memory" in out
