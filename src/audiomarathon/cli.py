@@ -13,6 +13,7 @@ from typing import Annotated, Any, ParamSpec
 import typer
 
 from audiomarathon.cli_explain import explain
+from audiomarathon.cli_plot import plot
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
 
@@ -231,6 +232,7 @@ def download(
 
 
 app.command()(reporting_errors(explain))
+app.command()(reporting_errors(plot))
 app.command()(reporting_errors(sweep))
 
 

@@ -1,12 +1,14 @@
-"""One colour and marker a method, the same in every picture."""
+"""One colour, line style and marker a method, the same in every picture."""
 
 from __future__ import annotations
 
 from functools import cache
 
 # Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
-# lines and its black is base's. Where two methods share a colour, the marker and the line's style tell them apart.
+# lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021). Fourteen hues are too many for any
+# eye: every line is also labelled at its end, and has a style and a marker of its own.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
+_MORE_COLOURS = ("#332288", "#882255", "#117733", "#999933", "#44AA99", "#661100", "#AA4499")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 BASE = "#222222"
 
@@ -20,17 +22,17 @@ def _built_in() -> tuple[str, ...]:
 
 def colour(method: str) -> str:
     """Return the colour of a method, named by its key; joined methods (`fast_v+snapkv`) have their second part's."""
-    return BASE if method == "base" else _COLOURS[_place(method) % len(_COLOURS)]
+    colours = _COLOURS + _MORE_COLOURS
+    return BASE if method == "base" else colours[_place(method) % len(colours)]
 
 
 def marker(method: str) -> str:
-    """Return the marker of a method: different for two methods that share a colour."""
-    place = _place(method)
-    return _MARKERS[(place + place // len(_COLOURS) * 3) % len(_MARKERS)]
+    """Return the marker of a method."""
+    return _MARKERS[_place(method) % len(_MARKERS)]
 
 
 def line_style(method: str) -> str:
-    """Return the style of a method's line: solid for the first round of colours, dashed for the second, then dotted."""
+    """Return the style of a method's line: solid for the first colours, dashed for the others, then dotted."""
     return "-." if "+" in method else ("-", "--", ":")[min(_place(method) // len(_COLOURS), 2)]
 
 

@@ -1,0 +1,170 @@
+"""Pictures of finished runs: score, LLM prefill, its speed-up and the KV cache against the ratio, a line a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.report import palette
+from audiomarathon.report.curves import Panel, Setting, Value, read_panels
+
+_QUANTITIES = {
+    "score": "score",
+    "prefill_ms": "LLM prefill, ms (median)",
+    "speed_up": "LLM prefill, times as fast as base",
+    "kv_mb": "KV cache after prefill, MB",
+}
+_HEADLINES = {"macro_f1": "macro-F1", "wer": "1 − WER", "mean": "mean score"}
+_LABEL_POINTS = 9.5  # least distance between two labels
+
+
+def plot_runs(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Draw one PNG a task, and one of the mean over tasks where there are several.
+
+    Raises
+    ------
+    RecordError
+        When there is no finished run.
+    SettingsError
+        Without matplotlib (the extra `report`), or when the folder cannot be written.
+    """
+    return [plot_panel(panel, folder / f"{panel.name}.png") for panel in read_panels(paths)]
+
+
+def plot_panel(panel: Panel, path: Path) -> Path:
+    """Draw one panel's four quantities."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+
+    figure = Figure(figsize=(12.5, 9), dpi=150)
+    grid = figure.subplots(
+        2, 2, gridspec_kw={"left": 0.065, "right": 0.88, "top": 0.92, "bottom": 0.085, "wspace": 0.5, "hspace": 0.22}
+    )
+    figure.text(0.065, 0.965, panel.title, fontsize=13, weight="bold")
+    for axes, (quantity, heading) in zip(grid.flat, _QUANTITIES.items(), strict=True):
+        name = f"{_HEADLINES.get(panel.headline, panel.headline)}" if quantity == "score" else heading
+        axes.set_title(name, loc="left", fontsize=10.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.set_xlim(0, max([one.ratio for one in panel.settings] + [0.1]) * 1.01)
+        axes.set_xlabel("fraction of audio removed", fontsize=9)
+        axes.tick_params(labelsize=9)
+        _draw(axes, panel, quantity)
+    figure.text(0.065, 0.018, _note(panel), fontsize=8.5, color="#555555")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _note(panel: Panel) -> str:
+    parts = ["Bands: 95 % intervals (score and speed-up over clusters, times over samples)."]
+    if panel.headline == "mean":
+        parts = ["Bands: 95 % intervals of the mean, tasks being independent."]
+    if panel.base:
+        parts.append("Dashed: base, nothing dropped; ratio 0 of every method.")
+    if any(one.ideal for one in panel.settings):
+        parts.append("Dotted: what counted FLOPs promise.")
+    return " ".join(parts)
+
+
+def _draw(axes: Any, panel: Panel, quantity: str) -> None:
+    lines = {name: [one for one in line if quantity in one.figures] for name, line in panel.lines().items()}
+    lines = {name: line for name, line in lines.items() if any(one.method != "base" for one in line)}
+    base = panel.base.figures.get(quantity) if panel.base else None
+    if base is None and not lines:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#777777")
+        axes.set_yticks([])
+        return
+    labels: list[tuple[float, float, str, str]] = []
+    for name, line in lines.items():
+        key, ink = line[-1].method, palette.colour(line[-1].method)
+        ratios = [one.ratio for one in line]
+        values = [one.figures[quantity] for one in line]
+        if any(value.low < value.high for value in values):
+            axes.fill_between(
+                ratios, [v.low for v in values], [v.high for v in values], color=ink, alpha=0.09, linewidth=0
+            )
+        axes.plot(ratios, [v.value for v in values], color=ink, linestyle=palette.line_style(key), linewidth=1.6)
+        own = [(one.ratio, one.figures[quantity].value) for one in line if one.method != "base"]
+        axes.plot(*zip(*own, strict=True), color=ink, linestyle="none", marker=palette.marker(key), markersize=4.5)
+        labels.append((ratios[-1], values[-1].value, name, ink))
+    if base is not None:
+        axes.axhline(base.value, color=palette.BASE, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1.5)
+        labels.append((axes.get_xlim()[1], base.value, "base", palette.BASE))
+    if quantity == "speed_up":
+        _ideal(axes, lines)
+    _limits(
+        axes, quantity, [one.figures[quantity] for line in lines.values() for one in line] + ([base] if base else [])
+    )
+    _label(axes, labels)
+
+
+def _ideal(axes: Any, lines: dict[str, list[Setting]]) -> None:
+    """Draw the ideal once: methods that drop at the same layer share it."""
+    for line in lines.values():
+        points = [(one.ratio, one.ideal) for one in line if one.ideal is not None]
+        if any(ideal > 1.001 for _, ideal in points):
+            axes.plot(*zip(*points, strict=True), color="#777777", linestyle=":", linewidth=1.3, zorder=1.4)
+            return
+
+
+def _limits(axes: Any, quantity: str, values: Sequence[Value]) -> None:
+    low, high = min(value.low for value in values), max(value.high for value in values)
+    if quantity == "score":
+        axes.set_ylim(max(0.0, low - 0.04), min(1.0, high) + 0.03)
+    else:
+        axes.set_ylim(0, max(high, axes.get_ylim()[1] if quantity == "speed_up" else 0.0) * 1.05)
+
+
+def _label(axes: Any, labels: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write each line's name beside its end, moved apart where they would overlap, with a thin leader."""
+    low, high = axes.get_ylim()
+    height = axes.get_position().height * axes.figure.get_figheight() * 72
+    wanted = sorted((((value - low) / (high - low)) * height, x, name, ink) for x, value, name, ink in labels)
+    places = spread([place for place, *_ in wanted], _LABEL_POINTS, height)
+    right = axes.get_xlim()[1]
+    for (at, x, name, ink), place in zip(wanted, places, strict=True):
+        axes.annotate(
+            name,
+            (x, low + at / height * (high - low)),
+            xytext=(1.055, place / height),
+            textcoords="axes fraction",
+            fontsize=8.5,
+            va="center",
+            color=ink,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": ink,
+                "linewidth": 0.6,
+                "alpha": 0.7 if x >= right * 0.97 else 0.35,
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
+        )
+
+
+def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
+    """Move ascending places apart to at least `gap`, as little as need be, within 0…`room` where that is possible."""
+    blocks: list[list[float]] = []  # what the members want of their first one's place, summed, and how many they are
+    for place in wanted:
+        blocks.append([place, 1])
+        while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][1] * gap > _start(blocks[-1]):
+            total, count = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total - count * blocks[-1][1] * gap, blocks[-1][1] + count]
+    places = [_start(block) + step * gap for block in blocks for step in range(int(block[1]))]
+    for index in range(len(places) - 1, -1, -1):
+        places[index] = min(places[index], room - (len(places) - 1 - index) * gap)
+    return [max(place, index * gap) for index, place in enumerate(places)]
+
+
+def _start(block: list[float]) -> float:
+    return block[0] / block[1]

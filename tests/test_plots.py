@@ -1,0 +1,170 @@
+"""The curves say what the runs say, and the pictures are drawn."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.errors import RecordError
+from audiomarathon.report.curves import Panel, Value, mean_panel, read_panels
+from audiomarathon.report.plot_ratios import plot_runs, spread
+
+COST = {
+    "flops_per_token_per_layer": [10.0] * 4,
+    "attention_flops_coefficient": [0.0] * 4,
+    "lm_head_flops": 0.0,
+    "encoder_flops_per_second": None,
+}
+
+
+def write_run(
+    root: Path,
+    task: str,
+    method: dict[str, Any],
+    *,
+    score: float,
+    prefill: float,
+    kept: int = 100,
+    kv: int = 1000,
+    timed: bool = True,
+) -> None:
+    """A finished run of ten samples, whose prefill lasts `prefill` seconds, a little more from sample to sample."""
+    parts = [method[name] for name in ("first", "second") if name in method] or [method]
+    folder = (
+        root / task / "-".join(f"{part['method']}-{part.get('ratio', 0)}-{part.get('layer', '')}" for part in parts)
+    )
+    folder.mkdir(parents=True)
+    records = [
+        {
+            "id": f"s{index}", "cluster": f"c{index % 5}", "error": None, "clip_seconds": 4.0, "prompt_tokens": 120,
+            "audio_tokens": 100, "kept_audio_tokens": kept, "kv_bytes": kv, "kv_lengths": [120] * 4,
+            "time": {"llm_prefill": prefill * (1 + index / 100), "prefill": 1.0, "scoring": 0.0} if timed else None,
+        }
+        for index in range(10)
+    ]  # fmt: skip
+    own_drops = {"layer": method["layer"], "ratio": method["ratio"]} if method.get("layer") is not None else {}
+    facts = {
+        "task": task, "model": "embedded", "checkpoint": "/somewhere/toy", "identity": method, "cost": COST,
+        "drops": {"layer": None, "ratio": 0.0} | own_drops, "samples": [record["id"] for record in records],
+    }  # fmt: skip
+    summary = {
+        "task": task, "headline": "macro_f1", "n": 10, "score": score,
+        "intervals": {"score": [score - 0.1, score + 0.2]},
+        "audio_tokens": 100.0, "kept_audio_tokens": float(kept),
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(facts))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for task, lift in (("desed", 0.0), ("tau", 0.2)):
+        write_run(tmp_path, task, {"method": "base"}, score=0.6 + lift, prefill=0.4)
+        for ratio in (0.5, 0.9):
+            pruned = {"method": "frame", "ratio": ratio, "layer": 2}
+            kept = round(100 * (1 - ratio))
+            write_run(
+                tmp_path, task, pruned, score=0.5 + lift, prefill=0.4 * (1 - ratio / 2), kept=kept, kv=1000 - 5 * kept
+            )
+    return tmp_path
+
+
+def panel_of(results: Path, name: str) -> Panel:
+    return next(panel for panel in read_panels([results]) if panel.name == name)
+
+
+class TestCurves:
+    def test_a_panel_a_task_and_the_mean(self, results: Path) -> None:
+        assert [panel.name for panel in read_panels([results])] == ["desed", "tau", "mean"]
+
+    def test_a_line_starts_at_base_and_rises_in_ratio(self, results: Path) -> None:
+        (line,) = panel_of(results, "desed").lines().values()
+        assert [one.ratio for one in line] == [0.0, 0.5, 0.9]
+        assert [one.method for one in line] == ["base", "frame", "frame"]
+
+    def test_figures_are_the_runs_own(self, results: Path) -> None:
+        *_, half, _most = panel_of(results, "desed").lines()["frame"]
+        assert half.figures["score"] == Value(0.5, 0.4, 0.7)
+        assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.045)  # the median of 1.00 … 1.09
+        assert half.figures["prefill_ms"].low >= 300
+        assert half.figures["prefill_ms"].high <= 327
+        assert half.figures["speed_up"].value == pytest.approx(4 / 3)
+        assert half.figures["kv_mb"].value == pytest.approx(750e-6)
+        assert half.ideal == pytest.approx(4 * 120 / (2 * 120 + 2 * 70))
+
+    def test_the_mean_over_tasks_and_its_interval(self, results: Path) -> None:
+        *_, half, _most = panel_of(results, "mean").lines()["frame"]
+        score = half.figures["score"]
+        assert score.value == pytest.approx(0.6)
+        assert score.low == pytest.approx(0.6 - np.hypot(0.1, 0.1) / 2)
+        assert score.high == pytest.approx(0.6 + np.hypot(0.2, 0.2) / 2)
+
+    def test_the_mean_leaves_out_what_a_task_lacks(self, results: Path) -> None:
+        write_run(results, "tau", {"method": "random", "ratio": 0.5, "layer": 2}, score=0.5, prefill=0.3)
+        assert set(panel_of(results, "tau").lines()) == {"frame", "random"}
+        assert set(panel_of(results, "mean").lines()) == {"frame"}
+
+    def test_layers_are_lines_of_their_own(self, results: Path) -> None:
+        write_run(results, "tau", {"method": "frame", "ratio": 0.5, "layer": 1}, score=0.5, prefill=0.3)
+        assert set(panel_of(results, "tau").lines()) == {"frame layer 1", "frame layer 2"}
+
+    def test_joined_methods_stand_where_they_really_are(self, results: Path) -> None:
+        joined = {
+            "method": "composed",
+            "first": {"method": "fast_v", "ratio": 0.5},
+            "second": {"method": "snapkv", "ratio": 0.3},
+        }
+        write_run(results, "tau", joined, score=0.5, prefill=0.3, kept=35)
+        assert panel_of(results, "tau").lines()["fast_v+snapkv"][-1].ratio == pytest.approx(0.65)
+
+    def test_untimed_runs_have_scores_only(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=0.4, timed=False)
+        (panel,) = read_panels([tmp_path])
+        assert set(panel.settings[0].figures) == {"score", "kv_mb"}
+
+    def test_unfinished_runs_are_left_out(self, results: Path) -> None:
+        for summary in (results / "tau").rglob("summary.json"):
+            summary.unlink()
+        assert [panel.name for panel in read_panels([results])] == ["desed"]
+
+    def test_no_runs(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="no finished run there"):
+            read_panels([tmp_path])
+
+    def test_nothing_in_common_has_no_mean(self, results: Path) -> None:
+        panel = panel_of(results, "tau")
+        other = Panel("x", "x · y", "wer", ())
+        assert mean_panel([panel, other], "mean") is None
+
+
+class TestPictures:
+    def test_one_png_a_task_and_the_mean(self, results: Path, tmp_path: Path) -> None:
+        done = CliRunner().invoke(app, ["plot", str(results), "-o", str(tmp_path / "plots")])
+        assert done.exit_code == 0, done.stderr
+        pictures = sorted((tmp_path / "plots").iterdir())
+        assert [path.name for path in pictures] == ["desed.png", "mean.png", "tau.png"]
+        assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+    def test_untimed_runs_are_drawn_too(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", {"method": "frame", "ratio": 0.5, "layer": 2}, score=0.6, prefill=0.4, timed=False)
+        assert [path.name for path in plot_runs([tmp_path], tmp_path)] == ["tau.png"]
+
+    @given(st.lists(st.floats(0, 300), min_size=1, max_size=15).map(sorted))
+    def test_labels_never_overlap_nor_leave_the_panel(self, wanted: list[float]) -> None:
+        places = spread(wanted, 10, 300)
+        assert all(after - before >= 10 - 1e-6 for before, after in pairwise(places))
+        assert places[0] >= 0
+        assert places[-1] <= 300 + 1e-6
+
+    def test_labels_with_room_stay_where_they_are(self) -> None:
+        assert spread([10, 50, 90], 10, 300) == [10, 50, 90]
