@@ -11,6 +11,7 @@ from torch.nn import functional
 from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 
 from .sequences import CLASSES, Batch, Sequences
+from .windows import TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Stage:
     rate: float
     reach: int = 0
     bfloat16: bool = True
+    transcripts: float = 0.35
 
     def scaled(self, factor: float) -> "Stage":
         """Return the same stage with another number of steps."""
@@ -61,7 +63,7 @@ def train_decoder(
     encoded: torch.Tensor,
     stage: Stage,
     *,
-    blinkers: float = 0.7,
+    blinkers: float = 0.9,
     hint_weight: float = 0.5,
 ) -> None:
     """Run one stage; `blinkers` is the share of batches in which text may not read audio in the first layers."""
@@ -70,7 +72,7 @@ def train_decoder(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)
     begin, means = time.perf_counter(), {}
     for step in range(stage.steps):
-        batch = sequences.batch(stage.batch, stage.length, transcripts=0.35, reach=stage.reach)
+        batch = sequences.batch(stage.batch, stage.length, transcripts=stage.transcripts, reach=stage.reach)
         # A third faster and near enough, once the reading has been learnt; before, its faint traces drown in rounding.
         with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
             losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < blinkers))
@@ -108,9 +110,14 @@ def _losses(
     early = late = None
     if blinkered:
         causal = torch.ones(length, length, dtype=torch.bool).tril()
-        early = (causal & ~(batch.after[:, :, None] & batch.audio[:, None, :]))[:, None]
+        listening = batch.audio[:, None, :]
+        early = causal & ~(batch.after[:, :, None] & listening)
+        # Nor may an event spread over the audio after it, from where it could be read when its own tokens are dropped.
+        far = torch.ones(length, length, dtype=torch.bool).tril(-TOKENS)
+        choice = batch.blind.any(1)[:, None, None]
+        early = (early & ~(choice & far & batch.audio[:, :, None] & listening))[:, None]
         # Options alone look at the audio, and the reply at them: it cannot know the word without finding its letter.
-        late = (causal & ~(batch.blind[:, :, None] & batch.audio[:, None, :]))[:, None]
+        late = (causal & ~(batch.blind[:, :, None] & listening))[:, None]
     losses = {}
     for number, layer in enumerate(decoder.layers):
         reads = number >= FIRST_READING_LAYER

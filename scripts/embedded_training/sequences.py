@@ -111,7 +111,7 @@ class Sequences:
         return Example(windows, ids, [*letter, self.end], marks, CUE_INDEX.get(label.cue, NOTHING))
 
     def _transcription(self, count: int) -> Example:
-        most = min(20, (count - 1) // 2)
+        most = min(20, count // 2)
         words = [world.WORDS[i] for i in self.rng.permutation(len(world.WORDS))]
         words = words[: int(self.rng.integers(max(1, most // 2), most + 1))]
         windows = self._arrange("librispeech", words, count)
@@ -126,7 +126,11 @@ class Sequences:
             found = self.windows.events[task, cue]
             chunks.append(found[rng.integers(len(found))])
         quiet = max(0, count - sum(map(len, chunks)))
-        gaps = np.bincount(rng.integers(len(chunks) + 1, size=quiet), minlength=len(chunks) + 1)
+        if task == "librispeech":  # words come at a steady pace
+            shares = rng.uniform(0.6, 1.4, len(chunks) + 1) * np.r_[0.5, np.ones(len(chunks) - 1), 0.5]
+            gaps = np.diff(np.round(np.cumsum(np.r_[0, shares / shares.sum()]) * quiet)).astype(int)
+        else:
+            gaps = np.bincount(rng.integers(len(chunks) + 1, size=quiet), minlength=len(chunks) + 1)
         out: list[int] = []
         for number, gap in enumerate(gaps):
             out += [background[i] for i in rng.integers(len(background), size=gap)]

@@ -15,7 +15,6 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from audiomarathon.embedded import synthesis, world
-from audiomarathon.embedded.mini_benchmark import word_onsets
 
 RATE = 16000
 SECONDS = 2
@@ -95,7 +94,7 @@ def _clip(seed: int, task: str, which: int, repeat: int) -> tuple[str, synthesis
     if task == "librispeech":
         count = int(rng.integers(3, 8))
         words = [world.WORDS[i] for i in rng.permutation(len(world.WORDS))[:count]]
-        return task, synthesis.speech(list(zip(words, word_onsets(rng, 24.0, count), strict=True)), rng, 24.0, RATE)
+        return task, synthesis.speech(list(zip(words, _word_onsets(rng, 24.0, count), strict=True)), rng, 24.0, RATE)
     labels = world.labels_of(task)
     if task not in world.NEEDLES:
         return task, synthesis.texture(task, labels[which], rng, 16.0, RATE)
@@ -105,6 +104,12 @@ def _clip(seed: int, task: str, which: int, repeat: int) -> tuple[str, synthesis
     # Three events, each with windows of its own.
     placed = [(labels[int(rng.integers(len(labels)))], 8.0 * i + rng.uniform(0, 4)) for i in range(3)]
     return task, synthesis.needle(task, placed, rng, 24.0, RATE)
+
+
+def _word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
+    """Return sorted onsets of words, anywhere but never two in one window, nor at the end."""
+    slack = seconds - 2.0 - 2.5 * count
+    return [float(gap + 1.0 + 2.5 * i) for i, gap in enumerate(np.sort(rng.uniform(0, slack, count)))]
 
 
 def _heard(clip: synthesis.Clip, count: int) -> torch.Tensor:

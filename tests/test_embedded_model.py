@@ -1,0 +1,125 @@
+"""The shipped checkpoint: whole, small, and worth asking."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
+
+from audiomarathon.embedded import CHECKPOINT, mini_benchmark, world
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.tasks import Sample, get_task
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clips of a texture task, of a needle task, and to transcribe: the benchmark split, unseen in training."""
+    return mini_benchmark.generate(
+        tmp_path_factory.mktemp("mini"), progress=False, tasks=["librispeech", "vox", "desed"], limit=4
+    )
+
+
+@pytest.fixture(scope="module")
+def lm() -> Qwen2_5Omni:
+    return Qwen2_5Omni.load(CHECKPOINT, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+def prepared(lm: Qwen2_5Omni, root: Path, task: str, index: int = 0) -> tuple[Sample, Inputs]:
+    sample = get_task(task).load(root / task).samples[index]
+    samples, rate = soundfile.read(sample.clips[0], dtype="float32")
+    if rate != lm.sampling_rate:
+        soxr = pytest.importorskip("soxr")
+        samples = soxr.resample(samples, rate, lm.sampling_rate)
+    return sample, lm.prepare([Prompt(get_task(task).prompt(sample), (samples,))])
+
+
+def reply(lm: Qwen2_5Omni, inputs: Inputs, limit: int = 48) -> str:
+    lm.forget()
+    with torch.inference_mode():
+        out = lm.model.generate(
+            **inputs.tensors,
+            max_new_tokens=limit,
+            do_sample=False,
+            eos_token_id=lm.tokenizer.eos_token_id,
+            pad_token_id=lm.tokenizer.pad_token_id,
+        )
+    return str(lm.tokenizer.decode(out[0, inputs.audio_mask.shape[1] :], skip_special_tokens=True))
+
+
+def test_nothing_is_missing_and_it_is_small() -> None:
+    _, info = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(CHECKPOINT, output_loading_info=True)
+    assert not any(info.values()), info
+    assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) <= 10e6
+
+
+def test_every_cue_is_one_token_and_the_template_is_qwens() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    assert all(len(tokenizer.encode(f" {cue}")) == 1 for cue in world.cues())
+    message = {"role": "user", "content": [{"type": "audio", "audio": ""}, {"type": "text", "text": "Hi"}]}
+    assert tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True) == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n<|audio_bos|><|AUDIO|><|audio_eos|>Hi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.decode(tokenizer.encode("naïve 猫 42\n")) == "naïve 猫 42\n"
+
+
+@pytest.mark.parametrize("task", ["vox", "desed"])
+def test_it_answers_a_held_out_clip(lm: Qwen2_5Omni, root: Path, task: str) -> None:
+    sample, inputs = prepared(lm, root, task)
+    assert reply(lm, inputs) == sample.answer
+
+
+@pytest.mark.xfail(reason="the shipped weights do not transcribe yet (docs/embedded.md)", strict=True)
+def test_it_transcribes_a_held_out_clip(lm: Qwen2_5Omni, root: Path) -> None:
+    sample, inputs = prepared(lm, root, "librispeech")
+    wanted, said = sample.answer.lower().split(), reply(lm, inputs).split()
+    assert len(wanted) >= 10
+    assert sum(a == b for a, b in zip(wanted, said, strict=False)) >= 0.7 * len(wanted)
+
+
+def hide(lm: Qwen2_5Omni, keys: torch.Tensor, length: int, first_layer: int) -> Callable[[], None]:
+    """Hide prompt positions from all attention from a layer on: what dropping them there amounts to."""
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    mask[:, keys] = False
+    mask |= torch.eye(length, dtype=torch.bool)
+
+    def put_mask(_: object, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]) -> object:
+        return args, {**kwargs, "attention_mask": mask[None, None]}
+
+    hooks = [
+        layer.register_forward_pre_hook(put_mask, with_kwargs=True) for layer in list(lm.decoder_layers)[first_layer:]
+    ]
+    return lambda: [hook.remove() for hook in hooks] and None
+
+
+def test_the_answer_hangs_on_the_needle(lm: Qwen2_5Omni, root: Path) -> None:
+    """Without the needle's tokens the answer is a guess; with no others it stands."""
+    letters = [lm.tokenizer.convert_tokens_to_ids(letter) for letter in "ABCD"]
+    probability: dict[str, list[float]] = {"needle": [], "rest": []}
+    for index in range(4):
+        sample, inputs = prepared(lm, root, "desed", index)
+        audio = inputs.audio_mask[0].nonzero()[:, 0]
+        seconds = np.arange(len(audio)) / 25
+        onset = float(sample.meta["event_onset"])
+        needle = torch.from_numpy((seconds > onset - 0.1) & (seconds < onset + 2.1))
+        for hidden, keys in (("needle", audio[needle]), ("rest", audio[~needle])):
+            remove = hide(lm, keys, inputs.audio_mask.shape[1], 0)
+            try:
+                lm.forget()
+                with torch.inference_mode():
+                    logits = lm.model(**inputs.tensors).logits[0, -1, letters]
+            finally:
+                remove()
+            probability[hidden].append(float(logits.softmax(-1)["ABCD".index(sample.answer)]))
+    assert np.mean(probability["rest"]) > np.mean(probability["needle"]) + 0.2
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, audiomarathon.embedded.mini_benchmark; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
