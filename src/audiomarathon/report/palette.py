@@ -8,7 +8,7 @@ from functools import cache
 # lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021). Fourteen hues are too many for any
 # eye: every line is also labelled at its end, and has a style and a marker of its own.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
-_MORE_COLOURS = ("#332288", "#882255", "#117733", "#999933", "#44AA99", "#661100", "#AA4499")
+_MORE_COLOURS = ("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 BASE = "#222222"
 

@@ -1,0 +1,152 @@
+"""What methods buy, on random-weight models of any size: encoder, LLM prefill, decode, memory, beside what is ideal.
+
+  python scripts/benchmark_efficiency.py --config scaled --durations 30,90 --methods fast_v,snapkv --ratios 0.3,0.5,0.9
+  python scripts/benchmark_efficiency.py --config qwen2.5-omni-3b --device cuda --dtype bfloat16
+
+Every setting is measured next to base, --repeats times, in an order that rotates. Speed-ups are medians over repeats of
+base ÷ setting. Beside each stand two yardsticks: what counted FLOPs promise (`ideal`), and a control: the same model,
+nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers from K on. What is lost
+against the ideal but not against the control is the hardware's doing, the rest is ours.
+
+`overhead` holds what the machinery itself costs: choosing and gathering (their own time, as share of base prefill),
+decode under hooks (fast_v dropping one token, against base), and a sweep of nine ratios against nine separate runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import transformers
+from efficiency.overhead import overheads
+from efficiency.random_models import SIZES, random_model
+from efficiency.stages import CpuTimeClock, Row, measure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.pruning.method import Base
+from audiomarathon.pruning.registry import get_method
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Return the rows for people."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    headings = ("s", "setting", "audio tokens", "KV MB", "peak GB", "encoder s", "LLM prefill s", "speed-up", "ideal")
+    for heading in (*headings, "control", "scoring", "first token", "ideal", "decode ms", "speed-up"):
+        shown.add_column(heading, justify="left" if heading == "setting" else "right")
+    for index, one in enumerate(rows):
+        last = index + 1 == len(rows) or rows[index + 1].seconds != one.seconds
+        shown.add_row(
+            f"{one.seconds:g}",
+            one.setting,
+            f"{one.kept} of {one.audio_tokens}",
+            f"{one.kv_bytes / 1e6:.1f}",
+            "–" if one.peak_memory_bytes is None else f"{one.peak_memory_bytes / 1e9:.2f}",
+            f"{one.encoder_s:.3f}",
+            f"{one.llm_prefill_s:.3f}",
+            f"{one.prefill_speed_up:.2f}×",
+            _times(one.prefill_ideal),
+            _times(one.prefill_control),
+            f"{one.scoring_share:.1%}",
+            f"{one.first_token_speed_up:.2f}×",
+            _times(one.first_token_ideal),
+            f"{1000 * one.decode_per_token_s:.2f}",
+            f"{one.decode_speed_up:.2f}×",
+            end_section=last,
+        )
+    return shown
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def numbers(text: str) -> list[float]:
+    """Read numbers joined by commas."""
+    return [float(part) for part in text.split(",")]
+
+
+def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", choices=SIZES, default="scaled")
+    parser.add_argument("--durations", type=numbers, help="seconds of audio [30,90,180,300; scaled: 30,90]")
+    parser.add_argument("--methods", default="random,fast_v,dart,snapkv", help="[%(default)s]")
+    parser.add_argument("--ratios", type=numbers, default=[0.3, 0.5, 0.9], help="[0.3,0.5,0.9]")
+    parser.add_argument("--layer", type=int, default=2)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", help="[bfloat16 on a GPU, float32 on a CPU]")
+    parser.add_argument("--attn-implementation", default="sdpa")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--decode-tokens", type=int, default=64, help="length of the forced decode [%(default)s]")
+    parser.add_argument("--threads", type=int, help="CPU threads [torch's own choice; 1 with --cpu-time]")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of one thread: on a shared machine")
+    parser.add_argument("--no-control", action="store_true")
+    parser.add_argument("--no-overhead", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmark_efficiency.json"))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write."""
+    flags = read_flags(arguments)
+    transformers.logging.set_verbosity_error()
+    threads = flags.threads or (1 if flags.cpu_time else None)
+    if threads:
+        torch.set_num_threads(threads)
+    gpu = flags.device.startswith("cuda")
+    lm = random_model(
+        flags.config, flags.device, flags.dtype or ("bfloat16" if gpu else "float32"), flags.attn_implementation
+    )
+    if flags.cpu_time:
+        lm.clock = CpuTimeClock()
+    cost = count_cost(lm)
+    methods = [
+        Base(),
+        *(get_method(name, ratio, flags.layer) for name in flags.methods.split(",") for ratio in flags.ratios),
+    ]
+    for method in methods:
+        method.check(lm)
+    durations = flags.durations or ([30.0, 90.0] if flags.config in ("scaled", "tiny") else [30.0, 90.0, 180.0, 300.0])
+    rows: list[Row] = []
+    for seconds in durations:
+        rows += measure(
+            lm,
+            cost,
+            seconds,
+            methods,
+            repeats=flags.repeats,
+            decode_tokens=flags.decode_tokens,
+            control=not flags.no_control,
+        )
+    overhead = {}
+    if not flags.no_overhead:
+        overhead = overheads(
+            lm, max(durations), repeats=flags.repeats, decode_tokens=flags.decode_tokens, cpu_time=flags.cpu_time
+        )
+    Console(width=190).print(table(rows))
+    for name, value in overhead.items():
+        print(f"{name}: {value}")
+    machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    facts = {
+        "machine": machine,
+        "time": "CPU seconds" if flags.cpu_time else "wall seconds",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "flags": {name: str(value) for name, value in vars(flags).items()},
+        "size": asdict(SIZES[flags.config]),
+        "cost": cost.as_json(),
+        "overhead": overhead,
+        "rows": [asdict(one) for one in rows],
+    }
+    flags.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Every setting measured next to base, at one duration, beside its two yardsticks: the FLOP ideal and the control."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from audiomarathon.evaluation.flops import drops_of
+from audiomarathon.evaluation.savings import Cost, Drops
+from audiomarathon.evaluation.timing import CpuClock
+from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.pruning.method import Base, Method, kept_count
+
+TEXT = (
+    "Which sound event occurs in this recording?\n\nA. Alarm\nB. Dog\nC. Frying\nD. Speech\n\nAnswer with the letter."
+)
+
+
+class CpuTimeClock(CpuClock):
+    """Marks with this process's CPU time: what the work costs, not how long others kept it waiting."""
+
+    def mark(self) -> float:
+        """See :class:`CpuClock`."""
+        return time.process_time()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting at one duration; seconds are medians over repeats, speed-ups medians of base ÷ setting."""
+
+    seconds: float
+    setting: str
+    audio_tokens: int
+    kept: int
+    kv_bytes: int
+    peak_memory_bytes: int | None
+    encoder_s: float
+    llm_prefill_s: float
+    scoring_share: float
+    decode_per_token_s: float
+    prefill_speed_up: float
+    prefill_ideal: float | None
+    prefill_control: float | None
+    first_token_speed_up: float
+    first_token_ideal: float | None
+    decode_speed_up: float
+
+
+def noise_of(tokens: int) -> np.ndarray:
+    """Return noise that becomes exactly so many audio tokens (25 a second)."""
+    return (0.1 * np.random.default_rng(0).standard_normal(tokens * 640)).astype(np.float32)
+
+
+def prepare(lm: AudioLM, tokens: int) -> Inputs:
+    """Return a prompt with so many audio tokens."""
+    inputs = lm.prepare([Prompt(TEXT, (noise_of(tokens),), seed=1)])
+    assert inputs.audio_tokens == [tokens], inputs.audio_tokens
+    return inputs
+
+
+def forced(lm: AudioLM, inputs: Inputs, method: Method, tokens: int) -> Generation:
+    """Generate exactly so many tokens."""
+    return lm.generate(inputs, method, max_new_tokens=tokens, ignore_end=True)
+
+
+def measure(
+    lm: AudioLM,
+    cost: Cost,
+    seconds: float,
+    methods: Sequence[Method],
+    *,
+    repeats: int,
+    decode_tokens: int,
+    control: bool,
+) -> Iterator[Row]:
+    """Measure every method at one duration."""
+    total = round(seconds * 25)
+    inputs = prepare(lm, total)
+    found: dict[str, list[Generation]] = {method.label: [] for method in methods}
+    with encoder_shared(lm) as memory:
+        for method in methods:
+            forced(lm, inputs, method, 2)  # kernels are chosen and memory is claimed at the first call
+        for repeat in range(repeats):
+            memory.clear()  # the tower runs once a repeat
+            turn = repeat % len(methods)
+            for method in [*methods[turn:], *methods[:turn]]:
+                found[method.label].append(forced(lm, inputs, method, decode_tokens))
+    encoders = [max(found[label][repeat].stages.encoder for label in found) for repeat in range(repeats)]
+    shorter = {
+        kept: short_prefill(lm, kept, repeats)
+        for kept in {
+            kept_count(total, drops.ratio) for drops in map(drops_of, methods) if drops and drops.layer is not None
+        }
+        if control
+    }
+    for method in methods:
+        yield row(method, seconds, inputs, found, encoders, cost, shorter)
+
+
+def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
+    """Return the LLM prefill of a prompt that really has so few audio tokens."""
+    inputs = prepare(lm, tokens)
+    with encoder_shared(lm):
+        forced(lm, inputs, Base(), 1)
+        return statistics.median(forced(lm, inputs, Base(), 1).stages.llm_prefill for _ in range(repeats))
+
+
+def row(
+    method: Method,
+    seconds: float,
+    inputs: Inputs,
+    found: dict[str, list[Generation]],
+    encoders: Sequence[float],
+    cost: Cost,
+    shorter: dict[int, float],
+) -> Row:
+    """Set one method's generations against base's."""
+    own, base = found[method.label], found[Base().label]
+    (audio,), (prompt,) = inputs.audio_tokens, inputs.prompt_tokens
+    drops, layers = drops_of(method), len(cost.flops_per_token_per_layer)
+    prefills = [one.stages.llm_prefill for one in own]
+    bases = [one.stages.llm_prefill for one in base]
+    per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in own]
+    base_per_token = [one.stages.decode / (one.replies[0].new_tokens - 1) for one in base]
+    ideal = first_ideal = controlled = None
+    if drops is not None:
+        whole, spared = (cost.llm_prefill(one.tokens(layers, prompt, audio)) for one in (Drops(), drops))
+        encoder = cost.encoder(seconds) if cost.encoder_flops_per_second else 0.0
+        ideal, first_ideal = whole / spared, (encoder + whole) / (encoder + spared)
+        if drops.layer is not None and (short := shorter.get(kept_count(audio, drops.ratio))):
+            below = drops.layer / layers
+            full = statistics.median(bases)
+            controlled = full / (below * full + (1 - below) * short)
+    return Row(
+        seconds=seconds,
+        setting=method.label,
+        audio_tokens=audio,
+        kept=own[0].kept_audio_tokens[0],
+        kv_bytes=own[0].kv_bytes,
+        peak_memory_bytes=own[0].peak_memory_bytes,
+        encoder_s=statistics.median(encoders),
+        llm_prefill_s=statistics.median(prefills),
+        scoring_share=statistics.median(one.scoring / b for one, b in zip(own, bases, strict=True)),
+        decode_per_token_s=statistics.median(per_token),
+        prefill_speed_up=statistics.median(b / p for b, p in zip(bases, prefills, strict=True)),
+        prefill_ideal=ideal,
+        prefill_control=controlled,
+        first_token_speed_up=statistics.median(
+            (e + b) / (e + p) for e, b, p in zip(encoders, bases, prefills, strict=True)
+        ),
+        first_token_ideal=first_ideal,
+        decode_speed_up=statistics.median(b / p for b, p in zip(base_per_token, per_token, strict=True)),
+    )

@@ -1,0 +1,97 @@
+"""The efficiency benchmark runs from end to end on a toy, and what it counts is right; no time is asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import benchmark_efficiency
+from efficiency.overhead import gathering_timed
+from efficiency.random_models import SIZES, random_model
+from efficiency.stages import forced, prepare
+
+from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.pruning.dropping import Drop
+from audiomarathon.pruning.method import Base, kept_count
+from audiomarathon.pruning.registry import get_method
+
+
+@pytest.fixture(scope="module")
+def toy() -> AudioLM:
+    return random_model("tiny", "cpu", "float32")
+
+
+def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    benchmark_efficiency.main(
+        ["--config", "tiny", "--durations", "4", "--methods", "fast_v,snapkv", "--ratios", "0.5", "--repeats", "1",
+         "--decode-tokens", "3", "--cpu-time", "-o", str(out)]
+    )  # fmt: skip
+    found = json.loads(out.read_text())
+    base, pruned, pressed = found["rows"]
+    assert [row["setting"] for row in found["rows"]] == ["base-0", "fast_v-0.5-layer2", "snapkv-0.5"]
+    assert [row["kept"] for row in found["rows"]] == [100, 50, 50]
+    assert base["prefill_speed_up"] == base["prefill_ideal"] == base["first_token_ideal"] == 1
+    assert pressed["prefill_ideal"] == 1
+    assert pressed["kv_bytes"] < pruned["kv_bytes"] < base["kv_bytes"]
+    assert pruned["scoring_share"] > 0
+    assert 1 < pruned["first_token_ideal"] < pruned["prefill_ideal"]
+    assert pruned["prefill_control"] is not None
+    assert set(found["overhead"]) >= {
+        "choosing_and_gathering_share_of_base_prefill",
+        "decode_hooks",
+        "sweep_share_of_nine_runs",
+    }
+    assert found["time"] == "CPU seconds"
+    printed = capsys.readouterr().out
+    assert "50 of 100" in printed
+    assert "control" in printed
+
+
+def test_the_ideal_by_hand(toy: AudioLM) -> None:
+    cost = count_cost(toy)
+    size = SIZES["tiny"]
+    head = size.width // size.heads
+    attention = 2 * size.width * size.width + 2 * size.width * size.kv_heads * head  # q and o, then k and v
+    biases = size.width + 2 * size.kv_heads * head
+    per_layer = attention + biases + 3 * size.width * size.ffn + 2 * size.width
+    assert cost.flops_per_token_per_layer == (2.0 * per_layer,) * size.layers
+    assert cost.attention_flops_coefficient == (2.0 * size.width,) * size.layers
+
+
+def test_gathering_is_seen_and_the_patch_is_gone(toy: AudioLM) -> None:
+    rows = Drop.rows
+    inputs = prepare(toy, 50)
+    with gathering_timed(toy) as spans:
+        forced(toy, inputs, get_method("fast_v", 0.5), 1)
+        pruned = len(spans)
+        forced(toy, inputs, Base(), 1)
+    assert pruned >= 1 + 2 * (SIZES["tiny"].layers - 2)  # hidden states once, then cos and sin in each later layer
+    assert len(spans) == pruned
+    assert Drop.rows is rows
+
+
+def test_one_token_can_be_dropped() -> None:
+    """The setting of the decode overhead: hooks are on, and nothing else changes."""
+    for tokens in (50, 750, 7500):
+        assert kept_count(tokens, round(1 / tokens, 6)) == tokens - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "encoder_millions"), [("qwen2.5-omni-7b", 7.6, 640), ("qwen2.5-omni-3b", 3.4, 640)]
+)
+def test_the_real_sizes_have_the_parameters_of_the_real_models(
+    name: str, billions: float, encoder_millions: float
+) -> None:
+    lm = random_model(name, "meta", "bfloat16")
+    text = sum(p.numel() for part in (lm.decoder, lm.lm_head) for p in part.parameters())
+    assert text / 1e9 == pytest.approx(billions, abs=0.06)
+    assert sum(p.numel() for p in lm.audio_tower.parameters()) / 1e6 == pytest.approx(encoder_millions, abs=8)
+    assert next(lm.model.parameters()).dtype == torch.bfloat16
