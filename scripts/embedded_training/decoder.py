@@ -24,7 +24,8 @@ FIRST_READING_LAYER = 2
 class Stage:
     """A step of the curriculum: tokens a sequence, sequences a batch, batches, peak learning rate.
 
-    With a `reach` above the length, positions have gaps (see `Sequences`).
+    With a `reach` above the length, positions have gaps (see `Sequences`). `blinkers` is the share of batches in which
+    masks say where audio may be read.
     """
 
     length: int
@@ -34,6 +35,7 @@ class Stage:
     reach: int = 0
     bfloat16: bool = True
     transcripts: float = 0.35
+    blinkers: float = 0.7
 
     def scaled(self, factor: float) -> "Stage":
         """Return the same stage with another number of steps."""
@@ -63,10 +65,9 @@ def train_decoder(
     encoded: torch.Tensor,
     stage: Stage,
     *,
-    blinkers: float = 0.9,
     hint_weight: float = 0.5,
 ) -> None:
-    """Run one stage; `blinkers` is the share of batches in which text may not read audio in the first layers."""
+    """Run one stage."""
     parameters = [*model.model.language_model.parameters(), *hints.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=stage.rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, stage.rate, total_steps=stage.steps, pct_start=0.1)
@@ -75,7 +76,7 @@ def train_decoder(
         batch = sequences.batch(stage.batch, stage.length, transcripts=stage.transcripts, reach=stage.reach)
         # A third faster and near enough, once the reading has been learnt; before, its faint traces drown in rounding.
         with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
-            losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < blinkers))
+            losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < stage.blinkers))
         hinted = sum(losses[name] for name in ("previous", "letter", "matched", "heard", "picked"))
         loss = losses["answer"] + hint_weight * hinted
         optimizer.zero_grad()
