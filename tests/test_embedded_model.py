@@ -21,7 +21,7 @@ from audiomarathon.tasks import Sample, get_task
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Clips of a texture task, of a needle task, and to transcribe: the benchmark split, unseen in training."""
     return mini_benchmark.generate(
-        tmp_path_factory.mktemp("mini"), progress=False, tasks=["librispeech", "vox", "desed"], limit=4
+        tmp_path_factory.mktemp("mini"), progress=False, tasks=["librispeech", "vox", "slue"], limit=4
     )
 
 
@@ -69,7 +69,7 @@ def test_every_cue_is_one_token_and_the_template_is_qwens() -> None:
     assert tokenizer.decode(tokenizer.encode("naïve 猫 42\n")) == "naïve 猫 42\n"
 
 
-@pytest.mark.parametrize("task", ["vox", "desed"])
+@pytest.mark.parametrize("task", ["vox", "slue"])
 def test_it_answers_a_held_out_clip(lm: Qwen2_5Omni, root: Path, task: str) -> None:
     sample, inputs = prepared(lm, root, task)
     assert reply(lm, inputs) == sample.answer
@@ -103,7 +103,7 @@ def test_the_answer_hangs_on_the_needle(lm: Qwen2_5Omni, root: Path) -> None:
     letters = [lm.tokenizer.convert_tokens_to_ids(letter) for letter in "ABCD"]
     probability: dict[str, list[float]] = {"needle": [], "rest": []}
     for index in range(4):
-        sample, inputs = prepared(lm, root, "desed", index)
+        sample, inputs = prepared(lm, root, "slue", index)
         audio = inputs.audio_mask[0].nonzero()[:, 0]
         seconds = np.arange(len(audio)) / 25
         onset = float(sample.meta["event_onset"])
