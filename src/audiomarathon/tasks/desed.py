@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, RowError, clean
+from audiomarathon.tasks.rows import Row, RowError, clean, shortened
 from audiomarathon.tasks.task import LETTERS, Sample
 
 
@@ -39,7 +39,9 @@ class Desed(MultipleChoice):
             raise RowError("field 'choices' must be an object of options by letter")
         letters = sorted(choices)
         if letters != list(LETTERS[: len(letters)]) or not all(isinstance(text, str) for text in choices.values()):
-            raise RowError(f"choices must be texts under the letters A, B, …, found {', '.join(map(repr, letters))}")
+            raise RowError(
+                f"choices must be texts under the letters A, B, …, found {shortened(', '.join(map(repr, letters)))}"
+            )
         options = [clean(choices[letter], f"choice {letter}") for letter in letters]
         return self.build(
             row,

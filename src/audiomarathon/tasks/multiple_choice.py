@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from audiomarathon.errors import DataError
 from audiomarathon.tasks.finding import by_metadata
 from audiomarathon.tasks.reply import read_reply
-from audiomarathon.tasks.rows import Row, RowError, class_of, collect, read_rows, words_of
+from audiomarathon.tasks.rows import Row, RowError, class_of, collect, read_rows, shortened, shown, words_of
 from audiomarathon.tasks.task import LETTERS, Filters, Loaded, Sample, Task
 
 INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
@@ -99,14 +99,16 @@ class MultipleChoice(Task):
         """
         if len(options) != self.option_count:
             raise RowError(f"has {len(options)} options, expected {self.option_count}")
+        if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
+            raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
         labels = tuple(self.label(option) for option in options) if self.classes else tuple(LETTERS[: len(options)])
         if len(set(labels)) < len(labels):
             twice = next(label for label in labels if labels.count(label) > 1)
-            raise RowError(f"two of the options {', '.join(options)} stand for the same class {twice!r}")
+            raise RowError(f"two of the options {_listed(options)} stand for the same class {shown(twice)}")
         letter = self._letter(answer, options)
         if own_label and (said := row.optional(own_label)) and self.label(said) != labels[LETTERS.index(letter)]:
             right = options[LETTERS.index(letter)]
-            raise RowError(f"{own_label} {said!r} contradicts the answer {answer!r} ({right})")
+            raise RowError(f"{own_label} {shown(said)} contradicts the answer {shown(answer)} ({shortened(right)})")
         return Sample(
             id=identifier or row.identifier(clip),
             clips=(clip,),
@@ -130,7 +132,7 @@ class MultipleChoice(Task):
             same = [letter for letter, option in zip(letters, options, strict=True) if self.label(option) == meant]
         if len(same) != 1:
             found = "matches several" if same else "is none"
-            raise RowError(f"answer {answer!r} {found} of the options {', '.join(options)}")
+            raise RowError(f"answer {shown(answer)} {found} of the options {_listed(options)}")
         return same[0]
 
     def prompt(self, sample: Sample) -> str:
@@ -164,3 +166,7 @@ class MultipleChoice(Task):
             [str(record["cluster"]) for record in records],
             seed=seed,
         )
+
+
+def _listed(options: Sequence[str]) -> str:
+    return shortened(", ".join(options))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from audiomarathon.tasks.task import LETTERS, BadRow, Sample
 
 MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
 MAX_ID_LENGTH = 200
+MAX_SHOWN = 120
 
 
 class RowError(ValueError):
@@ -29,22 +32,24 @@ class Row:
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a field that must hold text; a number counts as its digits."""
+        """Return a field that must hold text; a number counts as its digits, and 2.0 as those of 2."""
         value = self.fields.get(name)
-        if value is None:
+        if _is_absent(value):
             raise RowError(f"field {name!r} is missing")
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise RowError(f"field {name!r} holds a {type(value).__name__}, expected text")
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         return clean(str(value), f"field {name!r}")
 
     def optional(self, name: str) -> str:
         """Return a field's text, or "" where the row does not have it."""
-        return self.text(name) if self.fields.get(name) not in (None, "") else ""
+        return "" if self._lacks(name) else self.text(name)
 
     def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
         """Return `choice_a`, `choice_b`, …, up to the first that is absent or empty."""
         names = [f"{prefix}{letter.lower()}" for letter in LETTERS]
-        present = [name for name in names if self.fields.get(name) not in (None, "")]
+        present = [name for name in names if not self._lacks(name)]
         if present != names[: len(present)]:
             absent = next(name for name in names if name not in present)
             raise RowError(f"field {absent!r} is missing though {present[-1]!r} is there")
@@ -66,8 +71,8 @@ class Row:
             if candidate is not None and _is_file(candidate):
                 return candidate
         if direct is None:
-            raise RowError(f"{name} {written!r} leaves the task's folder {self.folder}")
-        raise RowError(f"clip {written!r} is missing under {self.folder}")
+            raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
+        raise RowError(f"clip {shown(written)} is missing under {self.folder}")
 
     def identifier(self, clip: Path) -> str:
         """Return the row's `uniq_id` where it is a sane one, else the clip's path within the folder."""
@@ -85,6 +90,10 @@ class Row:
     def extras(self, *names: str) -> dict[str, Any]:
         """Return those of the named fields that the row has and that are plain values or short lists of them."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
+
+    def _lacks(self, name: str) -> bool:
+        value = self.fields.get(name)
+        return value == "" or _is_absent(value)
 
 
 def read_rows(file: Path, key: str | None = None) -> list[Any]:
@@ -145,7 +154,7 @@ def collect(
                 raise RowError(f"expected an object, found {_kind(fields)}")
             sample = to_sample(Row(folder, fields))
             if sample.id in samples:
-                raise RowError(f"duplicate id {sample.id!r}, first used in row {first_row[sample.id]}")
+                raise RowError(f"duplicate id {shown(sample.id)}, first used in row {first_row[sample.id]}")
         except RowError as error:
             bad.append(BadRow(file, number, str(error)))
         else:
@@ -163,17 +172,18 @@ def class_of(text: str, classes: Sequence[str]) -> str:
     """Return the class that a text names, one of `classes` where it can be told, else the text in the same form.
 
     "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
-    electric_shaver_toothbrush where no other class has that word.
+    electric_shaver_toothbrush where no other class has that word. "Pop rock" names two classes, so it is neither.
     """
     words = words_of(text)
     for name in classes:
         if "".join(words_of(name)) == "".join(words):
             return name
-    within = [name for name in classes if set(words_of(name)) <= set(words)]
-    if within:
-        return max(within, key=lambda name: len(words_of(name)))
-    around = [name for name in classes if words and set(words) <= set(words_of(name))]
-    return around[0] if len(around) == 1 else "_".join(words)
+    parts = {name: set(words_of(name)) for name in classes}
+    within = [name for name in classes if parts[name] <= set(words)]
+    named = [name for name in within if not any(parts[name] < parts[other] for other in within)]
+    if not within:
+        named = [name for name in classes if words and set(words) <= parts[name]]
+    return named[0] if len(named) == 1 else "_".join(words)
 
 
 def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
@@ -183,13 +193,24 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def clean(text: str, what: str) -> str:
-    """Return the text stripped; empty text, or text that no file can hold, is a :class:`RowError`."""
+    """Return the text stripped; text without a visible character, or that no file can hold, is a :class:`RowError`."""
     text = text.strip()
-    if not text:
-        raise RowError(f"{what} is empty")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise RowError(f"{what} holds characters that are no text")
+    if all(unicodedata.category(character)[0] in "CZ" for character in text):  # zero-width ones are of these
+        raise RowError(f"{what} is empty")
     return text
+
+
+def shown(value: object) -> str:
+    """Return how a message shows a value: quoted, and without its middle where it is long."""
+    return shortened(repr(value))
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 120 characters, without its middle: a path's end says more than what lies between."""
+    half = MAX_SHOWN // 2
+    return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
 
 
 def _inside(folder: Path, candidate: Path) -> Path | None:
@@ -204,10 +225,15 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_absent(value: Any) -> bool:
+    """Whether a field holds nothing: tables turned into JSON write NaN where a cell is empty."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
-        return len(value) <= 1000 and all(isinstance(item, str | int | float | bool) for item in value)
-    return isinstance(value, str | int | float | bool)
+        return len(value) <= 1000 and all(not isinstance(item, list) and _is_plain(item) for item in value)
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _kind(value: Any) -> str:

@@ -66,6 +66,6 @@ class Vesus(MultipleChoice):
 
 
 def _number(person: str) -> str:
-    """Return a person's number ("person_02" is "2"), so that settings need not copy a file's spelling."""
-    digits = re.findall(r"[0-9]+", person)
+    """Return a person's number ("person_02" and "2.0" are "2"), so that settings need not copy a file's spelling."""
+    digits = re.findall(r"[0-9]+", re.sub(r"\.0*$", "", person.strip()))
     return digits[0].lstrip("0") or "0" if len(digits) == 1 else person.strip()
