@@ -12,8 +12,9 @@ from audiomarathon.tasks.finding import Folder, nearest, the_one, walk
 from audiomarathon.tasks.multiple_choice import MultipleChoice
 from audiomarathon.tasks.rows import Row, collect, natural, read_rows
 from audiomarathon.tasks.selection import draw
-from audiomarathon.tasks.task import Filters, Loaded, Sample
+from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample
 
+_OTHER_AUDIO = (".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma")
 QUESTION = "Is the speech in this audio real, or does it contain fake parts?"
 
 
@@ -46,14 +47,17 @@ class Had(MultipleChoice):
         return named and not folder.folders.isdisjoint(self.classes)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the clips under `real/` and `fake/`."""
+        """List the clips under `real/` and `fake/`; other audio is a bad row, not passed over."""
         folder = folder.absolute()
         events = _events(folder)
-        clips = [clip.relative_to(folder).as_posix() for label in self.classes for clip in _clips(folder / label)]
-        if not clips:
+        files = [file for label in self.classes for file in _files(folder / label)]
+        clips = [file.relative_to(folder).as_posix() for file in files if file.suffix.lower() == ".wav"]
+        others = sorted(file for file in files if file.suffix.lower() in _OTHER_AUDIO)
+        if not clips and not others:
             raise DataError(f"{folder}: no WAV files under real/ or fake/")
         rows = [events.get(clip, {}) | {"path": clip, "question": QUESTION} for clip in sorted(clips, key=natural)]
         samples, bad = collect(folder, folder, rows, self.sample)
+        bad += [BadRow(file, 0, f"is a {file.suffix[1:].upper()}, expected WAV") for file in others]
         kept = balanced(samples, filters.seed) if filters.balance else samples
         left_out = {"BALANCE": len(samples) - len(kept)} if filters.balance else {}
         return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
@@ -68,7 +72,7 @@ def balanced(samples: list[Sample], seed: int) -> list[Sample]:
     """Return a seeded draw with the same number of samples in every class, in the order given."""
     classes = {sample.stratum for sample in samples}
     members = {name: [s for s in samples if s.stratum == name] for name in classes}
-    size = min(len(group) for group in members.values())
+    size = min((len(group) for group in members.values()), default=0)
     drawn = {
         sample.id
         for group in members.values()
@@ -77,10 +81,10 @@ def balanced(samples: list[Sample], seed: int) -> list[Sample]:
     return [sample for sample in samples if sample.id in drawn]
 
 
-def _clips(folder: Path) -> list[Path]:
+def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [found.path / name for found in walk(folder) for name in found.files if name.lower().endswith(".wav")]
+    return [found.path / name for found in walk(folder) for name in found.files]
 
 
 def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
