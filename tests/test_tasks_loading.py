@@ -165,6 +165,10 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("tau", lambda row: row.update(question=["What?"]), "'question' holds a list"),
     ("tau", lambda row: row.update(question=True), "'question' holds a bool"),
     ("tau", lambda row: row.update(question="\ud800"), "characters that are no text"),
+    ("tau", lambda row: row.update(question=float("nan")), "'question' is missing"),
+    ("tau", lambda row: row.update(question="\u200b\ufeff \u2060"), "'question' is empty"),
+    ("tau", lambda row: row.update(choice_b="Bus\nC. Tram"), r"option 'Bus\nC. Tram' has a line break"),
+    ("tau", lambda row: row.update(choice_b=float("nan")), "'choice_b' is missing though 'choice_d' is there"),
     ("tau", lambda row: row.pop("choice_b"), "'choice_b' is missing though 'choice_d' is there"),
     ("tau", lambda row: row.pop("choice_d"), "has 3 options, expected 4"),
     ("tau", lambda row: row.update(choice_e="Tram"), "has 5 options, expected 4"),
@@ -187,10 +191,12 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
     ("desed", lambda row: row["choices"].pop("B"), "under the letters A, B"),
     ("desed", lambda row: row["choices"].update(B=3), "under the letters A, B"),
     ("desed", lambda row: row["choices"].update(B=" "), "choice B is empty"),
+    ("desed", lambda row: row["choices"].update(B="Cat\u2028Dog"), "has a line break"),
     ("vesus", lambda row: row.update(emotion_label="happy"), "contradicts the answer 'C' (Sad)"),
     ("vesus", lambda row: row.pop("person_id"), "'person_id' is missing"),
     ("race", lambda row: row.update(options=["one", "two"]), "has 2 options, expected 4"),
     ("race", lambda row: row.update(options="To rest."), "'options' must be a list"),
+    ("race", lambda row: row.update(options=["a", "b\r\n", "c\rd", "e"]), r"option 'c\rd' has a line break"),
     ("race", lambda row: row.update(options=["a", "b", "c", 4]), "'options' must be a list of texts"),
     ("race", lambda row: row.update(question_idx=0), "duplicate id 'high/p1.wav#0', first used in row 1"),
     ("race", lambda row: row.pop("question_idx"), "'question_idx' is missing"),
@@ -216,6 +222,32 @@ def test_a_bad_second_row_is_reported_with_file_and_row(
     assert reason in loaded.bad_rows[0].reason
     assert str(loaded.bad_rows[0]).startswith(f"{file}, row 2: ")
     assert len(loaded.samples) == len(whole.samples) - 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"path": "x" * 5000},
+        {"path": "../" * 2000 + "outside.wav"},
+        {"answer_gt": "y" * 5000},
+        {"scene_label": "tram " * 1000},
+        {"choice_a": "bus " * 1000},
+        {"choice_a": "Bus" + "\n" * 5000 + "Tram"},
+    ],
+    ids=["missing", "outside", "answer", "label", "twice", "line break"],
+)
+def test_a_long_value_is_cut_in_its_message(spoil: dict[str, str], tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["tau"]) / "TAU"
+    edit_rows(metadata(folder, "tau"), lambda rows: rows[1].update(spoil))
+    (bad,) = load(tmp_path, "tau").bad_rows
+    assert "…" in bad.reason
+    assert len(bad.reason.replace(str(folder), "")) < 330
+
+
+def test_a_long_path_is_shown_with_its_end(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["tau"]) / "TAU"
+    edit_rows(metadata(folder, "tau"), lambda rows: rows[1].update(path="deep/" * 50 + "gone.wav"))
+    assert "deep/gone.wav' is missing" in load(tmp_path, "tau").bad_rows[0].reason
 
 
 @pytest.mark.parametrize("row", [None, 3, "row", [1], True])
@@ -328,6 +360,8 @@ def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("Metro and street traffic", "metro_and_street_traffic"),  # two are named
+        ("Street traffic of pedestrians at the metro station", "street_traffic_of_pedestrians_at_the_metro_station"),
         ("metro", "metro"),
         ("Metro station", "metro_station"),
         ("In a metro station", "metro_station"),
@@ -342,6 +376,36 @@ def test_age_groups_that_contradict_themselves_are_none(text: str) -> None:
 def test_classes_are_told_from_their_texts(text: str, expected: str) -> None:
     scenes = ("metro", "metro_station", "street_pedestrian", "street_traffic")
     assert class_of(text, scenes) == expected
+
+
+@pytest.mark.parametrize("text", ["Pop rock", "rock/pop", "Blues, jazz"])
+def test_a_text_of_two_classes_is_neither(text: str, tmp_path: Path) -> None:
+    task = get_task("gtzan")
+    assert isinstance(task, MultipleChoice)
+    assert task.label(text) not in task.classes
+    folder = build_all(tmp_path, ["gtzan"]) / "GTZAN"
+    edit_rows(metadata(folder, "gtzan"), lambda rows: (rows[0].update(answer_gt=text), rows[0].pop("genre_label")))
+    assert "is none of the options" in load(tmp_path, "gtzan").bad_rows[0].reason
+
+
+@pytest.mark.parametrize("person", [2, 2.0, "2", "2.0", "02", "person_02"])
+def test_a_person_is_told_by_number_however_written(person: object, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
+    edit_rows(metadata(folder, "vesus"), lambda rows: rows[2].update(person_id=person))
+    loaded = load(tmp_path, "vesus")
+    assert [s.cluster for s in loaded.samples if s.id == "wav/2_happy.wav"] == ["person 2"]
+    assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
+
+
+def test_a_cell_that_a_table_left_empty_is_no_text(tmp_path: Path) -> None:
+    """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
+    folder = build_all(tmp_path, ["vox", "tau"]) / "VOX"
+    edit_rows(metadata(folder, "vox"), lambda rows: rows[0].update(speaker_id_original=float("nan"), event_onset=1e999))
+    sample = load(tmp_path, "vox").samples[0]
+    assert sample.cluster == "id10270"  # from the path
+    assert sample.meta == {}
+    edit_rows(metadata(tmp_path / "TAU", "tau"), lambda rows: rows[0].update(choice_e=float("nan")))
+    assert not load(tmp_path, "tau").bad_rows
 
 
 def test_public_filters_of_vesus(tmp_path: Path) -> None:
@@ -382,6 +446,69 @@ def test_had_without_clips(tmp_path: Path) -> None:
     (tmp_path / "HAD" / "fake").mkdir()
     with pytest.raises(DataError, match="no WAV files"):
         load(tmp_path, "had")
+
+
+@pytest.mark.parametrize("suffix", ["flac", "MP3"])
+def test_had_reports_audio_that_is_not_wav(suffix: str, tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["had"]) / "HAD"
+    clip = (folder / "fake" / "HAD_8.wav").rename(folder / "fake" / f"HAD_8.{suffix}")
+    (folder / "real" / "README.txt").write_text("not audio")
+    loaded = load(tmp_path, "had")
+    assert loaded.bad_rows == (BadRow(clip, 0, f"is a {suffix.upper()}, expected WAV"),)
+    assert len(loaded.samples) == 4
+    for wav in folder.rglob("*.wav"):
+        wav.rename(wav.with_suffix(".flac"))
+    loaded = load(tmp_path, "had", Filters(balance=True))
+    assert (len(loaded.samples), len(loaded.bad_rows)) == (0, 5)
+
+
+@pytest.mark.parametrize("splits", [("test-clean",), ("test-clean", "dev-clean")])
+def test_a_librispeech_chapter_without_its_transcripts_is_reported(splits: tuple[str, ...], tmp_path: Path) -> None:
+    for split in splits:
+        folder = build_all(tmp_path / split, ["librispeech"]) / "LIBRISPEECH"
+        target = tmp_path / "root" / "LibriSpeech" / split
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "test-clean").rename(target)
+    chapter = target / "84" / "121123"
+    (chapter / "84-121123.trans.txt").unlink()
+    (target / "84" / "README.txt").write_text("This is no chapter.\n")
+    loaded = load(tmp_path / "root", "librispeech")
+    lost = [(bad.file, bad.reason) for bad in loaded.bad_rows if bad.file.is_relative_to(target)]
+    assert lost == [(chapter / f"84-121123-000{number}.flac", "has no transcript") for number in range(2)]
+
+
+def test_a_librispeech_split_that_lost_all_its_transcripts_is_reported(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
+    clip = write_clip(folder / "dev-clean" / "26" / "495" / "26-495-0000.flac")
+    assert load(tmp_path, "librispeech").bad_rows == (BadRow(clip, 0, "has no transcript"),)
+
+
+def test_a_librispeech_chapter_without_its_clips_is_reported(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["librispeech"]) / "LIBRISPEECH"
+    chapter = folder / "test-clean" / "84" / "121123"
+    for clip in chapter.glob("*.flac"):
+        clip.unlink()
+    loaded = load(tmp_path, "librispeech")
+    assert [(bad.file, bad.reason) for bad in loaded.bad_rows] == [
+        (chapter, f"clip 84-121123-000{number}.flac is missing") for number in range(2)
+    ]
+
+
+def test_file_names_that_are_no_text_give_ids_that_utf_8_can_hold(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["librispeech", "had"]) / "LIBRISPEECH" / "test-clean"
+    odd = os.fsdecode(b"caf\xe9")
+    chapter = (folder / "174" / "50561").rename((folder / odd).mkdir() or folder / odd / "1")
+    clip = (chapter / "174-50561-0000.flac").rename(chapter / "a.flac")
+    (chapter / "174-50561-0000.txt").rename(chapter / "a.txt")
+    (chapter / f"{odd}.flac").touch()
+    (tmp_path / "HAD" / "real" / f"{odd}.wav").touch()
+    loaded = load(tmp_path, "librispeech")
+    (sample,) = [s for s in loaded.samples if s.clips == (clip,)]
+    assert (sample.id, sample.cluster) == (r"caf\udce9/1/a", r"caf\udce9")
+    (bad,) = loaded.bad_rows
+    assert bad.reason == "has no transcript"
+    for text in (sample.id, str(bad), *map(str, load(tmp_path, "had").bad_rows)):
+        assert text.encode()
 
 
 def test_librispeech_reports_what_does_not_pair(tmp_path: Path) -> None:

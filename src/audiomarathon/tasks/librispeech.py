@@ -9,8 +9,8 @@ from typing import Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.tasks.finding import Folder, the_one, walk
-from audiomarathon.tasks.rows import RowError, clean, natural
-from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task
+from audiomarathon.tasks.rows import RowError, clean, natural, shortened, shown
+from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task, storable
 
 INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
 
@@ -49,27 +49,27 @@ class LibriSpeech(Task):
         folder = folder.absolute()
         samples: dict[str, Sample] = {}
         bad: list[BadRow] = []
-        for chapter in walk(folder):
-            if chapter.depth not in (2, 3) or not _is_chapter(chapter):
-                continue
+        for chapter in _chapters(folder):
             texts, faults = _transcripts(chapter)
             bad.extend(faults)
             for name in sorted(name for name in chapter.files if name.lower().endswith(".flac")):
                 clip = chapter.path / name
-                speaker, identifier = (
-                    chapter.path.parent.name,
-                    f"{chapter.path.parent.name}/{chapter.path.name}/{clip.stem}",
-                )
+                speaker = storable(chapter.path.parent.name)
+                identifier = storable(f"{chapter.path.parent.name}/{chapter.path.name}/{clip.stem}")
                 text = texts.pop(clip.stem, None)
                 if text is None:
                     bad.append(BadRow(clip, 0, "has no transcript"))
                 elif identifier in samples:
                     bad.append(
-                        BadRow(clip, 0, f"duplicate id {identifier!r}, first used by {samples[identifier].clips[0]}")
+                        BadRow(
+                            clip, 0, f"duplicate id {shown(identifier)}, first used by {samples[identifier].clips[0]}"
+                        )
                     )
                 else:
                     samples[identifier] = Sample(identifier, (clip,), INSTRUCTION, text, speaker)
-            bad.extend(BadRow(chapter.path, 0, f"clip {name}.flac is missing") for name in sorted(texts))
+            bad.extend(
+                BadRow(chapter.path, 0, f"clip {shortened(f'{name}.flac')} is missing") for name in sorted(texts)
+            )
         if not samples and not bad:
             raise DataError(f"{folder}: no <speaker>/<chapter>/ folders of FLAC with transcripts")
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
@@ -93,9 +93,25 @@ class LibriSpeech(Task):
         return summarise_transcripts(records, [str(record["cluster"]) for record in records], seed=seed)
 
 
+def _chapters(folder: Path) -> list[Folder]:
+    """Return the folders at chapter depth that hold clips or transcripts, of every split in which there are chapters.
+
+    One that lost its transcripts, or its clips, is among them, so that what it lacks is reported.
+    """
+    near = [found for found in walk(folder) if found.depth in (2, 3) and (_has(found, ".flac") or _has(found, ".txt"))]
+    splits = {found.path.parents[1] for found in near if _is_chapter(found)}
+    return [found for found in near if found.path.parents[1] in splits]
+
+
 def _is_chapter(folder: Folder) -> bool:
-    names = [name.lower() for name in folder.files]
-    return any(name.endswith(".flac") for name in names) and any(name.endswith(".txt") for name in names)
+    """Whether a folder is a chapter beyond doubt: it holds transcripts beside FLAC, or FLAC named after itself."""
+    prefix = f"{folder.path.parent.name}-{folder.path.name}-"
+    named = any(name.startswith(prefix) for name in folder.files)
+    return _has(folder, ".flac") and (named or _has(folder, ".txt"))
+
+
+def _has(folder: Folder, suffix: str) -> bool:
+    return any(name.lower().endswith(suffix) for name in folder.files)
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
@@ -106,10 +122,10 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
         try:
             for number, name, text in _lines(file, chapter):
                 if name in texts:
-                    bad.append(BadRow(file, number, f"second transcript of {name!r}"))
+                    bad.append(BadRow(file, number, f"second transcript of {shown(name)}"))
                     continue
                 try:
-                    texts[name] = clean(text, f"transcript of {name!r}")
+                    texts[name] = clean(text, f"transcript of {shown(name)}")
                 except RowError as error:
                     bad.append(BadRow(file, number, str(error)))
         except (OSError, UnicodeDecodeError) as error:

@@ -16,6 +16,11 @@ from typing import Any
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
+def storable(text: str) -> str:
+    """Return a text that UTF-8 can hold: a file name's bytes that are no text (lone surrogates) become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question about one or more clips.
@@ -66,7 +71,7 @@ class BadRow:
 
     def __str__(self) -> str:
         where = f"{self.file}, row {self.row}" if self.row else str(self.file)
-        return f"{where}: {self.reason}"
+        return storable(f"{where}: {self.reason}")
 
 
 @dataclass(frozen=True)
