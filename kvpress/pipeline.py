@@ -60,7 +60,7 @@ def timing_table(shown: Sequence[Answer]) -> Table:
     for one in shown:
         table.add_row(
             one.method,
-            f"{one.kept_audio_tokens} of {one.audio_tokens}",
+            f"{'–' if one.kept_audio_tokens is None else one.kept_audio_tokens} of {one.audio_tokens}",
             f"{one.kv_bytes / 1e6:.2f}",
             f"{1000 * one.stages.encoder:.1f}",
             f"{1000 * one.stages.llm_prefill:.1f}",

@@ -39,7 +39,7 @@ class Answer:
     audio_seconds
         Length of all clips together.
     audio_tokens, kept_audio_tokens
-        Before and after the method.
+        Before and after the method; None after one that takes text too, since heads then keep different numbers.
     kv_lengths, kv_bytes
         Entries of each layer's cache after prefill, and the bytes of all.
     stages

@@ -43,7 +43,7 @@ class Setting:
     line
         Name of the line: the method's, with its layer and scope where the runs differ in them.
     ratio
-        Fraction of audio removed: as asked for, or as realised where two methods are joined.
+        Fraction of audio removed; of two joined methods, by both together.
     ideal
         LLM prefill speed-up that counted FLOPs promise; None where that is not known.
     """
@@ -95,9 +95,10 @@ class _Found:
 
     @property
     def ratio(self) -> float:
-        if "first" in self.identity:
-            return 1 - float(self.summary["kept_audio_tokens"]) / float(self.summary["audio_tokens"])
-        return float(self.identity.get("ratio", 0.0))
+        left = 1.0
+        for part in (self.identity.get("first"), self.identity.get("second")):
+            left *= 1 - part["ratio"] if part else 1.0
+        return 1 - left if "first" in self.identity else float(self.identity.get("ratio", 0.0))
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:

@@ -136,6 +136,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
 
@@ -173,6 +174,10 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
                 axes.set_yticks([])
         for axes in grid[:-1, column]:
             axes.tick_params(bottom=False)
+        ticks = max(2, round(8 * clip.seconds / whole))
+        # A clip's last tick would run into the next one's 0.
+        upper = "upper" if column + 1 < len(clips) else None
+        grid[-1, column].xaxis.set_major_locator(MaxNLocator(ticks, integer=True, prune=upper))
     for row, strip in enumerate(strips, start=1):
         _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
     grid[0, 0].set_ylabel("kHz", fontsize=9)
