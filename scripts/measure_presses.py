@@ -1,0 +1,71 @@
+"""How long replies stay base's under each press, on the embedded model: the column "measured" of kvpress/README.md.
+
+  python scripts/measure_presses.py
+
+A reply's first token comes from prefill, which no press touches: one-letter answers never change. So the model
+transcribes the mini benchmark's speech for exactly 48 tokens, and what counts is how many of them come before the first
+that base did not say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import torch
+
+from audiomarathon.audio import decode
+from audiomarathon.embedded.mini_benchmark import mini_benchmark
+from audiomarathon.evaluation.batches import sample_seed
+from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.kvpress.pipeline import open_model
+from audiomarathon.kvpress.press import KVPress
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.method import Base
+from audiomarathon.pruning.registry import all_methods, get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import get_task
+
+
+def shared_beginning(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return how many tokens two replies begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+
+
+def main() -> None:
+    """Run base and every press on each clip; print a row a press."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ratio", type=float, default=0.9)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int)
+    flags = parser.parse_args()
+    if flags.threads:
+        torch.set_num_threads(flags.threads)
+    lm = open_model("embedded", RunSettings())
+    task = get_task("librispeech")
+    samples = task.load(task.find(mini_benchmark())).samples
+    presses = [get_method(one.key, flags.ratio) for one in all_methods() if isinstance(one, KVPress)]
+    same: dict[str, list[int]] = {press.key: [] for press in presses}
+    cache: dict[str, list[int]] = {press.key: [] for press in (Base(), *presses)}
+    for sample in samples:
+        clips = tuple(decode(path, lm.sampling_rate) for path in sample.clips)
+        inputs = lm.prepare([Prompt(task.prompt(sample), clips, sample_seed(42, sample.id))])
+        with encoder_shared(lm):
+            base = lm.generate(inputs, Base(), max_new_tokens=flags.tokens, ignore_end=True)
+            cache["base"].append(base.kv_bytes)
+            for press in presses:
+                own = lm.generate(inputs, press, max_new_tokens=flags.tokens, ignore_end=True)
+                cache[press.key].append(own.kv_bytes)
+                same[press.key].append(shared_beginning(base.replies[0].token_ids, own.replies[0].token_ids))
+    print(
+        f"{len(samples)} clips, ratio {flags.ratio:g}, KV cache of base {statistics.mean(cache['base']) / 1e6:.2f} MB"
+    )
+    for press in presses:
+        kept = statistics.mean(cache[press.key]) / 1e6
+        print(
+            f"{press.key:20} {statistics.mean(same[press.key]):5.1f} of {flags.tokens} tokens, KV cache {kept:.2f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()
