@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -12,14 +13,18 @@ import time
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
+import safetensors.numpy
 import task_folders
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
+from audiomarathon import doctor
 from audiomarathon.cli import app
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.registry import get_model
 
 
 @pytest.fixture
@@ -174,6 +179,57 @@ class TestDoctor:
         assert "ok data tau: 10 samples" in out
         assert "-- data vesus" in out
         assert "audiomarathon models download qwen2.5-omni-3b" in out
+
+    def test_takes_paths_as_they_are(self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("AUDIOMARATHON_DATA", "~/[")
+        code, out, _err = command("doctor")
+        assert code == 0
+        assert f"ok data tau: 10 samples in {folder}" in out
+
+    @pytest.mark.parametrize(
+        ("files", "damage", "remedy"),
+        [
+            ((), "no config.json", "download qwen2.5-omni-3b  (goes on"),
+            (("config.json",), "no weights", "download qwen2.5-omni-3b  (goes on"),
+            (("config.json", "a.safetensors", "an index"), "1 of 2 weight files are missing (b.safetensors", "goes on"),
+            (("config.json", "a.safetensors", "half an index"), "model.safetensors.index.json is cut short", "delete"),
+            (("config.json", "half of a"), "a.safetensors is cut short", "delete that file"),
+            (("config.json", "a.safetensors"), "", ""),
+            (("config.json", "a.safetensors", "b.safetensors", "an index"), "", ""),
+        ],
+    )
+    def test_tells_half_a_download_from_a_whole_one(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_env, files: tuple[str, ...], damage: str, remedy: str
+    ) -> None:
+        hub = tmp_path / "hub" / "models--Qwen--Qwen2.5-Omni-3B"
+        snapshot = hub / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (hub / "refs").mkdir()
+        (hub / "refs" / "main").write_text("0" * 40)
+        weights = safetensors.numpy.save({"w": np.zeros(100)})
+        index = json.dumps({"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}})
+        contents = {
+            "config.json": ("config.json", b"{}"),
+            "an index": ("model.safetensors.index.json", index.encode()),
+            "half an index": ("model.safetensors.index.json", index[:30].encode()),
+            "half of a": ("a.safetensors", weights[:-100]),
+        }
+        for file in files:
+            name, content = contents.get(file, (file, weights))
+            (snapshot / name).write_bytes(content)
+        monkeypatch.setattr(
+            huggingface_hub,
+            "snapshot_download",
+            functools.partial(huggingface_hub.snapshot_download, cache_dir=hub.parent),
+        )
+        monkeypatch.setattr(doctor, "all_models", lambda: [get_model("qwen2.5-omni-3b")])
+        (found,) = [finding for finding in doctor.examine() if finding.text.startswith("model ")]
+        assert found.good is (damage == "")
+        assert (damage and f"is damaged: {damage}") in found.text
+        assert remedy in found.remedy
+        assert bool(found.remedy) is bool(damage)
 
 
 def _response(status: int):

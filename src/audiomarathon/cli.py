@@ -174,13 +174,15 @@ def list_command(
 def doctor() -> int:
     """Check versions, GPU, model cache and data: what is there, what is missing, what to do."""
     from rich.console import Console
+    from rich.markup import escape
 
     from audiomarathon.doctor import examine
 
     findings = examine()
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path is no markup, and ":b:" is no picture
     for finding in findings:
-        console.print(f"[{'green' if finding.good else 'yellow'}]{'ok' if finding.good else '--'}[/] {finding.text}")
+        mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
+        console.print(f"{mark} {escape(finding.text)}")
         if finding.remedy:
             console.print(f"   {finding.remedy}", markup=False)
     return 1 if any(finding.fatal for finding in findings) else 0

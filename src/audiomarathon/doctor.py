@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import sys
@@ -74,20 +75,52 @@ def _checkpoints() -> list[Finding]:
             text = f"model {model.key}: {model.checkpoint} is not in {hub_cache()}"
             found.append(Finding(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
         else:
-            there = (checkpoint.path / "config.json").is_file()
-            damaged = (
-                "" if there else "reinstall audiomarathon" if model.checkpoint == EMBEDDED else "download it again"
-            )
-            found.append(Finding(there, f"model {model.key}: {checkpoint.path}", damaged))
+            text, remedy = f"model {model.key}: {checkpoint.path}", ""
+            if damage := _damage(checkpoint.path):
+                text += f" is damaged: {damage}"
+                remedy = f"audiomarathon models download {model.key}  (goes on where it stopped)"
+                if model.checkpoint == EMBEDDED:
+                    remedy = "reinstall audiomarathon"
+                elif "cut short" in damage:
+                    remedy = (
+                        f"delete that file, and the one it links to; then: audiomarathon models download {model.key}"
+                    )
+            found.append(Finding(not damage, text, remedy))
     return found
 
 
+def _damage(folder: Path) -> str:
+    """Return what a checkpoint's folder lacks, as half a download does; "" when its weights are whole."""
+    from safetensors import SafetensorError, safe_open
+
+    if not (folder / "config.json").is_file():
+        return "no config.json"
+    named: set[str] = set()
+    for index in sorted(folder.glob("*.index.json")):
+        try:
+            named |= set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return f"{index.name} is cut short or no index of weights"
+    if missing := sorted(name for name in named if not (folder / name).is_file()):
+        return f"{len(missing)} of {len(named)} weight files are missing ({missing[0]} …)"
+    weights = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin") and file.is_file())
+    if not weights:
+        return "no weights"
+    for file in weights:
+        if file.suffix == ".safetensors":
+            try:
+                with safe_open(file, framework="numpy"):
+                    pass
+            except (OSError, SafetensorError):
+                return f"{file.name} is cut short"
+    return ""
+
+
 def _data() -> list[Finding]:
-    root = os.environ.get("AUDIOMARATHON_DATA", "")
     found = []
     for task in all_tasks():
         try:
-            folder = task_folder(task, Path(root) if root else None, os.environ)
+            folder = task_folder(task, None, os.environ)
             loaded = task.load(folder)
         except AudioMarathonError as error:
             text, _, remedy = str(error).partition(". ")
