@@ -113,6 +113,23 @@ class TestTokenPruning:
         assert set(chosen) == references.dart(layers[layer - 1], layers[layer], audio, k)
         assert len(chosen) == k
 
+    def test_dart_compares_hidden_states_after_the_final_norm(self, lm: AudioLM, eager: AudioLM) -> None:
+        """The tiny model's norms are all ones, which cosines do not see; here they are not."""
+        prompt = PROMPTS["short question"]
+        inputs = eager.prepare([prompt])
+        audio = inputs.audio_mask[0].nonzero().flatten().tolist()
+        weights = [one.decoder.norm.weight.data for one in (lm, eager)]
+        drawn = torch.from_numpy(np.random.RandomState(0).standard_normal(32)).float()
+        try:
+            for weight in weights:
+                weight.copy_(drawn)
+            layers = layers_of(eager, inputs)
+            chosen = kept_audio(lm, prompt, get_method("dart", 0.5, 2), audio)
+        finally:
+            for weight in weights:
+                weight.fill_(1)
+        assert set(chosen) == references.dart(layers[1], layers[2], audio, len(chosen))
+
     @pytest.mark.parametrize("layer", [0, 2])
     @pytest.mark.parametrize("ratio", RATIOS)
     def test_frame(self, lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
