@@ -13,7 +13,7 @@ import pytest
 import task_folders
 import torch
 
-from audiomarathon.errors import DataError, RecordError
+from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.evaluation.run import Result, run, score
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
@@ -135,6 +135,71 @@ class TestThroughputMode:
         assert set(batched.summary["timing"]) == {"audio_seconds_per_second"}
         assert batched.summary["timing"]["audio_seconds_per_second"] > 0
 
+    def test_throughput_is_a_settings_own(self, go, tmp_path: Path) -> None:
+        """Side by side nobody's wall time is known; alone it is, also beside a setting that was done before."""
+        methods = [get_method("base"), get_method("frame", 0.5)]
+        for result in go("tau", methods=methods, timing=False):
+            assert result.summary["timing"]["audio_seconds_per_second"] is None
+        (later,) = go("tau", methods=[get_method("random", 0.5)], timing=False)
+        assert later.summary["timing"]["audio_seconds_per_second"] > 0
+
+    def test_a_setting_named_twice_is_refused(self, go) -> None:
+        with pytest.raises(SettingsError, match="named twice"):
+            go("tau", methods=[get_method("base"), get_method("base")])
+
+
+class TestWarmUp:
+    @pytest.mark.parametrize("first_fails", [False, True])
+    def test_happens_once_before_the_first_counted_sample(
+        self, go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_fails: bool
+    ) -> None:
+        from audiomarathon.models.audio_lm import AudioLM
+
+        root = tmp_path / "data"
+        task_folders.build_had(root)
+        if first_fails:
+            (result,) = go("had", data=str(root), limit=1, results=tmp_path / "look")
+            next(root.rglob(Path(records(result)[0]["id"]).name + "*")).write_bytes(b"")
+        limits, generate = [], AudioLM.generate
+        monkeypatch.setattr(
+            AudioLM, "generate", lambda self, *a, **k: limits.append(k["max_new_tokens"]) or generate(self, *a, **k)
+        )
+        go("had", data=str(root))
+        counted = [limit for limit in limits if limit > 1]  # one token is what counting FLOPs generates
+        assert counted == [4] + [6] * (4 if first_fails else 5)
+
+
+class TestWhereDataIs:
+    def test_a_flag_wins_over_a_tasks_own_variable(self, go, data: Path, tmp_path: Path) -> None:
+        other = task_folders.build_tau(tmp_path / "other")
+        env = {"TAU_DATA_PATH": str(other)}
+        assert RunSettings.read(env, data=str(data)).data_paths == ()
+        assert RunSettings.read(env).data_paths == (("TAU_DATA_PATH", str(other)),)
+
+    def test_what_is_missing_of_a_task_is_said(self, tiny_checkpoint: Path, data: Path, tmp_path: Path) -> None:
+        said: list[str] = []
+        settings = RunSettings.read(
+            {}, data=str(data), model_path=str(tiny_checkpoint), results=tmp_path, limit=1, max_new_tokens=1
+        )
+        (result,) = run(["tau"], "qwen2.5-omni", settings, say=said.append, progress=False)
+        assert any("10 samples" in line and "1145 are expected" in line for line in said)
+        assert (result.summary["data_samples"], result.summary["data_expected"]) == (10, 1145)
+
+
+class TestLabelsAreFacts:
+    def test_a_method_whose_hooks_do_not_fire_is_an_error_not_a_label(self, go, monkeypatch) -> None:
+        from audiomarathon.pruning.dropping import Drop
+
+        monkeypatch.setattr(Drop, "attach", lambda *_args: [])
+        (result,) = go("tau", method="frame", ratio=0.5, limit=2)
+        assert all("did not do what it says" in record["error"] for record in records(result))
+
+    def test_among_all_entries_no_number_of_audio_tokens_is_claimed(self, go) -> None:
+        (result,) = go("tau", method="knorm", ratio=0.5, scope="all", limit=1)
+        (record,) = records(result)
+        assert record["kept_audio_tokens"] is None
+        assert sum(record["kv_lengths"]) == pytest.approx(2 * record["prompt_tokens"], abs=4)
+
 
 class TestSelection:
     def test_a_larger_limit_goes_on_from_a_smaller_one(self, go) -> None:
@@ -163,10 +228,21 @@ class TestFailures:
         assert "AudioError" in failed["error"]
         assert clip.name in failed["error"]
         assert (result.summary["n"], result.summary["errors"], result.summary["complete"]) == (4, 1, False)
-        # The mended clip has another fingerprint, so this is another run of another data set.
         clip.write_bytes(whole)
-        with pytest.raises(RecordError, match=r"holds another run \(data:"):
-            go("had", data=str(root))
+        (result,) = go("had", data=str(root))
+        assert (result.summary["n"], result.summary["complete"]) == (5, True)
+        assert len(records(result)) == 6  # the error, four replies, and the reply that took the error's place
+
+    def test_a_clip_that_changed_costs_its_sample_not_the_run(self, go, tmp_path: Path) -> None:
+        root = tmp_path / "data"
+        task_folders.build_had(root)
+        (result,) = go("had", data=str(root))
+        before = records(result)
+        task_folders.write_clip(root / "fake" / "HAD_8.wav", seconds=2)
+        (result,) = go("had", data=str(root))
+        assert records(result)[:-1] == before
+        assert records(result)[-1]["clip_seconds"] == 2
+        assert result.summary["audio_seconds"] == 6
 
     @pytest.mark.parametrize("timing", [True, False])
     def test_out_of_memory_on_one_sample(self, go, monkeypatch: pytest.MonkeyPatch, timing: bool) -> None:
@@ -204,7 +280,7 @@ class TestFailures:
             go("tau", data=str(root))
         (result,) = go("tau", data=str(root), allow_bad_rows=True)
         assert result.summary["n"] == 9
-        assert len(json.loads((result.folder / "run.json").read_text())["bad_rows"]) == 1
+        assert result.summary["bad_rows"] == 1
 
     def test_another_seed_is_another_run(self, go) -> None:
         go("tau", limit=2)

@@ -74,7 +74,7 @@ class TestLoading:
         folder = copy_of()
         assert find_checkpoint(str(folder)).fingerprint() == find_checkpoint(str(tiny_checkpoint)).fingerprint()
         weights = load_file(folder / "model.safetensors")
-        weights["thinker.lm_head.weight"][5, 5] += 1
+        weights["thinker.lm_head.weight"][0, 0] += 1
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         assert find_checkpoint(str(folder)).fingerprint() != find_checkpoint(str(tiny_checkpoint)).fingerprint()
 
@@ -108,9 +108,14 @@ class TestPrompt:
         assert ours.shape[-1] == frames
         assert torch.equal(ours[0], padded["input_features"][0, :, :frames])
 
-    def test_a_question_cannot_smuggle_in_audio(self, lm: AudioLM) -> None:
-        with pytest.raises(ModelError, match="reads as audio"):
-            lm.prepare([Prompt("What is <|AUDIO|>?", (noise(1.0),))])
+    def test_a_question_cannot_smuggle_in_control_tokens(self, lm: AudioLM) -> None:
+        for special in ("<|AUDIO|>", "<|im_end|>", "<|IMAGE|>"):
+            with pytest.raises(ModelError, match="reads as a control token"):
+                lm.prepare([Prompt(f"What is {special}?", (noise(1.0),))])
+
+    def test_a_clip_without_a_single_audio_token_is_refused(self, lm: AudioLM) -> None:
+        with pytest.raises(ModelError, match="too short"):
+            lm.prepare([Prompt("?", (noise(0.01),))])
 
 
 class TestReplies:
@@ -150,3 +155,16 @@ class TestReplies:
             for p in (prompts[1], silent)
         )
         assert (loud - quiet).abs().max() > 1e-2
+
+
+class TestFingerprint:
+    def test_a_change_anywhere_in_a_large_file_is_seen(self, tmp_path: Path) -> None:
+        """A fine-tune of one small part of a large checkpoint: every tensor counts."""
+        weights = {f"layer{i}": torch.zeros(1 << 18) for i in range(8)} | {"adapter": torch.zeros(100)}
+        folder = tmp_path / "large"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        save_file(weights, folder / "model.safetensors")
+        before = find_checkpoint(str(folder)).fingerprint()
+        save_file(weights | {"adapter": torch.ones(100)}, folder / "model.safetensors")
+        assert find_checkpoint(str(folder)).fingerprint() != before

@@ -147,7 +147,7 @@ class TestFullDisk:
         def fail(*_args, **_kwargs) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(json, "dump", fail)
+        monkeypatch.setattr(Path, "replace", fail)
         with pytest.raises(RecordError, match="No space left"):
             write_json(file, {"n": 2})
         assert json.loads(file.read_text()) == {"n": 1}
@@ -160,3 +160,17 @@ class TestFullDisk:
             RunFolder(tmp_path / "file" / "x", {}),
         ):
             pass
+
+
+class TestOddNames:
+    def test_ids_that_are_not_utf8_survive(self, tmp_path: Path) -> None:
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            folder.write_run({"samples": ["a\udcff"]})
+            folder.append({"id": "a\udcff", "error": None})
+        with RunFolder(tmp_path, IDENTITY) as folder:
+            assert folder.done() == {"a\udcff"}
+
+    def test_an_identity_with_tuples_is_read_back_as_itself(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a", {"widths": (1, 2)})
+        fill(tmp_path, "b", {"widths": (1, 2)})
+        assert read_ids(tmp_path) == ["a", "b"]

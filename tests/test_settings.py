@@ -42,7 +42,7 @@ def test_lists_and_switches() -> None:
         ("PRUNE_RATIO", "1"), ("PRUNE_RATIO", "-0.1"), ("PRUNE_RATIO", "half"), ("PRUNE_RATIO", "nan"),
         ("PRUNE_LAYER_IDX", "-1"), ("PRUNE_LAYER_IDX", "2.5"), ("SAMPLE_LIMIT", "-3"), ("SAMPLE_LIMIT", "many"),
         ("DEVICE", "gpu"), ("DEVICE", "cuda:x"), ("DTYPE", "fp16"), ("ATTN_IMPLEMENTATION", "flash"),
-        ("BATCH_SIZE", "0"), ("SEED", "-1"), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
+        ("BATCH_SIZE", "0"), ("SEED", "-1"), ("SEED", str(2**70)), ("TIMING", "perhaps"), ("DEVICE_MAP", "all"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_one_line_with_name_value_and_what_is_allowed(name: str, value: str) -> None:
@@ -64,6 +64,20 @@ def test_a_bad_flag_is_named_as_a_flag() -> None:
 def test_batches_are_not_timed() -> None:
     with pytest.raises(SettingsError, match=r"BATCH_SIZE=8.*--no-timing"):
         RunSettings.read({"BATCH_SIZE": "8"})
+
+
+def test_a_forced_decode_run_is_for_timing() -> None:
+    with pytest.raises(SettingsError, match="DECODE_TOKENS=64: the forced decode run is for timing"):
+        RunSettings.read({"DECODE_TOKENS": "64", "TIMING": "0"})
+
+
+def test_a_device_map_chooses_devices_itself() -> None:
+    with pytest.raises(SettingsError, match="DEVICE=cpu with DEVICE_MAP=auto"):
+        RunSettings.read({"DEVICE": "cpu", "DEVICE_MAP": "auto"})
+
+
+def test_a_results_folder_in_the_home() -> None:
+    assert RunSettings.read({"RESULTS_DIR": "~/out"}).results == Path.home() / "out"
 
 
 def test_one_decode_token_has_no_rate() -> None:

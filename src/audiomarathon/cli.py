@@ -128,10 +128,10 @@ def show(results: list[Any], title: str = "") -> int:
         say(f"{result.summary['task']}: records in {result.folder}")
     failed = [result for result in results if not result.summary["complete"]]
     for result in failed:
-        say(
-            f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl); "
-            "run the same command again to retry them"
-        )
+        missing = result.summary["expected"] - result.summary["n"] - result.summary["errors"]
+        what = f"{result.summary['errors']} samples failed (see 'error' in samples.jsonl)"
+        what += f", {missing} are not done yet" if missing else ""
+        say(f"error: {result.folder}: {what}; run the same command again to go on")
     return 1 if failed else 0
 
 

@@ -33,6 +33,17 @@ def _integer(low: int) -> Callable[[str], int]:
     return parse
 
 
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise ValueError
+    return value
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
 def _ratio(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1:
@@ -82,28 +93,42 @@ class RunSettings:
     layer: int = _setting(2, "PRUNE_LAYER_IDX", _integer(0), "a whole number from 0")
     scope: str = _setting("audio", "PRUNE_SCOPE", _one_of("audio", "all"), "audio; all (presses only)")
     limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
-    results: Path = _setting(Path("results"), "RESULTS_DIR", Path, "a folder")
+    results: Path = _setting(Path("results"), "RESULTS_DIR", _folder, "a folder")
     model_path: str = _setting("", "MODEL_PATH", str, "a hub id or a folder; empty = the model's default")
     data: str = _setting("", "AUDIOMARATHON_DATA", str, "the folder that holds the tasks")
     device: str = _setting("auto", "DEVICE", _device, DEVICES)
-    device_map: str = _setting("", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, sequential")
+    device_map: str = _setting(
+        "", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, balanced_low_0, sequential"
+    )
     dtype: str = _setting("auto", "DTYPE", _one_of(*DTYPES), ", ".join(DTYPES))
     attn_implementation: str = _setting("sdpa", "ATTN_IMPLEMENTATION", _one_of(*ATTENTION), ", ".join(ATTENTION))
     batch_size: int = _setting(1, "BATCH_SIZE", _integer(1), "a whole number from 1")
     timing: bool = _setting(True, "TIMING", _switch, "1 or 0")
     max_new_tokens: int = _setting(0, "MAX_NEW_TOKENS", _integer(0), "a whole number; 0 = the task's own limit")
     decode_tokens: int = _setting(0, "DECODE_TOKENS", _integer(0), "a whole number; 0 = no forced decode run")
-    seed: int = _setting(42, "SEED", _integer(0), "a whole number from 0")
+    seed: int = _setting(42, "SEED", _seed, "a whole number from 0 to 4294967295")
     skip_persons: tuple[str, ...] = _setting((), "SKIP_PERSONS", _persons, "person ids joined by commas")
     skip_emotion: str = _setting("", "SKIP_EMOTION", str, "an emotion")
     balance: bool = _setting(False, "BALANCE", _switch, "1 or 0")
     allow_bad_rows: bool = _setting(False, "ALLOW_BAD_ROWS", _switch, "1 or 0")
+
+    data_paths: tuple[tuple[str, str], ...] = ()
+    """`<TASK>_DATA_PATH` variables by name, for the tasks' own folders."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.batch_size > 1 and self.timing:
             raise SettingsError(
                 f"BATCH_SIZE={self.batch_size}: times are measured at batch 1; use --no-timing (TIMING=0) for batches"
+            )
+        if self.decode_tokens and not self.timing:
+            raise SettingsError(
+                f"DECODE_TOKENS={self.decode_tokens}: the forced decode run is for timing; leave it 0 with --no-timing"
+            )
+        if self.device_map and self.device != "auto":
+            raise SettingsError(
+                f"DEVICE={self.device} with DEVICE_MAP={self.device_map}: a device map chooses the devices itself; "
+                "leave DEVICE out, and limit GPUs by CUDA_VISIBLE_DEVICES"
             )
         if self.decode_tokens == 1:
             raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")
@@ -127,7 +152,9 @@ class RunSettings:
         env = os.environ if env is None else env
         _warn_misspelt(env)
         values: dict[str, Any] = {}
-        for setting in dataclasses.fields(cls):
+        if flags.get("data") is None:  # a flag wins over every env var, so over those of single tasks too
+            values["data_paths"] = tuple(sorted((k, v) for k, v in env.items() if k.endswith("_DATA_PATH") and v))
+        for setting in _settings():
             name, text = setting.metadata["env"], env.get(setting.metadata["env"], "")
             if (flag := flags.pop(setting.name, None)) is not None:
                 name, text = f"--{setting.name.replace('_', '-')}", flag
@@ -146,7 +173,11 @@ class RunSettings:
 
 def env_names() -> dict[str, str]:
     """Return each setting's env var and what it allows."""
-    return {f.metadata["env"]: f.metadata["allowed"] for f in dataclasses.fields(RunSettings)}
+    return {setting.metadata["env"]: setting.metadata["allowed"] for setting in _settings()}
+
+
+def _settings() -> list[dataclasses.Field[Any]]:
+    return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 
 
 def _warn_misspelt(env: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -40,6 +40,8 @@ class Plan:
         Samples a batch; None runs timed, at batch 1.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample.
+    clips
+        Hash of each sample's clips by id; a sample recorded with other clips is done again.
     """
 
     task: Task
@@ -49,6 +51,7 @@ class Plan:
     seed: int = 42
     batch_size: int | None = None
     warm_up: bool = True
+    clips: Mapping[str, str] | None = None
 
 
 @dataclass

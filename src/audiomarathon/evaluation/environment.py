@@ -19,8 +19,11 @@ _GPU_FIELDS = (
 )  # fmt: skip
 
 
-def device_name(device: str) -> str:
-    """Return what times depend on: the GPU's name, or the CPU's model and thread count."""
+def device_name(device: str, device_map: str = "") -> str:
+    """Return what times depend on: the GPU's name (of all GPUs with a device map), or the CPU's model and threads."""
+    if device_map:
+        names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+        return f"{device_map} over {', '.join(names)}"
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     return f"{_cpu_model()} x{torch.get_num_threads()}"
@@ -69,6 +72,8 @@ def _cpu_model() -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout this runs from, with `+dirty` when it was changed; None outside a checkout."""
+    if _output("git", "ls-files", "--error-unmatch", __file__) is None:
+        return None  # installed somewhere inside another project's checkout
     commit = _output("git", "rev-parse", "HEAD")
     return commit and commit + ("+dirty" if _output("git", "status", "--porcelain", "-uno") else "")
 

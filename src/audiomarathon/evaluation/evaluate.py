@@ -49,7 +49,7 @@ def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | N
     RecordError
         When a record cannot be written. A sample's own failure is no exception but an error record.
     """
-    done = [job.folder.done() for job in jobs]
+    done = [job.folder.done(plan.clips) for job in jobs]
     pending = {
         sample.id: [job for job, ids in zip(jobs, done, strict=True) if sample.id not in ids] for sample in plan.samples
     }
@@ -64,8 +64,10 @@ def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | N
     timed = plan.batch_size is None
     with bar:
         ready = one_by_one(lm, plan, todo) if timed else prefetched(lm, plan, todo)
+        cold = timed and plan.warm_up
         for turn, batch in enumerate(ready):
-            _run_batch(lm, plan, batch, pending, turn, warm_up=turn == 0 and timed and plan.warm_up)
+            _run_batch(lm, plan, batch, pending, turn, warm_up=cold)
+            cold = cold and not batch.samples  # a first sample that could not be prepared warmed nothing up
             bar.update(len(batch.samples) + len(batch.failed))
 
 
@@ -87,7 +89,7 @@ def _run_batch(
     if as_one and _run_settings(lm, plan, batch, jobs, turn):
         return
     for sample in batch.samples:
-        missing = {sample.id: [job for job in pending[sample.id] if sample.id not in job.folder.done()]}
+        missing = {sample.id: [job for job in pending[sample.id] if sample.id not in job.folder.done(plan.clips)]}
         if missing[sample.id]:
             _run_batch(lm, plan, prepare(lm, plan, [sample]), missing, turn, warm_up=False)
 
@@ -156,6 +158,7 @@ def _record(
     record: dict[str, Any] = {
         "id": sample.id,
         "cluster": sample.cluster,
+        "clips": plan.clips[sample.id] if plan.clips else None,
         "reply": reply.text,
         "finish": reply.finish,
         **plan.task.score(reply.text, reference),
@@ -192,6 +195,7 @@ def _error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
     return {
         "id": sample.id,
         "cluster": sample.cluster,
+        "clips": plan.clips[sample.id] if plan.clips else None,
         "reply": None,
         "reference": plan.task.reference(sample),
         "error": reason,

@@ -11,30 +11,29 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import RecordError
 
 SCHEMA_VERSION = 1
+_ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn what a disk or a file system refuses into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file so that readers see the old one or the new one, never half of one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    _replace(path, text.encode(errors=_ESCAPED))
 
 
 def identity_hash(identity: Mapping[str, Any]) -> str:
@@ -62,7 +61,7 @@ class RunFolder:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self.path = path
-        self.identity = dict(identity)
+        self.identity = json.loads(json.dumps(identity))  # as it is read back: tuples are lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, dict[str, Any]] = {}
         self.rejected_lines = 0
@@ -82,13 +81,19 @@ class RunFolder:
             raise RecordError(f"{self.path}: cannot be used as results folder: {error.strerror or error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._lock.close()
             raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
+        except OSError as error:
+            self._lock.close()
+            raise RecordError(
+                f"{self.path}: cannot be locked on this file system: {error.strerror or error}"
+            ) from error
         try:
             self._check_identity()
-            self.records = self._read_and_repair()
-            self._stream = self.samples_file.open("a", encoding="utf-8")
+            with _writing(self.samples_file):
+                self.records = self._read_and_repair()
+                self._stream = self.samples_file.open("a", encoding="utf-8", errors=_ESCAPED)
         except BaseException:
             self._lock.close()
             raise
@@ -101,9 +106,16 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
 
-    def done(self) -> set[str]:
-        """Return the ids of samples that need no further work: recorded, and not as an error."""
-        return {id_ for id_, record in self.records.items() if record.get("error") is None}
+    def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
+        """Return the ids of samples that need no further work: recorded, not as an error, and of the clips as they are.
+
+        Parameters
+        ----------
+        clips
+            Hash of each sample's clips now; a sample whose record names another is not done.
+        """
+        finished = {id_: record for id_, record in self.records.items() if record.get("error") is None}
+        return {id_ for id_, record in finished.items() if clips is None or record.get("clips") == clips.get(id_)}
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record and flush it.
@@ -115,7 +127,8 @@ class RunFolder:
             stay.
         """
         assert self._stream is not None, "append outside the with block"
-        size = self.samples_file.stat().st_size
+        with _writing(self.samples_file):
+            size = self.samples_file.stat().st_size
         try:
             self._stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
             self._stream.flush()
@@ -194,9 +207,14 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    """Put a whole file in another's place in one step; what was there stays when that fails."""
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with _writing(path):
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -225,7 +243,4 @@ def rewrite_records(folder: RunFolder, records: Iterable[Mapping[str, Any]]) -> 
     The new file takes the old one's place in one step, so that a crash leaves one of the two whole.
     """
     lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
-    try:
-        _replace(folder.samples_file, "".join(lines).encode())
-    except OSError as error:
-        raise RecordError(f"{folder.samples_file}: cannot be written: {error.strerror or error}") from error
+    _replace(folder.samples_file, "".join(lines).encode(errors=_ESCAPED))

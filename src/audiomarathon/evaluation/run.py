@@ -11,24 +11,23 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.errors import DataError, RecordError
+from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
-from audiomarathon.evaluation.session import Session, find_hardware, open_session
+from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.evaluation.summary import score_records, summarise
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
-from audiomarathon.tasks.fingerprint import fingerprint
-
-_hardware = find_hardware
+from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
+from audiomarathon.tasks.manifest import read_manifest
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,15 @@ def run(
         if methods is None
         else list(methods)
     )
+    if len({method.label for method in methods}) < len(methods):
+        raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     session = open_session(model, settings, methods, say=say, progress=progress)
+    for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
+        for _method, folder in run_folders(session, task, data):
+            if folder.path.exists():
+                with folder:
+                    pass
     for task, data in loaded:
         yield from run_task(session, task, data)
 
@@ -88,7 +94,7 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     DataError
         When there are none, or rows are bad and may not be left out.
     """
-    folder = task_folder(task, Path(settings.data).expanduser() if settings.data else None, os.environ)
+    folder = task_folder(task, Path(settings.data).expanduser() if settings.data else None, dict(settings.data_paths))
     filters = Filters(settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed)
     loaded = task.load(folder, filters)
     if loaded.bad_rows and not settings.allow_bad_rows:
@@ -103,7 +109,20 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
             say(f"{task.key}: left out {count} samples ({name})")
     if not loaded.samples:
         raise DataError(f"{task.key}: {folder} holds no samples")
+    expected = read_manifest(folder).expected(task).count
+    if (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected:
+        say(f"{task.key}: {found} samples in {folder}, {expected} are expected of the whole task")
     return loaded
+
+
+def run_folders(setup: Session, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
+    """Return the folder of each setting of a task, not yet entered."""
+    shared = _identity(setup, task, data)
+    root = setup.settings.results / task.key / setup.checkpoint.folder_name
+    return [
+        (method, RunFolder(root / method.label, shared | {"method": method.key, **method.parameters()}))
+        for method in setup.methods
+    ]
 
 
 def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
@@ -117,62 +136,66 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)
-    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
     plan = Plan(
         task,
         samples,
-        max_new_tokens,
+        settings.max_new_tokens or task.max_new_tokens,
         settings.decode_tokens,
         settings.seed,
         None if settings.timing else settings.batch_size,
+        clips=clip_hashes(samples),
     )
     torch.manual_seed(settings.seed)
-    shared = _identity(setup, task, data, max_new_tokens)
-    root = settings.results / task.key / setup.checkpoint.folder_name
     with ExitStack() as stack:
-        jobs = []
-        for method in setup.methods:
-            identity = shared | {"method": method.key, **method.parameters()}
-            jobs.append(Job(method, stack.enter_context(RunFolder(root / method.label, identity))))
+        jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
         for job in jobs:
-            _report_resume(job.folder, samples, setup.say)
+            _report_resume(job.folder, plan.clips or {}, setup.say)
         if (others := other_gpu_processes(os.getpid())) and settings.timing:
             warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
         started, clock = _now(), time.monotonic()
-        before = {id_ for job in jobs for id_ in job.folder.done()}
+        before = {job.folder.path: dict(job.folder.records) for job in jobs}
+        machine = {"environment": environment(), "gpu_before": gpu_state()}
         facts: dict[str, Any] = {
             "task": task.key,
             "model": setup.spec.key,
             "checkpoint": str(setup.checkpoint.path),
             "settings": _plain(settings),
             "data_folder": str(data.folder),
+            "data_samples": len(data.samples),
+            "data_expected": read_manifest(data.folder).expected(task).count,
             "bad_rows": [str(row) for row in data.bad_rows],
             "left_out": dict(data.left_out),
             "samples": [sample.id for sample in samples],
-            "environment": environment(),
-            "gpu_before": gpu_state(),
+            **machine,
             "certificate": None,
             "cost": setup.cost.as_json(),
         }
         for job in jobs:
-            sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None}]
+            sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None, **machine}]
             drops = drops_of(job.method)
             own = {"method": job.method.label, "drops": asdict(drops) if drops else None, "sessions": sessions}
             job.folder.write_run({**facts, **own})
         evaluate(setup.lm, plan, jobs, progress=setup.progress)
         wall = time.monotonic() - clock
         for job in jobs:
-            fresh = [r for id_, r in job.folder.records.items() if id_ not in before and r.get("error") is None]
-            audio_seconds = sum(r["clip_seconds"] for r in fresh)
+            old = before[job.folder.path]
+            fresh = [r for id_, r in job.folder.records.items() if r is not old.get(id_) and r.get("error") is None]
             sessions = job.folder.run["sessions"]
-            sessions[-1] |= {"ended": _now(), "wall_s": wall, "samples": len(fresh), "audio_s": audio_seconds}
-            job.folder.write_run({**job.folder.run, "sessions": sessions, "gpu_after": gpu_state()})
+            sessions[-1] |= {
+                "ended": _now(),
+                "settings_side_by_side": len(jobs),
+                "wall_s": wall,
+                "samples": len(fresh),
+                "audio_s": sum(r["clip_seconds"] for r in fresh),
+                "gpu_after": gpu_state(),
+            }
+            job.folder.write_run({**job.folder.run, "sessions": sessions})
             summary = _summary(task, job.folder, settings.seed)
             job.folder.write_summary(summary)
             yield Result(job.folder.path, job.method.label, summary)
 
 
-def _identity(setup: Session, task: Task, data: Loaded, max_new_tokens: int) -> dict[str, Any]:
+def _identity(setup: Session, task: Task, data: Loaded) -> dict[str, Any]:
     """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
     from audiomarathon.evaluation.environment import device_name
 
@@ -185,22 +208,30 @@ def _identity(setup: Session, task: Task, data: Loaded, max_new_tokens: int) -> 
         "attention": settings.attn_implementation,
         "prompts": prompts,
         "data": fingerprint(data)[:16],
-        "max_new_tokens": max_new_tokens,
+        "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
-        "device": device_name(hardware.device) if settings.timing else None,
+        "device": device_name(hardware.device, settings.device_map) if settings.timing else None,
     }
 
 
 def _summary(task: Task, folder: RunFolder, seed: int) -> dict[str, Any]:
     """Summarise the samples that the folder's last run selected, in their order."""
     wanted = folder.run["samples"]
+    # Verdicts of records from an earlier session may be those of an earlier version's reader.
+    judged = score_records(task, list(folder.records.values()))
+    if judged != list(folder.records.values()):
+        rewrite_records(folder, judged)
+        folder.records = {record["id"]: record for record in judged}
     records = [folder.records[id_] for id_ in wanted if id_ in folder.records]
-    sessions = [s for s in folder.run["sessions"] if s.get("wall_s")]
-    wall, heard = sum(s["wall_s"] for s in sessions), sum(s["audio_s"] for s in sessions)
-    return summarise(
+    # Settings that ran side by side shared the wall time: whose it was cannot be told.
+    alone = [s for s in folder.run["sessions"] if s.get("wall_s") and s.get("settings_side_by_side") == 1]
+    wall, heard = sum(s["wall_s"] for s in alone), sum(s["audio_s"] for s in alone)
+    summary = summarise(
         task, records, expected=len(wanted), seed=seed, audio_seconds_per_second=heard / wall if wall else None
     )
+    names = ("data_samples", "data_expected", "left_out")
+    return summary | {"bad_rows": len(folder.run["bad_rows"]), **{name: folder.run[name] for name in names}}
 
 
 def score(path: Path) -> Result:
@@ -215,21 +246,28 @@ def score(path: Path) -> Result:
     try:
         task, seed = get_task(run_facts["task"]), run_facts["settings"]["seed"]
         label, identity = run_facts["method"], run_facts["identity"]
-    except KeyError as error:
-        raise RecordError(f"{path / 'run.json'}: lacks the field {error}") from None
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{path / 'run.json'}: lacks a field ({error})") from None
+    if run_facts.get("schema_version") != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema version {run_facts.get('schema_version')}, this version reads {SCHEMA_VERSION}"
+        )
     with RunFolder(path, identity) as folder:
-        records = score_records(task, list(folder.records.values()))
-        rewrite_records(folder, records)
-        folder.records = {record["id"]: record for record in records}
-        summary = _summary(task, folder, seed)
+        try:
+            summary = _summary(task, folder, seed)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RecordError(f"{path}: run.json or a record is not as this version writes them ({reason})") from error
         folder.write_summary(summary)
     return Result(path, label, summary)
 
 
-def _report_resume(folder: RunFolder, samples: Sequence[Any], say: Callable[[str], None]) -> None:
-    done = folder.done() & {sample.id for sample in samples}
+def _report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[str], None]) -> None:
+    done = folder.done(clips) & set(clips)
     if done:
-        say(f"{folder.path}: goes on from {len(done)} of {len(samples)} samples")
+        say(f"{folder.path}: goes on from {len(done)} of {len(clips)} samples")
+    if changed := len((folder.done() & set(clips)) - done):
+        say(f"{folder.path}: the clips of {changed} samples have changed, they are done again")
     if folder.rejected_lines:
         say(f"{folder.path}: {folder.rejected_lines} unreadable lines set aside in samples.rejected, to be redone")
 

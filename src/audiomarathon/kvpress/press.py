@@ -104,13 +104,23 @@ class KVPress(Method):
         if kept_count(total, self.ratio) == total:
             yield trace
             return
+        trace.expected_lengths = self._lengths(lm, inputs, trace)
         audio = inputs.audio_mask[0].nonzero().flatten()
         squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], inputs.audio_mask.shape[1], trace)
         with ExitStack() as stack:
             squeeze.attach(stack)
             yield trace
-            if self.scope == "audio":
-                trace.kept_audio_tokens = (kept_count(total, self.ratio),)
+            # Among all entries, how many of those kept are audio differs by layer and head: no one number is true.
+            trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
+
+    def _lengths(self, lm: AudioLM, inputs: Inputs, before: Trace) -> tuple[int, ...]:
+        """Return how long each layer's cache is to be, after this press on top of what went before."""
+        layers, prompt = len(lm.decoder_layers), inputs.audio_mask.shape[1]
+        text = prompt - inputs.audio_tokens[0]
+        lengths = before.expected_lengths or (prompt,) * layers
+        totals = [length - text if self.scope == "audio" else length for length in lengths]
+        kept = [self.budgets(total, layers)[index] for index, total in enumerate(totals)]
+        return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))
 
 
 @dataclass

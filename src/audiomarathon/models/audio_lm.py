@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, LogitsProcessorList
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.evaluation.timing import CacheProbe, StageTimer, make_clock
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
@@ -157,6 +157,11 @@ class AudioLM(ABC):
                 logits_processor=LogitsProcessorList([timer.first_token, cache.first_token]),
             )
             timer.stop()
+        if trace.expected_lengths not in (None, cache.lengths):
+            raise MethodError(
+                f"{method.label} did not do what it says: the cache holds {cache.lengths} entries a layer, "
+                f"{trace.expected_lengths} were to stay"
+            )
         prompt_length = inputs.audio_mask.shape[1]
         return Generation(
             replies=tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist()),

@@ -42,11 +42,11 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             )
             tokenizer = AutoTokenizer.from_pretrained(path)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
+            if not device_map:
+                model = model.to(device)
         check_loading(path, info)
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _chat_template_beside(path)
-        if not device_map:
-            model = model.to(device)
         return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -101,20 +101,20 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             return_tensors="pt",
         )
         frames = features["attention_mask"].sum(-1)
-        longest = int(frames.max())
-        counts = iter((((frames - 1) // 2 + 1 - 2) // 2 + 1).tolist())
+        tokens = ((frames - 1) // 2 + 1 - 2) // 2 + 1
+        if int(tokens.min()) < 1:
+            raise ModelError("a clip is too short for a single audio token (0.04 s)")
+        counts = iter(tokens.tolist())
         texts = [self._render(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
         encoded = self.tokenizer(
             texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
         )
         audio_mask = encoded["input_ids"] == self.audio_token
-        if int(audio_mask.sum()) != int((((frames - 1) // 2 + 1 - 2) // 2 + 1).sum()):
-            raise ModelError(f"a question holds the text {_AUDIO}, which this model reads as audio")
         tensors = {
             "input_ids": encoded["input_ids"],
             "attention_mask": encoded["attention_mask"],
-            "input_features": features["input_features"][..., :longest].to(self.model.dtype),
-            "feature_attention_mask": features["attention_mask"][:, :longest].long(),
+            "input_features": features["input_features"][..., : int(frames.max())].to(self.model.dtype),
+            "feature_attention_mask": features["attention_mask"][:, : int(frames.max())].long(),
         }
         return Inputs(
             tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
@@ -123,6 +123,9 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         )
 
     def _render(self, prompt: Prompt, audio_tokens: Sequence[int]) -> str:
+        for special in self.tokenizer.all_special_tokens:
+            if special in prompt.text:
+                raise ModelError(f"a question holds the text {special}, which this model reads as a control token")
         content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
         text: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True

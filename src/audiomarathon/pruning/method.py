@@ -42,6 +42,8 @@ class Trace:
     audio_places
         Given a layer, the indices of audio entries in that layer's cache (at batch 1); None where they are the prompt's
         audio positions.
+    expected_lengths
+        How long each layer's cache is to be after prefill, if the method does what it says; held against the cache.
     kept_entries
         A list that the caller sets to be told what a press keeps: a boolean tensor a layer over the entries of that
         layer's cache before the press, shape (Hkv, entries). None asks for nothing.
@@ -51,6 +53,7 @@ class Trace:
     kept_positions: tuple[torch.Tensor, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
     audio_places: Callable[[int], torch.Tensor] | None = None
+    expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
 
     @contextmanager

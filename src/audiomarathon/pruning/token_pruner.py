@@ -129,6 +129,8 @@ class TokenPruner(Method):
             return
         drop = Drop.plan(inputs, budgets)
         trace.audio_places = lambda layer: drop.audio[0] if layer < self.layer else drop.audio_places()
+        layers, width = len(lm.decoder_layers), drop.filler.shape[1]
+        trace.expected_lengths = (inputs.audio_mask.shape[1],) * self.layer + (width,) * (layers - self.layer)
         seen: list[Attention] = []
 
         def choose(entering: torch.Tensor | None) -> list[torch.Tensor]:
