@@ -198,3 +198,12 @@ def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
     without = {key for key, method in keys.items() if not method.paper}
     assert without == {"base", "random", "kv_random"}
     assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
+
+
+def test_a_press_and_batches_are_refused_before_anything_is_loaded() -> None:
+    from audiomarathon.evaluation.run import run
+    from audiomarathon.settings import RunSettings
+
+    settings = RunSettings.read({}, timing=False, batch_size=4)
+    with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: snapkv-0.5 works at batch size 1"):
+        list(run(["tau"], "embedded", settings, [get_method("snapkv", 0.5)]))

@@ -75,6 +75,8 @@ def run(
     )
     if len({method.label for method in methods}) < len(methods):
         raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
+    if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
+        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     session = open_session(model, settings, methods, say=say, progress=progress)
     for task, data in loaded:  # a clash in the last task is found before hours are spent on the first

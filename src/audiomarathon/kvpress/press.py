@@ -65,6 +65,7 @@ class KVPress(Method):
     """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
 
     saves: ClassVar[str] = "KV cache, decode"
+    batches: ClassVar[bool] = False
 
     scope: str = "audio"
 

@@ -27,6 +27,7 @@ class Composed(Method):
     key: ClassVar[str] = "composed"
     title: ClassVar[str] = "token pruning, then a press"
     saves: ClassVar[str] = "what its parts save"
+    batches: ClassVar[bool] = False
 
     first: Method = field(default_factory=Base)
     second: Method = field(default_factory=Base)

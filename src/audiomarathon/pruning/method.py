@@ -72,7 +72,7 @@ class Method(ABC):
     that come off in `finally`; no code of a model is copied or patched for good.
 
     Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
+    cheaper), `batches` (whether several samples may run at once). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
     """
 
     key: ClassVar[str]
@@ -80,6 +80,8 @@ class Method(ABC):
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     saves: ClassVar[str]
+
+    batches: ClassVar[bool] = True
 
     ratio: float = 0.0
 
