@@ -72,7 +72,8 @@ class Method(ABC):
     that come off in `finally`; no code of a model is copied or patched for good.
 
     Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper), `batches` (whether several samples may run at once). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
+    cheaper), `batches` (whether several samples may run at once). A method with a field `layer` is given
+    `PRUNE_LAYER_IDX` there.
     """
 
     key: ClassVar[str]
