@@ -397,6 +397,14 @@ def test_a_person_is_told_by_number_however_written(person: object, tmp_path: Pa
     assert load(tmp_path, "vesus", Filters(skip_persons=("2",))).left_out == {"SKIP_PERSONS": 2}
 
 
+def test_a_whole_number_is_the_same_text_however_written(tmp_path: Path) -> None:
+    """Tables turn a column of whole numbers with one empty cell into 0.0, 1.0, …."""
+    folder = build_all(tmp_path, ["race"]) / "RACE"
+    before = load(tmp_path, "race").samples
+    edit_rows(metadata(folder, "race"), lambda rows: rows[1].update(question_idx=1.0))
+    assert [s.id for s in load(tmp_path, "race").samples] == [s.id for s in before]
+
+
 def test_a_cell_that_a_table_left_empty_is_no_text(tmp_path: Path) -> None:
     """Tables written as JSON have NaN there; an optional field, or an option beyond the last, is then not set."""
     folder = build_all(tmp_path, ["vox", "tau"]) / "VOX"
