@@ -14,7 +14,7 @@ from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.tasks import GROUPS, all_tasks, get_task, registry, task_folder
 from audiomarathon.tasks.finding import download_command, walk
-from audiomarathon.tasks.fingerprint import fingerprint
+from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
 from audiomarathon.tasks.manifest import Expected, read_manifest
 from audiomarathon.tasks.task import Task
 from audiomarathon.tasks.tau import Tau
@@ -281,12 +281,22 @@ def test_whatever_can_change_a_number_changes_the_fingerprint(tmp_path: Path) ->
         file.write_text(whole)
         edit_rows(file, lambda rows, change=change: rows[0].update(change))
         prints.add(task_fingerprint(tmp_path, "vesus"))
-    file.write_text(whole)
+    assert len(prints) == 1 + len(changes)
+
+
+def test_a_changed_clip_changes_its_samples_hash_alone(tmp_path: Path) -> None:
+    folder = build_all(tmp_path, ["vesus"]) / "VESUS"
+    loaded = get_task("vesus").load(folder)
     clip = folder / "wav" / "1_happy.wav"
+    (own,) = (sample.id for sample in loaded.samples if clip in sample.clips)
+    before, seen = clip_hashes(loaded.samples), set()
     for spoilt in (b"RIFX" + clip.read_bytes()[4:], clip.read_bytes()[:-1] + b"\x7f", clip.read_bytes() + b"\0"):
         clip.write_bytes(spoilt)
-        prints.add(task_fingerprint(tmp_path, "vesus"))
-    assert len(prints) == 1 + len(changes) + 3
+        after = clip_hashes(loaded.samples)
+        assert {id_ for id_ in after if after[id_] != before[id_]} == {own}
+        seen.add(after[own])
+    assert len(seen) == 3
+    assert task_fingerprint(tmp_path, "vesus") == fingerprint(loaded)  # the run stays the same run
 
 
 def test_the_order_of_samples_does_not_change_the_fingerprint(tmp_path: Path) -> None:
@@ -299,7 +309,7 @@ def test_a_clip_that_went_away_is_a_data_error(tmp_path: Path) -> None:
     loaded = get_task("vesus").load(folder)
     (folder / "wav" / "1_happy.wav").unlink()
     with pytest.raises(DataError, match=r"1_happy\.wav cannot be read"):
-        fingerprint(loaded)
+        clip_hashes(loaded.samples)
 
 
 # What a data root says about itself ----------------------------------------------------------------------------------
