@@ -2,5 +2,5 @@
 # All tasks at all ratios, a log a task and a summary: ./batch_test.sh -h explains.
 set -euo pipefail
 
-folder="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+folder="$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd)"
 exec "$folder/../scripts/batch_test.sh" "$(basename -- "$folder")" "$@"

@@ -60,3 +60,35 @@ def test_methods_and_names(settings: dict) -> None:
 def test_anything_else_is_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match="3 is no method"):
         evaluate("tau", method=3, **settings)
+
+
+def test_a_name_takes_ratio_and_layer_from_the_settings(settings: dict) -> None:
+    (result,) = evaluate("tau", method="frame", ratio=0.5, layer=3, max_new_tokens=1, **settings)
+    assert result.method == "frame-0.5-layer3"
+
+
+def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
+    from audiomarathon.evaluation.savings import Run, savings
+    from audiomarathon.report.table import results_table
+
+    results = evaluate(
+        "tau", method=["base", "snapkv", KeepLast(7)], ratio=0.5, scope="all", max_new_tokens=1, **settings
+    )
+    assert results_table(results).row_count == 3
+    for result in results[1:]:
+        saved = savings(Run.read(result.folder), Run.read(results[0].folder))
+        assert saved["kept_ratio"] is None
+        assert saved["llm_prefill"]["measured"] > 0
+
+
+def test_speed_ups_are_claimed_within_a_session_only(settings: dict) -> None:
+    from audiomarathon.evaluation.savings import Run, savings
+
+    (base,) = evaluate("tau", method="base", max_new_tokens=1, **settings)
+    rows = [json.loads(line) for line in (base.folder / "samples.jsonl").read_text().splitlines()]
+    lines = [json.dumps(row | {"session": "an hour ago"}) + "\n" for row in rows]
+    (base.folder / "samples.jsonl").write_text("".join(lines))
+    (frame,) = evaluate("tau", method="frame:0.5", max_new_tokens=1, **settings)
+    saved = savings(Run.read(frame.folder), Run.read(base.folder))
+    assert saved["llm_prefill"]["measured"] is None
+    assert (saved["compared_samples"], saved["base_of_another_session"]) == (0, 2)

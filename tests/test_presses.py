@@ -207,3 +207,29 @@ def test_a_press_and_batches_are_refused_before_anything_is_loaded() -> None:
     settings = RunSettings.read({}, timing=False, batch_size=4)
     with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: snapkv-0.5 works at batch size 1"):
         list(run(["tau"], "embedded", settings, [get_method("snapkv", 0.5)]))
+
+
+class TestJoinedEdges:
+    def test_a_press_still_works_below_k_when_pruning_left_too_little_for_it(
+        self, lm: AudioLM, prompts: list[Prompt]
+    ) -> None:
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        result = generate(lm, prompts[0], get_method("fast_v:0.999+snapkv:0.5", layer=2), 2)
+        below, above = length - total + kept_count(total, 0.5), length - total + 1
+        assert result.kv_lengths == (below, below, above, above)
+
+    def test_pyramidkv_is_not_joined(self) -> None:
+        with pytest.raises(SettingsError, match="not be k on average"):
+            get_method("random:0.3+pyramidkv:0.5")
+
+    def test_decode_sees_no_wrapper(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        seen: list[int] = []
+        handle = lm.lm_head.register_forward_hook(lambda *_: seen.append(len(ALL_ATTENTION_FUNCTIONS._local_mapping)))
+        try:
+            generate(lm, prompts[0], get_method("fast_v:0.5+snapkv:0.5"), 4)
+        finally:
+            handle.remove()
+        assert seen == [0, 0, 0, 0]

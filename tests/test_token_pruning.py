@@ -20,7 +20,7 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.dart import Dart
 from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame
-from audiomarathon.pruning.method import Base, Method, Trace, kept_count
+from audiomarathon.pruning.method import Base, Method, Trace, kept_count, plain
 from audiomarathon.pruning.random import Random
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.pruning.segment_fast_v import SegmentFastV
@@ -201,3 +201,11 @@ class TestNames:
         assert get_method("frame", 0.1 + 0.2).label == "frame-0.3-layer2"
         assert Base().label == "base-0"
         assert dataclasses.replace(Frame(0.5), layer=0).label == "frame-0.5-layer0"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.3, "0.3"), (0.1 + 0.2, "0.3"), (0.1234567, "0.1234567"), (0.9999999, "0.9999999"), (0.0, "0")],
+)
+def test_ratios_are_written_with_all_their_digits_and_no_noise(ratio: float, text: str) -> None:
+    assert plain(ratio) == text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "evaluate", "run_task"]
 
 
-def evaluate(*tasks: str, model: str = "embedded", method: object = "base", **settings: Any) -> list[Result]:
+def evaluate(*tasks: str, model: str = "embedded", method: object = None, **settings: Any) -> list[Result]:
     """Evaluate a model on tasks from Python.
 
     Parameters
@@ -21,7 +21,7 @@ def evaluate(*tasks: str, model: str = "embedded", method: object = "base", **se
         Names (`audiomarathon list tasks`).
     method
         A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of them, to be run
-        side by side on each sample.
+        side by side on each sample. Names without a ratio take `ratio`; None takes `PRUNE_METHOD`, else base.
     **settings
         Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`; env vars fill the
         rest.
@@ -36,12 +36,17 @@ def evaluate(*tasks: str, model: str = "embedded", method: object = "base", **se
     AudioMarathonError
         For whatever is the caller's to mend.
     """
+    from dataclasses import replace
+
     from audiomarathon.evaluation.run import run
     from audiomarathon.pruning.foreign import as_method
     from audiomarathon.settings import RunSettings
 
-    methods = [as_method(one) for one in (method if isinstance(method, list) else [method])]
-    return list(run(tasks, model, RunSettings.read(**settings), methods))
+    read = RunSettings.read(**settings)
+    wanted = method if isinstance(method, list) else [read.method if method is None else method]
+    bare = replace(read, ratio=0.0) if len(wanted) > 1 else read  # beside others, base is what they are compared with
+    methods = [as_method(one, bare if one == "base" else read) for one in wanted]
+    return list(run(tasks, model, read, methods))
 
 
 def run_task(task: str, *, model: str) -> None:

@@ -95,6 +95,9 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
         "layer": given.pruned_layer,
         "results": given.output_dir or os.environ.get("RESULTS_DIR") or f"{folder}_Results",
     }
+    for name, value in vars(given).items():
+        if value == "":
+            raise SettingsError(f"--{name.replace('_', '-')} is empty; leave it out for the default")
     try:
         settings = RunSettings.read(**flags)
     except SettingsError as error:

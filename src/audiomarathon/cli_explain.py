@@ -135,9 +135,10 @@ def _option(sample: Sample, letter: str) -> str:
 def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
     from audiomarathon import audio
     from audiomarathon.evaluation.batches import sample_seed
-    from audiomarathon.kvpress.pipeline import as_method, generations, open_model
+    from audiomarathon.kvpress.pipeline import generations, open_model
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.models.registry import get_model
+    from audiomarathon.pruning.foreign import as_method
     from audiomarathon.report.explain import Clip, Strip, by_clip, draw, shares_kept
 
     methods = [as_method(name, settings) for name in names]

@@ -40,6 +40,8 @@ class Plan:
         Samples a batch; None runs timed, at batch 1.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample.
+    session
+        When the run began: records of one session were measured side by side.
     clips
         Hash of each sample's clips by id; a sample recorded with other clips is done again.
     """
@@ -51,6 +53,7 @@ class Plan:
     seed: int = 42
     batch_size: int | None = None
     warm_up: bool = True
+    session: str | None = None
     clips: Mapping[str, str] | None = None
 
 

@@ -186,6 +186,7 @@ def _record(
             "decode": stages.decode,
             "scoring": generation.scoring,
         }
+        record["session"] = plan.session
         record["encoder_shared"] = shared
         record["forced_decode"] = forced
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,12 +91,13 @@ def _encoder_flops(lm: AudioLM) -> float | None:
 
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+    counting = ExitStack()
 
     def before(_module: nn.Module, _args: Any) -> None:
-        counter.__enter__()  # type: ignore[no-untyped-call]
+        counting.enter_context(counter)
 
     def after(_module: nn.Module, _args: Any, _output: Any) -> None:
-        counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        counting.close()
         raise _TowerIsDoneError
 
     tower = lm.audio_tower
@@ -108,6 +110,7 @@ def _encoder_flops(lm: AudioLM) -> float | None:
     except RuntimeError:  # out of memory, say: the samples will tell; here only an ideal is lost
         return None
     finally:
+        counting.close()  # left on, it would slow whatever is timed afterwards
         for handle in handles:
             handle.remove()
     return None

@@ -80,10 +80,7 @@ def run(
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     session = open_session(model, settings, methods, say=say, progress=progress)
     for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
-        for _method, folder in run_folders(session, task, data):
-            if folder.path.exists():
-                with folder:
-                    pass
+        check_folders(session, task, data)
     for task, data in loaded:
         yield from run_task(session, task, data)
 
@@ -117,6 +114,14 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     return loaded
 
 
+def check_folders(setup: Session, task: Task, data: Loaded) -> None:
+    """Refuse folders that hold another run, or that another process writes, before anything is run."""
+    for _method, folder in run_folders(setup, task, data):
+        if folder.path.exists():
+            with folder:
+                pass
+
+
 def run_folders(setup: Session, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
     """Return the folder of each setting of a task, not yet entered."""
     shared = _identity(setup, task, data)
@@ -145,6 +150,7 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
         settings.decode_tokens,
         settings.seed,
         None if settings.timing else settings.batch_size,
+        session=(started := _now()),
         clips=clip_hashes(samples),
     )
     torch.manual_seed(settings.seed)
@@ -154,7 +160,7 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
             _report_resume(job.folder, plan.clips or {}, setup.say)
         if (others := other_gpu_processes(os.getpid())) and settings.timing:
             warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
-        started, clock = _now(), time.monotonic()
+        clock = time.monotonic()
         before = {job.folder.path: dict(job.folder.records) for job in jobs}
         machine = {"environment": environment(), "gpu_before": gpu_state()}
         facts: dict[str, Any] = {

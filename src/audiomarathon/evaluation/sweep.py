@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
-from audiomarathon.evaluation.run import Result, load_task, run_task
+from audiomarathon.evaluation.run import Result, check_folders, load_task, run_task
 from audiomarathon.evaluation.savings import Run, savings
 from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.pruning.method import Base, Method
@@ -78,7 +78,8 @@ def grid(
         if len(parts) > 1 and not all(":" in part for part in parts):
             raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
         if ":" in name:
-            found.append(get_method(name, layer=layer, scope=scope))
+            named = get_method(name, layer=layer, scope=scope)
+            found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
             found += [_at(name, ratio, layer, scope) for ratio in ratios]
     once = {method.label: method for method in found}
@@ -141,9 +142,18 @@ def sweep(
     session = open_session(model, settings, methods, say=say, progress=progress) if ready else None
     for task, data in ready:
         assert session is not None
+        with _log(logs, task, say, outcome):
+            check_folders(session, task, data)  # a clash in the last task is found before hours are spent on the first
+    for task, data in ready:
+        assert session is not None
+        if task.key in outcome.failures:
+            continue
         with _log(logs, task, say, outcome) as tell:
             _run_one(session, task, data, tell, outcome, settings.seed)
-        finished(outcome)
+        try:
+            finished(outcome)
+        except (AudioMarathonError, OSError) as error:
+            say(f"error: the summary so far cannot be written: {error}")
     finished(outcome)
     return outcome
 
@@ -155,9 +165,10 @@ def _run_one(
     results = list(run_task(replace(session, say=tell), task, data))
     runs = {result.folder: Run.read(result.folder) for result in results}
     base = next((runs[result.folder] for result in results if result.method == Base().label), None)
+    saved = {result.folder: savings(runs[result.folder], base, seed=seed) for result in results}
     outcome.results += results
+    outcome.savings |= saved
     for result in results:
-        outcome.savings[result.folder] = savings(runs[result.folder], base, seed=seed)
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
         if result.summary["errors"]:
             tell(f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl)")

@@ -85,30 +85,43 @@ def attention_watched(
         Takes the wrapper off before the block ends: to be called once all is seen, so that decode pays nothing.
     """
     local = ALL_ATTENTION_FUNCTIONS._local_mapping
-    own = local.get(implementation)
-    # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file. What
-    # is registered under that name all the same is the wrapper of a block around this one.
-    function = None if implementation == "eager" and own is None else ALL_ATTENTION_FUNCTIONS[implementation]
-
-    def watched(
-        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
-    ) -> Any:
-        look = looks.get(module)
-        if look is not None and query.shape[2] > 1:
-            mask = rest[0] if rest else kwargs["attention_mask"]
-            look(Attention(query, key, value, mask, kwargs.get("scaling") or query.shape[-1] ** -0.5))
-        attend = function or sys.modules[type(module).__module__].eager_attention_forward
-        return attend(module, query, key, value, *rest, **kwargs)
+    watched = _Watched(implementation, looks, local.get(implementation))
 
     def take_off() -> None:
-        if local.get(implementation) is watched:
-            if own is None:
-                del local[implementation]
-            else:
-                local[implementation] = own
+        watched.done = True
+        top = local.get(implementation)
+        while isinstance(top, _Watched) and top.done:  # also those that ended while another lay on top of them
+            top = top.below
+        if top is None:
+            local.pop(implementation, None)
+        else:
+            local[implementation] = top
 
     local[implementation] = watched
     try:
         yield take_off
     finally:
         take_off()
+
+
+class _Watched:
+    """What stands in for an attention function: looks, then attends as what lies below it does."""
+
+    def __init__(self, implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], below: Any) -> None:
+        self.looks = looks
+        self.below = below
+        self.done = False
+        # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
+        # What is registered under that name all the same is the wrapper of a block around this one.
+        eager = implementation == "eager" and below is None
+        self.function = None if eager else ALL_ATTENTION_FUNCTIONS[implementation]
+
+    def __call__(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
+    ) -> Any:
+        look = self.looks.get(module)
+        if look is not None and not self.done and query.shape[2] > 1:
+            mask = rest[0] if rest else kwargs["attention_mask"]
+            look(Attention(query, key, value, mask, kwargs.get("scaling") or query.shape[-1] ** -0.5))
+        attend = self.function or sys.modules[type(module).__module__].eager_attention_forward
+        return attend(module, query, key, value, *rest, **kwargs)

@@ -18,8 +18,8 @@ from audiomarathon.kvpress.audio_features import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.pruning.foreign import as_method
 from audiomarathon.pruning.method import Method
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 
 MAX_NEW_TOKENS = 256
@@ -174,13 +174,6 @@ def generations(
             done = lm.generate(inputs, method, max_new_tokens=max_new_tokens, keep_entries=keep_entries)
             encoder = done.stages.encoder if encoder is None else encoder
             yield method, dataclasses.replace(done, stages=dataclasses.replace(done.stages, encoder=encoder))
-
-
-def as_method(method: str | Method, settings: RunSettings) -> Method:
-    """Return the method that a text such as `snapkv:0.5` names, with layer and scope from the settings."""
-    if isinstance(method, Method):
-        return method
-    return get_method(method, settings.ratio, settings.layer, settings.scope)
 
 
 def open_model(name: str, settings: RunSettings) -> AudioLM:

@@ -65,6 +65,7 @@ class KVPress(Method):
     """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
 
     saves: ClassVar[str] = "KV cache, decode"
+    needs: ClassVar[str] = "batch size 1, full attention"
     batches: ClassVar[bool] = False
 
     scope: str = "audio"
@@ -102,10 +103,12 @@ class KVPress(Method):
         left = trace.kept_audio_tokens[0]
         assert left is not None, "token pruners know what they keep"
         total = left if self.scope == "audio" else inputs.audio_mask.shape[1]
-        if kept_count(total, self.ratio) == total:
-            yield trace
+        before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
+        lengths = self._lengths(inputs, before_lengths)
+        if lengths == before_lengths:
+            yield trace  # nothing to press: no hook, so that ratio 0 is bit-identical to base
             return
-        trace.expected_lengths = self._lengths(lm, inputs, trace)
+        trace.expected_lengths = lengths
         audio = inputs.audio_mask[0].nonzero().flatten()
         squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], inputs.audio_mask.shape[1], trace)
         with ExitStack() as stack:
@@ -114,11 +117,9 @@ class KVPress(Method):
             # Among all entries, how many of those kept are audio differs by layer and head: no one number is true.
             trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
 
-    def _lengths(self, lm: AudioLM, inputs: Inputs, before: Trace) -> tuple[int, ...]:
-        """Return how long each layer's cache is to be, after this press on top of what went before."""
-        layers, prompt = len(lm.decoder_layers), inputs.audio_mask.shape[1]
-        text = prompt - inputs.audio_tokens[0]
-        lengths = before.expected_lengths or (prompt,) * layers
+    def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Return how long each layer's cache is to be, after this press on caches of these lengths."""
+        layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
         totals = [length - text if self.scope == "audio" else length for length in lengths]
         kept = [self.budgets(total, layers)[index] for index, total in enumerate(totals)]
         return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.kvpress.press import KVPress
+from audiomarathon.kvpress.presses.pyramidkv import PyramidKV
 from audiomarathon.pruning.method import Base, Method, Trace
 from audiomarathon.pruning.token_pruner import TokenPruner
 
@@ -34,6 +35,11 @@ class Composed(Method):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be joined."""
+        if isinstance(self.second, PyramidKV):
+            raise SettingsError(
+                f"{self.first.key}+{self.second.key}: layers differ in length after pruning, so budgets that fall from "
+                "layer to layer would not be k on average; join another press"
+            )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(
                 f"{self.first.key}+{self.second.key}: a token pruner and then a press can be joined, such as "

@@ -22,6 +22,7 @@ class FastV(TokenPruner):
     aliases: ClassVar[tuple[str, ...]] = ("fastv",)
     title: ClassVar[str] = "audio tokens that the last prompt token attends to most"
     paper: ClassVar[str] = "2403.06764"
+    needs: ClassVar[str] = "K ≥ 1, full attention from layer K on"
     scored: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from audiomarathon.errors import SettingsError
 from audiomarathon.pruning.method import Method, Trace
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -49,8 +50,13 @@ class Foreign(Method):
             yield Trace((None,) * len(inputs.seeds))
 
 
-def as_method(method: object) -> Method:
-    """Return a method for what Python callers pass: a method, a name such as `fast_v:0.5`, or a press of their own.
+def as_method(method: object, settings: RunSettings) -> Method:
+    """Return a method for what Python callers pass: a method, a name, or a press of their own.
+
+    Parameters
+    ----------
+    method
+        A name takes its ratio, layer and scope from the settings; `fast_v:0.5` has its own ratio.
 
     Raises
     ------
@@ -60,7 +66,7 @@ def as_method(method: object) -> Method:
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
-        return get_method(method)
+        return get_method(method, settings.ratio, settings.layer, settings.scope)
     if callable(method):
         return Foreign(press=method)
     raise SettingsError(f"{method!r} is no method: pass a name, a Method, or an object used as `with press(model):`")

@@ -26,6 +26,11 @@ def kept_count(total: int, ratio: float) -> int:
     return min(total, max(1, total - removed))
 
 
+def plain(ratio: float) -> str:
+    """Return a ratio as people write it: 0.3 for 0.30000000000000004, and all digits of one that has them."""
+    return f"{Decimal(str(round(ratio, 12))).normalize():f}"
+
+
 @dataclass
 class Trace:
     """What a method really did to the batch at hand; filled while it is applied.
@@ -72,8 +77,8 @@ class Method(ABC):
     that come off in `finally`; no code of a model is copied or patched for good.
 
     Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper), `batches` (whether several samples may run at once). A method with a field `layer` is given
-    `PRUNE_LAYER_IDX` there.
+    cheaper), `needs` (what it asks of model and settings), `batches` (whether several samples may run at once). A
+    method with a field `layer` is given `PRUNE_LAYER_IDX` there.
     """
 
     key: ClassVar[str]
@@ -82,6 +87,7 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     saves: ClassVar[str]
 
+    needs: ClassVar[str] = ""
     batches: ClassVar[bool] = True
 
     ratio: float = 0.0
@@ -111,7 +117,7 @@ class Method(ABC):
     def label(self) -> str:
         """Name for folders and tables: `frame-0.5-layer2`; no binary noise in the ratio."""
         layer, scope = getattr(self, "layer", None), getattr(self, "scope", "audio")
-        name = f"{self.key}-{self.ratio:g}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
+        name = f"{self.key}-{plain(self.ratio)}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
         return name if scope == "audio" else f"{name}-{scope}"
 
     def parameters(self) -> dict[str, Any]:

@@ -69,9 +69,9 @@ def get_method(name: str, ratio: float = 0.0, layer: int = 2, scope: str = "audi
 
 
 def _get_one(name: str, ratio: float, layer: int, scope: str) -> Method:
-    name, _, own = name.strip().partition(":")
+    name, colon, own = name.strip().partition(":")
     found: Method = look_up(name, all_methods(), kind="method")
-    if own:
+    if colon:
         try:
             ratio = float(own)
         except ValueError:

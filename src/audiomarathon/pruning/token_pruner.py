@@ -91,6 +91,7 @@ class TokenPruner(Method):
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on, KV cache, decode"
+    needs: ClassVar[str] = "full attention from layer K on"
     scored: ClassVar[bool] = False
 
     layer: int = 2

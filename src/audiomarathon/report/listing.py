@@ -35,10 +35,10 @@ def models_table() -> Table:
 
 def methods_table() -> Table:
     """Return the methods, with their papers and what they save."""
-    table = _table("Methods", "key", "paper", "saves", "what")
+    table = _table("Methods", "key", "paper", "saves", "needs", "what")
     for method in all_methods():
         paper = f"arXiv {method.paper}" if method.paper else "–"
-        table.add_row(method.key, paper, method.saves, method.title)
+        table.add_row(method.key, paper, method.saves, method.needs or "–", method.title)
     return table
 
 

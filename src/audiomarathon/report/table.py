@@ -72,4 +72,4 @@ def _milliseconds(spread: dict[str, float] | None) -> str:
 
 def _tokens(summary: dict[str, Any]) -> str:
     total, kept = summary["audio_tokens"], summary["kept_audio_tokens"]
-    return "–" if not total else f"{kept:.0f} of {total:.0f}"
+    return "–" if not total else f"{'–' if kept is None else f'{kept:.0f}'} of {total:.0f}"
