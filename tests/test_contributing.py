@@ -16,6 +16,7 @@ import soundfile
 from tiny_checkpoints import qwen2_5_omni
 from typer.testing import CliRunner
 
+from audiomarathon import evaluate
 from audiomarathon.cli import app
 from audiomarathon.evaluation.run import run
 from audiomarathon.pruning.method import kept_count
@@ -99,14 +100,17 @@ def shown(what: str) -> str:
 
 
 def test_each_example_takes_less_than_forty_lines() -> None:
-    assert set(MODULES) == {"birds.py", "keep_end.py", "bare_omni.py"}
+    assert set(MODULES) == {"birds.py", "keep_end.py", "large_values.py", "bare_omni.py"}
     for name, code in MODULES.items():
         lines = [line for line in code.splitlines() if line.strip()]
         assert len(lines) < 40, name
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("what", "name"), [("tasks", "birds"), ("models", "bare-omni"), ("methods", "keep_end")])
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [("tasks", "birds"), ("models", "bare-omni"), ("methods", "keep_end"), ("methods", "large_values")],
+)
 def test_list_shows_an_installed_example(what: str, name: str) -> None:
     assert any(line.split()[:1] == [name] for line in shown(what).splitlines())
 
@@ -156,6 +160,18 @@ def test_the_method_drops_exactly_k_and_keeps_the_end(aviary: Path, checkpoint: 
 
     chosen = get_method("keep_end", 0.75).select(Evidence(torch.arange(10, 18), 2, seed=0))
     assert chosen.tolist() == [6, 7]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_press_runs_from_python_as_the_page_says(aviary: Path, checkpoint: Path, tmp_path: Path) -> None:
+    from large_values import LargeValues
+
+    settings = {"data": str(aviary), "model_path": str(checkpoint), "results": tmp_path / "out", "max_new_tokens": 4}
+    base, pressed = evaluate("birds", model="embedded", method=["base", LargeValues(0.5)], limit=2, **settings)
+    assert pressed.folder.name == "large_values-0.5"
+    for whole, cut in zip(records(base.folder), records(pressed.folder), strict=True):
+        dropped = whole["audio_tokens"] - kept_count(whole["audio_tokens"], 0.5)
+        assert cut["kv_lengths"] == [length - dropped for length in whole["kv_lengths"]]
 
 
 @pytest.mark.usefixtures("installed")
