@@ -32,11 +32,15 @@ log = logging.getLogger("train_embedded_model")
 ENCODER_STEPS = 300
 FULL_LENGTH = 3200  # two minutes of audio and a prompt
 CURRICULUM = (
-    Stage(length=350, batch=16, steps=450, rate=2e-3, bfloat16=False),
-    Stage(length=700, batch=8, steps=300, rate=1.5e-3, reach=FULL_LENGTH),
-    Stage(length=1200, batch=5, steps=200, rate=1e-3),
+    # Free to look anywhere, the model learns to find an option's word in the audio, but not the letter before it.
+    Stage(length=350, batch=16, steps=350, rate=2e-3, bfloat16=False, blinkers=0.0),
+    # Only options may look at the audio, so the reply has to ask them: letters come.
+    Stage(length=350, batch=16, steps=450, rate=1.5e-3, bfloat16=False, blinkers=0.9, transcripts=0.2),
+    Stage(length=600, batch=9, steps=180, rate=1.2e-3, reach=FULL_LENGTH, blinkers=0.7),
+    Stage(length=1000, batch=5, steps=200, rate=1e-3, reach=FULL_LENGTH, blinkers=0.4),
     # Without blinkers, as at use: on its habits alone the model is right in training and wrong on real prompts.
-    Stage(length=1000, batch=5, steps=110, rate=1e-3, blinkers=0.0),
+    Stage(length=1000, batch=5, steps=150, rate=1e-3, blinkers=0.0),
+    Stage(length=2000, batch=3, steps=60, rate=4e-4, blinkers=0.0),
 )
 
 

@@ -25,7 +25,7 @@ class Stage:
     """A step of the curriculum: tokens a sequence, sequences a batch, batches, peak learning rate.
 
     With a `reach` above the length, positions have gaps (see `Sequences`). `blinkers` is the share of batches in which
-    masks say where audio may be read.
+    masks say where audio may be read; with `early_too`, also in the layers below the first that pruning shortens.
     """
 
     length: int
@@ -36,6 +36,7 @@ class Stage:
     bfloat16: bool = True
     transcripts: float = 0.35
     blinkers: float = 0.7
+    early_too: bool = False
 
     def scaled(self, factor: float) -> "Stage":
         """Return the same stage with another number of steps."""
@@ -76,7 +77,9 @@ def train_decoder(
         batch = sequences.batch(stage.batch, stage.length, transcripts=stage.transcripts, reach=stage.reach)
         # A third faster and near enough, once the reading has been learnt; before, its faint traces drown in rounding.
         with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
-            losses = _losses(model, hints, batch, encoded, bool(sequences.rng.random() < stage.blinkers))
+            losses = _losses(
+                model, hints, batch, encoded, bool(sequences.rng.random() < stage.blinkers), stage.early_too
+            )
         hinted = sum(losses[name] for name in ("previous", "letter", "matched", "heard", "picked"))
         loss = losses["answer"] + hint_weight * hinted
         optimizer.zero_grad()
@@ -98,6 +101,7 @@ def _losses(
     batch: Batch,
     encoded: torch.Tensor,
     blinkered: bool,
+    early_too: bool,
 ) -> dict[str, torch.Tensor]:
     decoder = model.model.language_model
     hidden = decoder.embed_tokens(batch.ids)
@@ -116,7 +120,7 @@ def _losses(
         # Nor may an event spread over the audio after it, from where it could be read when its own tokens are dropped.
         far = torch.ones(length, length, dtype=torch.bool).tril(-TOKENS)
         choice = batch.blind.any(1)[:, None, None]
-        early = (early & ~(choice & far & batch.audio[:, :, None] & listening))[:, None]
+        early = (early & ~(choice & far & batch.audio[:, :, None] & listening))[:, None] if early_too else None
         # Options alone look at the audio, and the reply at them: it cannot know the word without finding its letter.
         late = (causal & ~(batch.blind[:, :, None] & listening))[:, None]
     losses = {}
