@@ -76,12 +76,18 @@ class TestIdentity:
     def test_hash_depends_on_values_not_on_order(self) -> None:
         assert identity_hash({"a": 1, "b": 2}) == identity_hash({"b": 2, "a": 1}) != identity_hash({"a": 1, "b": 3})
 
+    def test_a_folder_without_records_is_nobodys(self, tmp_path: Path) -> None:
+        fill(tmp_path, "")
+        fill(tmp_path, "a", {**IDENTITY, "ratio": 0.7})
+        assert read_ids(tmp_path) == ["a"]
+
     def test_records_of_nobody_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "samples.jsonl").write_text('{"id": "a"}\n')
         with pytest.raises(RecordError, match=r"no run\.json"):
             fill(tmp_path, "")
 
     def test_a_broken_run_json_is_named(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a")
         (tmp_path / "run.json").write_text("{")
         with pytest.raises(RecordError, match=r"run\.json: cannot be read"):
             fill(tmp_path, "")

@@ -117,14 +117,14 @@ def _run(tasks: list[str], model: str, **flags: Any) -> int:
     return show(results)
 
 
-def show(results: list[Any], title: str = "") -> int:
-    """Print results and where they are; return the exit code: 1 when samples failed."""
+def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
+    """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
     from rich.console import Console
 
     from audiomarathon.report.table import results_table
 
     Console(width=None if sys.stdout.isatty() else 160).print(results_table(results, title))
-    for result in results:
+    for result in results if folders else ():
         say(f"{result.summary['task']}: records in {result.folder}")
     failed = [result for result in results if not result.summary["complete"]]
     for result in failed:
@@ -212,9 +212,10 @@ def demo(
     settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
     methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
     finished = list(run(BENCHMARK, "embedded", settings, methods, say=say))
-    code = show(finished, "AudioMarathon demo: embedded model, synthetic audio of 90–120 s")
+    title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
+    code = show(finished, title, folders=False)
     try:
-        say(f"picture: {plot_settings(finished, here / 'demo.png')}")
+        say(f"picture: {plot_settings(finished, here / 'demo.png', f'{title}, n = {limit} a task')}")
     except SettingsError as error:  # the records matter more
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")

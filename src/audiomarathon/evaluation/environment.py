@@ -20,13 +20,13 @@ _GPU_FIELDS = (
 
 
 def device_name(device: str, device_map: str = "") -> str:
-    """Return what times depend on: the GPU's name (of all GPUs with a device map), or the CPU's model and threads."""
+    """Return what times depend on: the GPU's name (of all GPUs with a device map), or the CPU's model."""
     if device_map:
         names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return f"{device_map} over {', '.join(names)}"
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_model()} x{torch.get_num_threads()}"
+    return _cpu_model()
 
 
 def environment() -> dict[str, Any]:

@@ -158,13 +158,10 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
     def _check_identity(self) -> None:
-        file = self.path / "run.json"
-        if not file.exists():
-            if self.samples_file.exists() and self.samples_file.stat().st_size:
-                raise RecordError(
-                    f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown"
-                )
-            return
+        if not self.samples_file.exists() or not self.samples_file.stat().st_size:
+            return  # nothing is recorded yet, so there is nothing to mix
+        if not (self.path / "run.json").exists():
+            raise RecordError(f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown")
         self.run = read_run(self.path)
         held = self.run.get("identity", {})
         if held != self.identity:

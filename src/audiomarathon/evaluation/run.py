@@ -156,6 +156,7 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
+        setup.say(f"{task.key}: {len(samples)} samples under {len(jobs)} settings")
         for job in jobs:
             _report_resume(job.folder, plan.clips or {}, setup.say)
         if (others := other_gpu_processes(os.getpid())) and settings.timing:

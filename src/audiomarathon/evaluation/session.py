@@ -61,7 +61,9 @@ def open_session(
     spec = get_model(model)
     checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
     hardware = find_hardware(settings)
-    say(f"model {spec.key} ({checkpoint.name}) on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
+    own = settings.model_path and settings.model_path != spec.checkpoint
+    name = f"{checkpoint.name}, run as {spec.key}," if own else f"{spec.key} ({checkpoint.name})"
+    say(f"model {name} on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
     family = spec.load_family()
     lm = family.load(
         checkpoint.path,

@@ -151,7 +151,8 @@ def _from_hub(source: str, *, download: bool) -> Checkpoint:
         ) from None
     except LocalEntryNotFoundError:
         raise ModelError(
-            f"{name} is not in the hub's cache and the hub cannot be reached; with a network run `{fetch}`, or set "
+            f"{name} is not in the hub's cache, and the hub cannot be reached (no network, a proxy, HF_ENDPOINT or "
+            f"HF_HUB_OFFLINE?); run `{fetch}` where it can, and copy the cache or set "
             f"MODEL_PATH to a folder that holds it"
         ) from None
     except HfHubHTTPError as error:

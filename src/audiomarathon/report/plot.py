@@ -9,7 +9,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.run import Result
 
 
-def plot_settings(results: Sequence[Result], path: Path) -> Path:
+def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Path:
     """Draw scores with their intervals, and LLM prefill, by task and setting.
 
     Raises
@@ -25,6 +25,7 @@ def plot_settings(results: Sequence[Result], path: Path) -> Path:
     tasks = list(dict.fromkeys(result.summary["task"] for result in results))
     settings = list(dict.fromkeys(result.method for result in results))
     figure = Figure(figsize=(10, 6), layout="constrained")
+    figure.suptitle(title, fontsize=10)
     scores, prefill = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     width = 0.8 / len(settings)
     for place, setting in enumerate(settings):

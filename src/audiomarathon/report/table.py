@@ -18,8 +18,8 @@ def results_table(results: Sequence[Result], title: str = "", *, accuracy: bool 
     Times are medians over samples, in milliseconds; a dash stands for what was not measured.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("task")
-    table.add_column("setting")
+    table.add_column("task", no_wrap=True)
+    table.add_column("setting", no_wrap=True, min_width=max((len(r.method) for r in results), default=7))
     more = ("accuracy",) if accuracy else ()
     for heading in (
         "n",
