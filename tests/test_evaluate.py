@@ -18,7 +18,7 @@ from audiomarathon.evaluation.run import Result, run, score
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 
-VOLATILE = ("time", "peak_memory_bytes", "forced_decode")
+VOLATILE = ("time", "session", "peak_memory_bytes", "forced_decode")
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ class TestPresses:
 class TestComposed:
     """A press on top of pruning: the reference hides what was pruned from all attention, and presses what is left."""
 
-    @pytest.mark.parametrize("press", references.PRESSES)
+    @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
     def test_press_on_what_pruning_left(self, any_lm: AudioLM, eager: AudioLM, case: Any, press: str) -> None:
         prompt, audio, layers = case
         length = layers[0].key.shape[1]
@@ -235,14 +235,12 @@ class TestComposed:
         for index, (layer, places) in enumerate([*((layer, audio) for layer in layers[:2]), *pruned]):
             score = references.PRESSES[press](layer, candidates=places, following=length)
             cached, k = cache.layers[index].keys[0], kept_count(len(places), 0.3)
-            if press == "pyramidkv":
-                k = round(references.pyramid_line(len(places), k, 4)[index])
             for head in range(2):
                 kept = [place for place in entries(cached[head], layer, head) if place in places]
-                assert abs(len(kept) - k) <= (press == "pyramidkv")
+                assert len(kept) == k
                 assert_highest(kept, score[head], places, len(kept))
 
-    @pytest.mark.parametrize("name", ["fast_v:0.5+snapkv:0.9", "random:0.3+knorm:0.95", "dart:0.9+pyramidkv:0.5"])
+    @pytest.mark.parametrize("name", ["fast_v:0.5+snapkv:0.9", "random:0.3+knorm:0.95", "dart:0.9+tova:0.5"])
     def test_eager_and_sdpa_agree(self, lm: AudioLM, eager: AudioLM, name: str) -> None:
         """Eager attention is given masks in every decode step, sdpa none."""
         results = [run(one, PROMPTS["short question"], get_method(name), steps=12)[0] for one in (lm, eager)]

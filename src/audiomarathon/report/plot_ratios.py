@@ -119,7 +119,8 @@ def _ideal(axes: Any, lines: dict[str, list[Setting]]) -> None:
 def _limits(axes: Any, quantity: str, values: Sequence[Value]) -> None:
     low, high = min(value.low for value in values), max(value.high for value in values)
     if quantity == "score":
-        axes.set_ylim(max(0.0, low - 0.04), min(1.0, high) + 0.03)
+        low, high = max(0.0, low - 0.04), min(1.0, high) + 0.02
+        axes.set_ylim(max(0.0, min(low, high - 0.2)), high)  # a flat score is to look flat
     else:
         axes.set_ylim(0, max(high, axes.get_ylim()[1] if quantity == "speed_up" else 0.0) * 1.05)
 
