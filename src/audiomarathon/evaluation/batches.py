@@ -98,6 +98,10 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[R
 
 
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
+    """Decode, prompt and turn into tensors; a sample that fails on the way is named in `failed`, with the reason.
+
+    Where the batch fails only as a whole, `inputs` is None and its samples are to be prepared one by one.
+    """
     ready = Ready([], None, [], 0.0, 0.0, {})
     prompts: list[Prompt] = []
     for sample in samples:

@@ -19,7 +19,7 @@ from torch import nn
 
 from audiomarathon.errors import MethodError
 from audiomarathon.kvpress.attention_patch import Attention, attention_watched
-from audiomarathon.pruning.dropping import like_given
+from audiomarathon.pruning.dropping import call_of, like_given
 from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
@@ -154,14 +154,9 @@ class _Squeeze:
     ) -> list[Any]:
         signature = inspect.signature(layer.forward)
 
-        def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-            call = dict(signature.bind(*args, **kwargs).arguments)
-            call.update(call.pop("kwargs", {}))
-            return call
-
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
             after_handle.remove()  # prefill is over for this layer
-            call = call_of(args, kwargs)
+            call = call_of(signature, args, kwargs)
             with self.trace.scoring(self.lm):
                 self._compress(
                     call["past_key_values"].layers[index], index, seen.pop(index), call["position_embeddings"]
@@ -170,7 +165,7 @@ class _Squeeze:
                 take_off()
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            call = call_of(args, kwargs)
+            call = call_of(signature, args, kwargs)
             given = call.get("attention_mask")
             if given is None:
                 before_handle.remove()  # no mask in prefill, none in decode: no hook needed

@@ -138,8 +138,7 @@ class Drop:
         flash = "flash" in str(getattr(layer.self_attn.config, "_attn_implementation", ""))  # type: ignore[union-attr]
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
-            call = dict(signature.bind(*args, **kwargs).arguments)
-            call.update(call.pop("kwargs", {}))
+            call = call_of(signature, args, kwargs)
             hidden, given = call["hidden_states"], call.get("attention_mask")
             if hidden.shape[-2] == 1:
                 call["attention_mask"] = self.decode_mask(given, call["past_key_values"].get_seq_length(index))
@@ -158,6 +157,13 @@ class Drop:
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
         return handle
+
+
+def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer's arguments by name, however the model's loop passed them."""
+    call = dict(signature.bind(*args, **kwargs).arguments)
+    call.update(call.pop("kwargs", {}))
+    return call
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
