@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals, expanded_tail
+from audiomarathon.metrics.statistics import (
+    Floats,
+    Sums,
+    cluster_bootstrap,
+    cluster_totals,
+    expanded_tail,
+    paired_differences,
+)
 
 
 def mean(sums: Floats) -> Floats:
@@ -88,3 +95,29 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(clusters: int) -> N
 
 def test_without_clusters_they_would_not() -> None:
     assert coverage(20, 8, runs=150, as_if_independent=True) < 0.75
+
+
+def sums_of(values: np.ndarray) -> Sums:
+    return Sums(("mean",), np.column_stack([values, np.ones(len(values))]), mean)
+
+
+class TestPairedDifferences:
+    def test_what_is_common_to_both_sides_cancels_out(self) -> None:
+        """Samples differ wildly, but the second side is always one tenth better."""
+        hard = np.random.default_rng(0).standard_normal(40) * 10
+        names = [str(number // 4) for number in range(40)]
+        (found,) = paired_differences(sums_of(hard + 0.1), sums_of(hard), names, seed=0).values()
+        assert found["difference"] == pytest.approx(0.1)
+        assert found["interval"] == pytest.approx([0.1, 0.1])
+
+    def test_is_the_interval_of_the_samples_own_differences(self) -> None:
+        rng = np.random.default_rng(1)
+        own, base, names = rng.random(40), rng.random(40), rng.integers(0, 10, 40)
+        (found,) = paired_differences(sums_of(own), sums_of(base), [str(n) for n in names], seed=3).values()
+        (expected,) = cluster_bootstrap(totals_of(own - base, names), mean, seed=3)
+        assert found["difference"] == pytest.approx((own - base).mean())
+        assert found["interval"] == pytest.approx(expected)
+
+    def test_one_cluster_has_no_interval(self) -> None:
+        found = paired_differences(sums_of(np.array([1.0, 1.0])), sums_of(np.array([0.0, 1.0])), ["a", "a"], seed=0)
+        assert found == {"mean": {"difference": 0.5, "interval": None}}

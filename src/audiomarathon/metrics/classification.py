@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.metrics.statistics import Floats, Statistic, cluster_bootstrap, cluster_totals
+from audiomarathon.metrics.statistics import Floats, Sums, cluster_bootstrap, cluster_totals
 
 Labels = Sequence[str]
 Predictions = Sequence[str | None]
@@ -79,10 +79,9 @@ def summarise_choices(
         figures = dict.fromkeys(("accuracy", "strict_accuracy", "macro_f1", "score"))
         return {"n": 0, "unparsed": 0, **figures, "intervals": figures, "per_class": {}, "as_published": None}
     _check(truth, predicted, strict, clusters)
-    columns, statistic = _sums(truth, predicted, strict)
-    totals = cluster_totals(columns, clusters)
-    names = ("accuracy", "strict_accuracy", "macro_f1")
-    intervals = dict(zip(names, cluster_bootstrap(totals, statistic, seed=seed), strict=True))
+    sums = choice_sums(truth, predicted, strict)
+    totals = cluster_totals(sums.columns, clusters)
+    intervals = dict(zip(sums.names, cluster_bootstrap(totals, sums.statistic, seed=seed), strict=True))
     score = macro_f1(truth, predicted)
     return {
         "n": len(truth),
@@ -117,8 +116,8 @@ def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None
     }
 
 
-def _sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -> tuple[Floats, Statistic]:
-    """Return what each sample adds to the sums that the figures are made of, and how the figures follow from them."""
+def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -> Sums:
+    """Return accuracy, strict accuracy and macro-F1 as sums over samples."""
     labels = sorted(set(truth))
     is_class = np.array([[right == label for label in labels] for right in truth], dtype=np.float64)
     chooses_class = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
@@ -133,7 +132,7 @@ def _sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -> tupl
         f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=present)
         return np.stack([hits.sum(axis=1) / n, sums[:, -2] / n, f1.sum(axis=1) / present.sum(axis=1)], axis=1)
 
-    return columns, statistic
+    return Sums(("accuracy", "strict_accuracy", "macro_f1"), columns, statistic)
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,25 @@ Statistic = Callable[[Floats], Floats]
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Metrics as what they are made of: sums over samples, and how the figures follow from them.
+
+    Attributes
+    ----------
+    names
+        Of the figures.
+    columns
+        Shape (samples, columns): what each sample adds to each sum.
+    statistic
+        Maps sums, shape (n, columns), to figures, shape (n, figures).
+    """
+
+    names: tuple[str, ...]
+    columns: Floats
+    statistic: Statistic
 
 
 def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
@@ -91,6 +112,43 @@ def cluster_bootstrap(
         values = column[~np.isnan(column)]
         intervals.append(np.quantile(values, [tail, 1 - tail]).tolist() if len(values) else None)
     return intervals
+
+
+def paired_differences(own: Sums, base: Sums, clusters: Sequence[str], *, seed: int) -> dict[str, dict[str, Any]]:
+    """Return own − base of each figure on the same samples, with a 95 % interval over clusters.
+
+    Both sides are resampled together, so that what makes a sample hard for both cancels out.
+
+    Parameters
+    ----------
+    own, base
+        Of the same samples in the same order.
+    clusters
+        The cluster of each sample.
+
+    Returns
+    -------
+    dict
+        For each figure `difference` and `interval` (None with fewer than two clusters).
+    """
+    width = own.columns.shape[1]
+    totals = cluster_totals(np.hstack([own.columns, base.columns]), clusters)
+
+    def difference(sums: Floats) -> Floats:
+        return own.statistic(sums[:, :width]) - base.statistic(sums[:, width:])
+
+    found = difference(totals.sum(axis=0, keepdims=True))[0].tolist()
+    intervals = cluster_bootstrap(totals, difference, seed=seed)
+    return {
+        name: {"difference": value, "interval": interval}
+        for name, value, interval in zip(own.names, found, intervals, strict=True)
+    }
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where there is nothing to average, or a value is missing."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present and len(present) == len(values) else None
 
 
 def expanded_tail(clusters: int) -> float:

@@ -15,7 +15,9 @@ import jiwer
 import numpy as np
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals
+from audiomarathon.metrics.statistics import Floats, Sums, cluster_bootstrap, cluster_totals
+
+_COUNTS = ("errors", "words", "substitutions", "deletions", "insertions")
 
 LOOP_LONGEST_PHRASE = 20
 LOOP_REPEATS = 4
@@ -103,29 +105,34 @@ def summarise_transcripts(
         rate is 0 or, with any insertion, 1); `intervals` of `wer`, `mean_wer`, `score`; and `as_published`, whose score
         is 1 − `mean_wer`. Without a reference word the figures are None.
     """
-    fields = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
-    counts = np.array([[_field(sample, name) for name in fields] for sample in errors], np.float64).reshape(-1, 6)
-    words = counts[:, 1]
-    rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
-    totals = cluster_totals(np.column_stack([counts[:, :5], rates, np.ones(len(counts))]), clusters)
+    made_of = transcript_sums(errors)
+    totals = cluster_totals(made_of.columns, clusters)
     sums = totals.sum(axis=0)
-    figures = ("wer", "mean_wer", "score")
+    figures = made_of.names
     summary: dict[str, Any] = {
-        "n": len(counts),
+        "n": len(errors),
         "words": int(sums[1]),
         **dict.fromkeys(("wer", "mean_wer", "score", "substitutions", "deletions", "insertions")),
-        "insertion_loops": int(counts[:, 5].sum()),
-        "empty_references": int((words == 0).sum()),
+        "insertion_loops": sum(_field(sample, "insertion_loop") for sample in errors),
+        "empty_references": int((made_of.columns[:, 1] == 0).sum()),
         "intervals": dict.fromkeys(figures),
         "as_published": None,
     }
     if sums[1] == 0:
         return summary
     summary |= dict(zip(figures, _rates(sums[None])[0].tolist(), strict=True))
-    summary |= dict(zip(fields[2:5], (sums[2:5] / sums[1]).tolist(), strict=True))
+    summary |= dict(zip(_COUNTS[2:], (sums[2:5] / sums[1]).tolist(), strict=True))
     summary["intervals"] = dict(zip(figures, cluster_bootstrap(totals, _rates, seed=seed), strict=True))
     summary["as_published"] = {"mean_wer": summary["mean_wer"], "score": 1 - summary["mean_wer"]}
     return summary
+
+
+def transcript_sums(errors: Sequence[TranscriptErrors | Mapping[str, Any]]) -> Sums:
+    """Return corpus WER, mean WER and the score (1 − WER, at least 0) as sums over samples."""
+    counts = np.array([[_field(sample, name) for name in _COUNTS] for sample in errors], np.float64).reshape(-1, 5)
+    words = counts[:, 1]
+    rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
+    return Sums(("wer", "mean_wer", "score"), np.column_stack([counts, rates, np.ones(len(counts))]), _rates)
 
 
 def _rates(sums: Floats) -> Floats:

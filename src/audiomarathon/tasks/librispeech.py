@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.tasks.finding import Folder, the_one, walk
 from audiomarathon.tasks.rows import RowError, clean, natural, shortened, shown
 from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task, storable
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
 
 INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
 
@@ -32,6 +35,7 @@ class LibriSpeech(Task):
     seconds = (60.0, 240.0)
     max_new_tokens = 1100
     headline = "wer"
+    transcription = True
 
     def find(self, root: Path) -> Path:
         """Return the split folder that holds `<speaker>/<chapter>/`, or the parent that several splits share."""
@@ -91,6 +95,12 @@ class LibriSpeech(Task):
         from audiomarathon.metrics.wer import summarise_transcripts
 
         return summarise_transcripts(records, [str(record["cluster"]) for record in records], seed=seed)
+
+    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
+        """Return word error rates as sums over samples."""
+        from audiomarathon.metrics.wer import transcript_sums
+
+        return transcript_sums(records)
 
 
 def _chapters(folder: Path) -> list[Folder]:

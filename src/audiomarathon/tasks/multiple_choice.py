@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.errors import DataError
 from audiomarathon.tasks.finding import by_metadata
 from audiomarathon.tasks.reply import read_reply
 from audiomarathon.tasks.rows import Row, RowError, class_of, collect, read_rows, shortened, shown, words_of
 from audiomarathon.tasks.task import LETTERS, Filters, Loaded, Sample, Task
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
 
 INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
 
@@ -154,18 +157,24 @@ class MultipleChoice(Task):
         """Return accuracy and macro-F1 over the classes of `Sample.labels`, with intervals."""
         from audiomarathon.metrics.classification import summarise_choices
 
-        truth, predicted = [], []
-        for record in records:
-            labels = record["reference"]["labels"]
-            truth.append(labels[LETTERS.index(record["reference"]["answer"])])
-            predicted.append(labels[LETTERS.index(record["parsed"])] if record["parsed"] else None)
-        return summarise_choices(
-            truth,
-            predicted,
-            [bool(record["strict"]) for record in records],
-            [str(record["cluster"]) for record in records],
-            seed=seed,
-        )
+        return summarise_choices(*_verdicts(records), [str(record["cluster"]) for record in records], seed=seed)
+
+    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
+        """Return accuracy and macro-F1 as sums over samples."""
+        from audiomarathon.metrics.classification import choice_sums
+
+        return choice_sums(*_verdicts(records))
+
+
+def _verdicts(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str | None], list[bool]]:
+    """Return for each record the true class, the class that the reply chose, and whether it is strictly right."""
+    truth: list[str] = []
+    predicted: list[str | None] = []
+    for record in records:
+        labels = record["reference"]["labels"]
+        truth.append(labels[LETTERS.index(record["reference"]["answer"])])
+        predicted.append(labels[LETTERS.index(record["parsed"])] if record["parsed"] else None)
+    return truth, predicted, [bool(record["strict"]) for record in records]
 
 
 def _listed(options: Sequence[str]) -> str:

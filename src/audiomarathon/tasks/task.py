@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -107,8 +110,8 @@ class Task(ABC):
 
     Class attributes say what the published table says: `key` (folder-safe name), `aliases` (other names users type),
     `title` (what the model does), `acronym` (the paper's), `group` (`"speech content"`, `"audio classification"` or
-    `"speaker"`), `count` and `seconds` (expected samples and clip duration range), `max_new_tokens`, and `headline`
-    (`"macro_f1"` or `"wer"`).
+    `"speaker"`), `count` and `seconds` (expected samples and clip duration range), `max_new_tokens`, `headline`
+    (`"macro_f1"` or `"wer"`), and `transcription` (whether its prompt asks for a transcript).
     """
 
     key: str
@@ -120,6 +123,7 @@ class Task(ABC):
     seconds: tuple[float, float]
     max_new_tokens: int
     headline: str
+    transcription: bool = False
 
     @abstractmethod
     def find(self, root: Path) -> Path:
@@ -154,6 +158,13 @@ class Task(ABC):
     @abstractmethod
     def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
         """Turn scored records (without error records) into the metrics of `summary.json` (DESIGN.md, section 5)."""
+
+    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums | None:  # noqa: ARG002
+        """Return the metrics of scored records as sums over samples, for paired comparisons; None: none are made.
+
+        Figures are named as in `summary.json`; `headline` is to be among them.
+        """
+        return None
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return what scoring needs to know of a sample; it is stored in the record so that scoring needs no data."""
