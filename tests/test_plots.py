@@ -132,6 +132,13 @@ class TestCurves:
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
+    def test_a_run_that_is_being_written_is_drawn_too(self, results: Path) -> None:
+        """Its last line is cut: another process is at it, or was killed."""
+        for file in (results / "tau").rglob("samples.jsonl"):
+            file.write_text(file.read_text()[:-20])
+        *_, half, _most = panel_of(results, "tau").lines()["frame"]
+        assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.04)  # the median of 1.00 … 1.08
+
     def test_unfinished_runs_are_left_out(self, results: Path) -> None:
         for summary in (results / "tau").rglob("summary.json"):
             summary.unlink()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.records import RunFolder, identity_hash, write_json
+from audiomarathon.evaluation.records import RunFolder, identity_hash, read_records, write_json
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
 
@@ -64,6 +64,20 @@ class TestResume:
             assert folder.rejected_lines == 1
         assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n"
         assert read_ids(tmp_path) == ["a", "c"]
+
+
+class TestReading:
+    def test_leaves_out_what_is_no_record_and_touches_nothing(self, tmp_path: Path) -> None:
+        fill(tmp_path, "abc")
+        file = tmp_path / "samples.jsonl"
+        content = b'{"no": "id"}\n\x00garbage\xff\n' + file.read_bytes()[:-3]
+        file.write_bytes(content)
+        assert list(read_records(tmp_path)) == ["a", "b"]
+        assert file.read_bytes() == content
+
+    def test_without_the_file_says_so(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match=r"samples.jsonl: cannot be read: No such file"):
+            read_records(tmp_path)
 
 
 class TestIdentity:

@@ -176,7 +176,7 @@ class RunFolder:
         if not self.samples_file.exists():
             return {}
         content = self.samples_file.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
+        whole = _whole_lines(content)
         if len(whole) < len(content):
             os.truncate(self.samples_file, len(whole))
         records, rejected, good = {}, [], []
@@ -193,6 +193,28 @@ class RunFolder:
                 stream.writelines(rejected)
             _replace(self.samples_file, b"".join(good))
         return records
+
+
+def read_records(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a run folder's records by id, as a resume would, but touch nothing: another process may be writing.
+
+    A half-written last line, and lines that are no records, are left out.
+
+    Raises
+    ------
+    RecordError
+        When there is no such file, or it cannot be read.
+    """
+    file = path / "samples.jsonl"
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
+    return {record["id"]: record for line in _whole_lines(content).splitlines() if (record := _parse(line))}
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

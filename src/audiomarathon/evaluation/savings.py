@@ -7,7 +7,6 @@ that everything else here needs no model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.records import read_run
-from audiomarathon.metrics.statistics import RESAMPLES, expanded_tail
+from audiomarathon.evaluation.records import read_records, read_run
+from audiomarathon.metrics.statistics import RESAMPLES, expanded_tail, mean_of
 from audiomarathon.pruning.method import kept_count
 
 Record = Mapping[str, Any]
@@ -98,15 +96,9 @@ class Run:
         Raises
         ------
         RecordError
-            When it holds no run, or its records cannot be read.
+            When it holds no run, or its files cannot be read.
         """
-        facts = read_run(folder)
-        file = folder / "samples.jsonl"
-        try:
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{file}: cannot be read: {error}") from error
-        by_id = {row["id"]: row for row in rows}
+        facts, by_id = read_run(folder), read_records(folder)
         wanted = [by_id[id_] for id_ in facts.get("samples", by_id) if id_ in by_id]
         return cls(facts, {row["id"]: row for row in wanted if row.get("error") is None})
 
@@ -145,7 +137,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
     return {
         "kept_ratio": sum(kept) / audio if audio and None not in kept else None,
         "kv_lengths": np.mean(lengths, axis=0).tolist() if lengths else None,
-        "kv_bytes": _mean([r["kv_bytes"] for r in records]),
+        "kv_bytes": mean_of([r["kv_bytes"] for r in records]),
         "scoring_s": float(np.median(scoring)) if scoring else None,
         "compared_samples": len(together),
         "base_of_another_session": len(pairs) - len(together),
@@ -203,8 +195,3 @@ def _median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed
 
 def _time(record: Record, stage: str) -> float | None:
     return record["time"][stage] if record.get("time") else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return float(np.mean(present)) if present and len(present) == len(values) else None

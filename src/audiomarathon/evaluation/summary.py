@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from audiomarathon.metrics.statistics import mean_of
 from audiomarathon.tasks.task import Task
 
 Record = Mapping[str, Any]
@@ -46,10 +47,10 @@ def summarise(
         "cut_by_token_limit": sum(record["finish"] == "length" for record in answered),
         **metrics,
         "audio_seconds": round(sum(record["clip_seconds"] for record in answered), 3),
-        "audio_tokens": _mean(answered, lambda r: r["audio_tokens"]),
-        "kept_audio_tokens": _mean(answered, lambda r: r["kept_audio_tokens"]),
+        "audio_tokens": mean_of([r["audio_tokens"] for r in answered]),
+        "kept_audio_tokens": mean_of([r["kept_audio_tokens"] for r in answered]),
         "kv_lengths": _kv_lengths(answered),
-        "kv_bytes": _mean(answered, lambda r: r["kv_bytes"]),
+        "kv_bytes": mean_of([r["kv_bytes"] for r in answered]),
         "peak_memory_bytes": max((r["peak_memory_bytes"] or 0 for r in answered), default=0) or None,
         "timing": _timing(answered, audio_seconds_per_second),
     }
@@ -91,8 +92,3 @@ def _kv_lengths(records: Sequence[Record]) -> list[float] | None:
     """Return the mean length of each layer's cache after prefill."""
     lengths = [record["kv_lengths"] for record in records]
     return np.mean(lengths, axis=0).tolist() if lengths and None not in lengths else None
-
-
-def _mean(records: Sequence[Record], of: Callable[[Record], Any]) -> float | None:
-    values = [of(record) for record in records]
-    return float(np.mean(values)) if values and None not in values else None
