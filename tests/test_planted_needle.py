@@ -1,0 +1,103 @@
+"""Pruning decides what the model hears: without the needle's tokens it guesses, with them it answers as before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+from audiomarathon import audio
+from audiomarathon.embedded import CHECKPOINT, mini_benchmark
+from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.pruning.method import Base, kept_count
+from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+from audiomarathon.tasks import get_task
+
+TASKS = ["desed", "slue", "race", "had"]
+MARGIN = 0.1  # seconds on both sides: tokens that straddle an edge are the needle's too
+
+
+@dataclass(frozen=True)
+class DropNeedle(TokenPruner):
+    """Drop the needle's tokens, and as many others as the ratio asks for."""
+
+    key: ClassVar[str] = "drop_needle"
+    title: ClassVar[str] = "all but what decides the answer"
+    worth: ClassVar[float] = -1.0
+
+    layer: int = 0
+    needle: tuple[int, int] = (0, 0)
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        places = torch.arange(len(evidence.positions))
+        inside = (places >= self.needle[0]) & (places < self.needle[1])
+        chance = torch.rand(len(places), generator=torch.Generator().manual_seed(evidence.seed))
+        return (chance + self.worth * inside).topk(evidence.n_keep).indices
+
+
+@dataclass(frozen=True)
+class KeepNeedle(DropNeedle):
+    """Keep the needle's tokens, and drop as many others."""
+
+    key: ClassVar[str] = "keep_needle"
+    title: ClassVar[str] = "what decides the answer, and some more"
+    worth: ClassVar[float] = 1.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mini_benchmark.generate(tmp_path_factory.mktemp("mini"), progress=False, tasks=TASKS, limit=6)
+
+
+@pytest.fixture(scope="module")
+def lm() -> AudioLM:
+    return Qwen2_5Omni.load(CHECKPOINT, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
+    """Whether base, and both methods at two ratios, are right on up to six samples that hold a needle."""
+    task = get_task(name)
+    holding = [sample for sample in task.load(root / name).samples if sample.meta.get("event_onset") is not None]
+    decode = cache(audio.decode)
+    for sample in holding[:6]:
+        inputs = lm.prepare([Prompt(task.prompt(sample), (decode(sample.clips[0], lm.sampling_rate),), seed=1)])
+        (total,), onset = inputs.audio_tokens, float(sample.meta["event_onset"])
+        end = onset + float(sample.meta["event_seconds"])
+        needle = int((onset - MARGIN) * 25), int((end + MARGIN) * 25) + 1
+        alone = round((needle[1] - needle[0]) / total, 6)
+        assert kept_count(total, alone) == total - (needle[1] - needle[0])
+        found = {}
+        with encoder_shared(lm):
+            for label, method in {
+                "base": Base(),
+                "dropped": DropNeedle(alone, needle=needle),
+                "kept": KeepNeedle(alone, needle=needle),
+                "dropped of 0.9": DropNeedle(0.9, needle=needle),
+                "kept of 0.9": KeepNeedle(0.9, needle=needle),
+            }.items():
+                done = lm.generate(inputs, method, max_new_tokens=4)
+                if label == "dropped":
+                    audio_tokens = inputs.audio_mask[0].nonzero().flatten()
+                    left = torch.isin(audio_tokens, done.kept_positions[0])
+                    assert torch.equal(left.logical_not().nonzero().flatten(), torch.arange(*needle))
+                found[label] = task.score(done.replies[0].text, task.reference(sample))["correct"]
+        yield found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_answer_goes_and_stays_with_the_needle(lm: AudioLM, root: Path, name: str) -> None:
+    found = list(verdicts(lm, root, name))
+    right = {label: sum(one[label] for one in found) for label in found[0]}
+    assert right["base"] >= len(found) - 1, "there is little to lose"
+    assert right["kept"] == right["base"]
+    assert right["kept of 0.9"] >= right["base"]
+    assert right["dropped"] <= len(found) / 3, "chance is a quarter; for had the absence of a needle is an answer"
+    assert right["dropped of 0.9"] <= len(found) / 3
