@@ -1,14 +1,16 @@
-"""What many tests share: a tiny random Qwen2.5-Omni, and prompts for it."""
+"""What many tests share: tiny random models of every family, and prompts for them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_qwen2_5_omni
 import torch
-from tiny_checkpoints import qwen2_5_omni
+from families import FAMILIES, Family
 
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
@@ -20,13 +22,31 @@ torch.set_num_threads(1)  # threads that wait for each other on a busy machine a
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2.5-Omni of four layers in the hub's layout."""
-    return qwen2_5_omni(tmp_path_factory.mktemp("checkpoints") / "tiny-omni")
+    return tiny_qwen2_5_omni.checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny-omni")
+
+
+@pytest.fixture(scope="session")
+def family_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a family's tiny checkpoint, built once a session."""
+    return functools.cache(lambda key: FAMILIES[key].checkpoint(tmp_path_factory.mktemp("family") / f"tiny-{key}"))
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    """Each model family."""
+    return FAMILIES[request.param]
+
+
+@pytest.fixture(scope="session")
+def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> AudioLM:
+    """A tiny model of each family, under sdpa."""
+    return family.load(family_checkpoint(family.key))
 
 
 @pytest.fixture(scope="session", params=["sdpa", "eager"])
-def any_lm(request: pytest.FixtureRequest, tiny_checkpoint: Path) -> AudioLM:
-    """The tiny model, under each attention implementation that a CPU has."""
-    return load_tiny(tiny_checkpoint, request.param)
+def any_lm(request: pytest.FixtureRequest, family: Family, family_checkpoint: Callable[[str], Path]) -> AudioLM:
+    """A tiny model of each family, under each attention implementation that a CPU has."""
+    return family.load(family_checkpoint(family.key), request.param)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from tiny_checkpoints import qwen2_5_omni
+import tiny_qwen2_5_omni
 from typer.testing import CliRunner
 
 from audiomarathon import evaluate
@@ -60,7 +60,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return qwen2_5_omni(tmp_path_factory.mktemp("checkpoint"))
+    return tiny_qwen2_5_omni.checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import task_folders
-from tiny_checkpoints import qwen2_5_omni
+import tiny_qwen2_5_omni
 
 from audiomarathon.errors import RecordError
 from audiomarathon.evaluation import environment
@@ -106,7 +106,7 @@ def test_a_change_is_refused_by_its_name(
 
 
 def test_another_checkpoint_of_the_same_name_is_refused(place: Path, tiny_checkpoint: Path) -> None:
-    other = qwen2_5_omni(place / "elsewhere" / tiny_checkpoint.name, seed=1)
+    other = tiny_qwen2_5_omni.checkpoint(place / "elsewhere" / tiny_checkpoint.name, seed=1)
     with pytest.raises(RecordError) as caught:
         go(place, other)
     assert differing(str(caught.value)) == ["checkpoint"]

@@ -32,6 +32,14 @@ FAMILIES = sorted(file for file in (ROOT / "requirements").glob("*.txt") if file
 CPU = ROOT / "requirements" / "cpu.txt"
 
 
+OF_FAMILIES = [file.stem for file in FAMILIES if file.stem in PROJECT["optional-dependencies"]]
+
+
+def own_extra(file: Path) -> list[str]:
+    """The extra of pyproject.toml that a family's file installs, if it has one."""
+    return [file.stem] if file.stem in OF_FAMILIES else []
+
+
 def lines(file: Path) -> list[str]:
     """The lines of a requirements file, comments left out."""
     stripped = (line.partition(" #")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
@@ -61,13 +69,13 @@ def admitted(requirement: Requirement) -> list[Version]:
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
 def test_a_requirements_file_pins_all_that_the_project_asks_for(file: Path) -> None:
-    extras = ("report", "dev") if file == CPU else ()
+    extras = ("report", "dev", *OF_FAMILIES) if file == CPU else own_extra(file)
     assert set(declared(*extras)) <= set(pins(file))
 
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
 def test_pins_lie_within_what_the_project_allows(file: Path) -> None:
-    allowed = declared("report", "dev")
+    allowed = declared("report", "dev", *OF_FAMILIES)
     for name, pin in pins(file).items():
         assert admitted(pin), f"{name} is not pinned"
         outside = [
@@ -86,7 +94,7 @@ def test_all_requirements_files_agree_on_what_they_share() -> None:
 
 @pytest.mark.parametrize("file", FAMILIES, ids=lambda file: file.stem)
 def test_a_family_file_installs_the_project_too(file: Path) -> None:
-    assert lines(file)[-1] == "-e .[report]"
+    assert lines(file)[-1] == f"-e .[{','.join(['report', *own_extra(file)])}]"
     assert "Run at the repository's root" in file.read_text(encoding="utf-8")
 
 

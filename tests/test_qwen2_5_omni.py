@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_qwen2_5_omni
 import torch
 from conftest import load_tiny, noise
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import qwen2_5_omni
 from transformers import Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
 
 from audiomarathon.errors import ModelError
@@ -22,7 +22,7 @@ from audiomarathon.pruning.method import Base
 
 @pytest.fixture
 def copy_of(tmp_path: Path):
-    return lambda: qwen2_5_omni(tmp_path / "copy")
+    return lambda: tiny_qwen2_5_omni.checkpoint(tmp_path / "copy")
 
 
 class TestLoading:

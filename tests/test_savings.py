@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_qwen2_5_omni
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_checkpoints import qwen2_5_omni
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -255,4 +255,7 @@ def test_cache_lengths_as_text(lengths: list[float] | None, text: str) -> None:
 
 
 def test_a_model_of_more_layers_counts_them(tmp_path: Path) -> None:
-    assert len(model_facts(qwen2_5_omni(tmp_path / "six", layers=6), 2).cost.flops_per_token_per_layer) == 6
+    assert (
+        len(model_facts(tiny_qwen2_5_omni.checkpoint(tmp_path / "six", layers=6), 2).cost.flops_per_token_per_layer)
+        == 6
+    )

@@ -27,6 +27,7 @@ class _Question:
     events: tuple[tuple[float, float], ...] = ()
     judge: Callable[[str], tuple[str, bool | None]] = lambda reply: (reply, None)
     max_new_tokens: int = 64
+    transcription: bool = False
 
 
 def explain(
@@ -111,7 +112,8 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     events = () if onset is None else ((float(onset), float(length or 1.0)),)
     right = f"{sample.answer}. {_option(sample, sample.answer)}" if sample.options else sample.answer
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {right}"
-    return _Question(title, task.prompt(sample), sample.clips, events, _judge(task, sample), task.max_new_tokens)
+    judge, limit = _judge(task, sample), task.max_new_tokens
+    return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcription)
 
 
 def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None]]:
@@ -153,7 +155,8 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
         for index, (path, wave) in enumerate(zip(question.clips, waves, strict=True))
     ]
     id_ = question.title.splitlines()[0].partition(":")[2]
-    inputs = lm.prepare([Prompt(question.prompt, waves, sample_seed(settings.seed, id_))])
+    seed = sample_seed(settings.seed, id_)
+    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=question.transcription)])
     limit = settings.max_new_tokens or question.max_new_tokens
     strips = []
     for method, generation in generations(lm, inputs, methods, limit, keep_entries=True):

@@ -108,7 +108,8 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         begin = time.perf_counter()
         try:
             clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-            prompts.append(Prompt(plan.task.prompt(sample), clips, sample_seed(plan.seed, sample.id)))
+            text, seed = plan.task.prompt(sample), sample_seed(plan.seed, sample.id)
+            prompts.append(Prompt(text, clips, seed, transcription=plan.task.transcription))
         except Exception as error:  # one sample's failure is a record, not the end of the run
             ready.failed[sample.id] = reason_of(error)
             continue

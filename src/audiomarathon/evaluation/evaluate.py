@@ -168,6 +168,7 @@ def _record(
         "truncated": False,
         "prompt_tokens": batch.inputs.prompt_tokens[row],
         "audio_tokens": batch.inputs.audio_tokens[row],
+        "window_padding_tokens": batch.inputs.window_padding[row] if batch.inputs.window_padding else 0,
         "kept_audio_tokens": generation.kept_audio_tokens[row],
         "kv_lengths": list(generation.kv_lengths) if alone else None,
         "kv_bytes": generation.kv_bytes if alone else None,

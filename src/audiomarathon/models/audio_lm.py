@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,8 +105,9 @@ class AudioLM(ABC):
         cos, sin = self.decoder.rotary_emb(self.lm_head.weight, positions)  # type: ignore[operator]
         return cos[0], sin[0]
 
-    def forget(self) -> None:  # noqa: B027
-        """Drop what the model object itself keeps of the last sample (cached position offsets and the like)."""
+    def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return what this family needs around one generate call: nothing, unless it says otherwise."""
+        return nullcontext()
 
     def generate(
         self,
@@ -149,7 +150,7 @@ class AudioLM(ABC):
             stack.enter_context(_last_position_only(self.lm_head))
             stack.enter_context(cache.watching(self.decoder))
             stack.enter_context(timer.watching(self.audio_tower))
-            stack.callback(self.forget)
+            stack.enter_context(self.generating(inputs, max_new_tokens))
             timer.start()
             output = self.model.generate(
                 **inputs.tensors,
@@ -200,6 +201,7 @@ def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
     """
 
     def keep_last(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        handle.remove()  # a decode step has one position: nothing to cut, and no hook to pay for
         return (args[0][:, -1:], *args[1:])
 
     handle = lm_head.register_forward_pre_hook(keep_last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,3 +50,25 @@ def check_loading(path: Path, info: Mapping[str, Any]) -> None:
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             raise ModelError(f"{path}: {kind.replace('_', ' ')} in the checkpoint: {shown}")
+
+
+def check_installed(package: str, extra: str) -> None:
+    """Refuse a family whose extra is not installed.
+
+    Parameters
+    ----------
+    package
+        What is imported.
+    extra
+        The project's extra that brings it; also the name of the file in `requirements/`.
+
+    Raises
+    ------
+    ModelError
+        Saying what to install.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(
+            f"this model needs the package {package}: pip install -r requirements/{extra}.txt, "
+            f"or pip install 'audiomarathon[{extra}]'"
+        )

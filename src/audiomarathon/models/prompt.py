@@ -24,11 +24,14 @@ class Prompt:
         Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text.
     seed
         Seeds methods that draw at random; the same for the same run seed and sample, whatever the batch.
+    transcription
+        Whether the text asks for a transcript: some families have a request form of their own for that.
     """
 
     text: str
     clips: tuple[Waveform, ...]
     seed: int = 0
+    transcription: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,15 @@ class Inputs:
         Boolean, shape (B, S): which prompt positions are audio tokens. They need not be contiguous.
     seeds
         One seed a sample, from its :class:`Prompt`.
+    window_padding
+        How many of a sample's audio tokens stand for the silence that fills up its last window; empty for families
+        without fixed windows.
     """
 
     tensors: Mapping[str, torch.Tensor]
     audio_mask: torch.Tensor
     seeds: tuple[int, ...]
+    window_padding: tuple[int, ...] = ()
 
     @property
     def attention_mask(self) -> torch.Tensor:

@@ -6,8 +6,8 @@ disk. Audio is encoded in independent two-second windows; the LLM sees 25 audio 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGenerati
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import chat_text, template_beside, with_audio_tokens
 from audiomarathon.models.loading import check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -46,7 +47,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
                 model = model.to(device)
         check_loading(path, info)
         if tokenizer.chat_template is None:
-            tokenizer.chat_template = _chat_template_beside(path)
+            tokenizer.chat_template = template_beside(path)
         return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -82,9 +83,13 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         cos, sin = self.decoder.rotary_emb(self.lm_head.weight, positions)  # type: ignore[operator]
         return cos[0], sin[0]
 
-    def forget(self) -> None:
-        """Drop the position offsets that the thinker keeps between prefill and decode."""
-        self.model.model.rope_deltas = None
+    @contextmanager
+    def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
+        """Drop, afterwards, the position offsets that the thinker keeps between prefill and decode."""
+        try:
+            yield
+        finally:
+            self.model.model.rope_deltas = None
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
@@ -105,7 +110,10 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
         counts = iter(tokens.tolist())
-        texts = [self._render(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
+        texts = [
+            with_audio_tokens(chat_text(self.tokenizer, prompt), _AUDIO, [next(counts) for _ in prompt.clips])
+            for prompt in prompts
+        ]
         encoded = self.tokenizer(
             texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
         )
@@ -121,26 +129,3 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             audio_mask=audio_mask.to(self.device),
             seeds=tuple(prompt.seed for prompt in prompts),
         )
-
-    def _render(self, prompt: Prompt, audio_tokens: Sequence[int]) -> str:
-        for special in self.tokenizer.all_special_tokens:
-            if special in prompt.text:
-                raise ModelError(f"a question holds the text {special}, which this model reads as a control token")
-        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
-        text: str = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-        head, *rest = text.split(_AUDIO, len(audio_tokens))
-        if len(rest) != len(audio_tokens):
-            raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its own template")
-        return head + "".join(_AUDIO * n + after for n, after in zip(audio_tokens, rest, strict=True))
-
-
-def _chat_template_beside(path: Path) -> str:
-    """Read `chat_template.json`, where older processors keep the template that the tokenizer lacks."""
-    file = path / "chat_template.json"
-    try:
-        template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template") from error
-    return template

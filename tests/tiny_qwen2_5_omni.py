@@ -1,19 +1,25 @@
-"""Tiny random checkpoints, saved in the hub's layout and loaded back through the path that users take."""
+"""A tiny random Qwen2.5-Omni in the hub's layout, and the family's documented usage."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tiny_tokenizer import byte_tokenizer, spread
 from transformers import (
+    AutoTokenizer,
     PreTrainedTokenizerFast,
+    Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerConfig,
     Qwen2_5OmniThinkerForConditionalGeneration,
     WhisperFeatureExtractor,
 )
+
+from audiomarathon.models.prompt import Prompt
 
 # As in the hub's chat_template.json of Qwen2.5-Omni, cut to text and audio.
 QWEN_OMNI_TEMPLATE = (
@@ -26,26 +32,16 @@ QWEN_OMNI_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-_SPECIAL = (
+SPECIAL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_bos|>", "<|vision_eos|>",
     "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>",
 )  # fmt: skip
 
-
-def byte_tokenizer(template: str | None = QWEN_OMNI_TEMPLATE) -> PreTrainedTokenizerFast:
-    """A byte-level BPE without merges: every text round-trips, at one token a byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(_SPECIAL),
-    )
-    fast.chat_template = template
-    return fast
+NAMED = {
+    "image_token": "<|IMAGE|>", "audio_token": "<|AUDIO|>", "video_token": "<|VIDEO|>",
+    "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>",
+    "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>",
+}  # fmt: skip
 
 
 def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) -> Qwen2_5OmniThinkerConfig:
@@ -76,14 +72,12 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4) 
     )  # fmt: skip
 
 
-def qwen2_5_omni(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
+def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     """Save a random Qwen2.5-Omni as the hub has it: `thinker.*` beside `talker.*` and `token2wav.*`."""
-    tokenizer = byte_tokenizer(template=None)
+    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
     torch.manual_seed(seed)
     thinker = Qwen2_5OmniThinkerForConditionalGeneration(tiny_thinker_config(tokenizer, layers=layers))
-    for parameter in thinker.parameters():  # the default initialisation is so small that all logits are alike
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, 0, 0.15)
+    spread(thinker)
     folder.mkdir(parents=True, exist_ok=True)
     thinker.save_pretrained(folder)
     weights = {f"thinker.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -98,3 +92,32 @@ def qwen2_5_omni(folder: Path, *, layers: int = 4, seed: int = 0) -> Path:
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": QWEN_OMNI_TEMPLATE}))
     WhisperFeatureExtractor(feature_size=128, chunk_length=300, return_attention_mask=True).save_pretrained(folder)
     return folder
+
+
+class _AudioOnly(Qwen2_5OmniProcessor):
+    """The family's processor without its parts for pictures, which want torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
+    """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    processor = _AudioOnly(
+        feature_extractor=WhisperFeatureExtractor.from_pretrained(folder),
+        tokenizer=tokenizer,
+        chat_template=QWEN_OMNI_TEMPLATE,
+    )
+    content = [*({"type": "audio", "audio": "clip"} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+    inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
+    return inputs, Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def audio_tokens(samples: int) -> int:
+    """Return the audio tokens of a clip: mel frames of 10 ms, halved by a convolution and again by pooling."""
+    frames = -(-samples // 160)
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1

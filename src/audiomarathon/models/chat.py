@@ -1,0 +1,84 @@
+"""Wording a prompt for a model: chat templates, placeholders for audio, and rows of tokens as one batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.prompt import Prompt, Waveform
+
+
+def chat_text(tokenizer: Any, prompt: Prompt, **options: Any) -> str:
+    """Return the prompt as the tokenizer's chat template words one user's turn: the clips, then the text.
+
+    Raises
+    ------
+    ModelError
+        When the text holds a control token.
+    """
+    refuse_control_tokens(prompt.text, tokenizer.all_special_tokens)
+    content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+    text: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **options
+    )
+    return text
+
+
+def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
+    """Refuse a question that would be read as something else than text.
+
+    Raises
+    ------
+    ModelError
+        Naming the control token.
+    """
+    for token in special:
+        if token in text:
+            raise ModelError(f"a question holds the text {token}, which this model reads as a control token")
+
+
+def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:
+    """Repeat the template's placeholders, one a clip, as often as their clips have audio tokens.
+
+    Raises
+    ------
+    ModelError
+        When there is not one placeholder for each clip.
+    """
+    head, *rest = text.split(placeholder, len(counts))
+    if len(rest) != len(counts):
+        raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its own template")
+    return head + "".join(placeholder * n + after for n, after in zip(counts, rest, strict=True))
+
+
+def left_padded(rows: Sequence[Sequence[int]], pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `input_ids` and `attention_mask` of shape (B, S), padded on the left."""
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), pad_token, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, width - len(row) :] = torch.tensor(row, dtype=torch.long)
+        mask[index, width - len(row) :] = 1
+    return ids, mask
+
+
+def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
+    """Cut a clip into windows of so many samples, the last one as short as it is; nothing is left out."""
+    for start in range(0, max(len(clip), 1), samples):
+        yield np.ascontiguousarray(clip[start : start + samples])
+
+
+def template_beside(path: Path) -> str:
+    """Read `chat_template.json`, where older processors keep the template that the tokenizer lacks."""
+    file = path / "chat_template.json"
+    try:
+        template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template") from error
+    return template

@@ -1,0 +1,59 @@
+"""The model families that the suite runs on: how to build a tiny random checkpoint of each, and its documented usage.
+
+A family is one entry here and one file `tiny_<family>.py` with `checkpoint(folder)` and `documented(folder, prompt)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tiny_qwen2_5_omni
+import torch
+
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family under test.
+
+    Attributes
+    ----------
+    key
+        A model of the registry that this family runs.
+    checkpoint
+        Saves a tiny random checkpoint in the hub's layout and returns the folder.
+    documented
+        Returns the inputs that the family's own processor makes of a prompt, and the model as its documentation loads
+        it: none of the engine's code.
+    audio_tokens
+        The family's formula: audio tokens of a clip of so many samples at 16 kHz.
+    """
+
+    key: str
+    checkpoint: Callable[[Path], Path]
+    documented: Callable[[Path, Prompt], tuple[Mapping[str, torch.Tensor], Any]]
+    audio_tokens: Callable[[int], int]
+
+    def load(self, folder: Path, attn_implementation: str = "sdpa") -> AudioLM:
+        """Load through the path a user takes."""
+        family = get_model(self.key).load_family()
+        return family.load(folder, device="cpu", dtype="float32", attn_implementation=attn_implementation)
+
+
+FAMILIES = {
+    family.key: family
+    for family in (
+        Family(
+            "qwen2.5-omni-7b",
+            tiny_qwen2_5_omni.checkpoint,
+            tiny_qwen2_5_omni.documented,
+            tiny_qwen2_5_omni.audio_tokens,
+        ),
+    )
+}

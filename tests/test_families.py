@@ -1,0 +1,130 @@
+"""What every model family must do, on tiny random checkpoints in the hub's layout (families.py).
+
+Dropping, presses and batches are tested on every family in test_token_pruning.py and test_presses.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import noise
+from families import Family
+from safetensors.torch import load_file, save_file
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.method import Base
+
+QUESTION = "Which is it?\n\nA. cat\nB. dog"
+
+
+@pytest.fixture
+def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of the family's checkpoint, to be damaged."""
+    return Path(shutil.copytree(family_checkpoint(family.key), tmp_path / "copy"))
+
+
+class TestPrompt:
+    @pytest.mark.parametrize("seconds", [(1.3,), (31.0,), (2.2, 33.0)], ids=str)
+    def test_tokens_are_the_processors_own(
+        self,
+        family: Family,
+        family_lm: AudioLM,
+        family_checkpoint: Callable[[str], Path],
+        seconds: tuple[float, ...],
+    ) -> None:
+        prompt = Prompt(QUESTION, tuple(noise(length, seed) for seed, length in enumerate(seconds)))
+        inputs, _model = family.documented(family_checkpoint(family.key), prompt)
+        assert family_lm.prepare([prompt]).tensors["input_ids"].tolist() == inputs["input_ids"].tolist()
+
+    @pytest.mark.parametrize("seconds", [1, 29.99, 30, 30.01, 90, 300, 600])
+    def test_audio_tokens_are_as_the_familys_formula_says(
+        self, family: Family, family_lm: AudioLM, seconds: float
+    ) -> None:
+        clip = noise(seconds)
+        inputs = family_lm.prepare([Prompt(QUESTION, (clip,))])
+        assert inputs.audio_tokens == [family.audio_tokens(len(clip))]
+        assert inputs.audio_mask.shape == inputs.tensors["input_ids"].shape
+
+    def test_a_question_cannot_smuggle_in_control_tokens(self, family_lm: AudioLM) -> None:
+        for special in family_lm.tokenizer.all_special_tokens:
+            with pytest.raises(ModelError, match="reads as a control token"):
+                family_lm.prepare([Prompt(f"What is {special}?", (noise(1.0),))])
+
+    def test_window_padding_is_counted_among_audio_tokens(self, family_lm: AudioLM) -> None:
+        inputs = family_lm.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(60.0),))])
+        padding = inputs.window_padding or (0, 0)
+        assert all(0 <= pad < audio for pad, audio in zip(padding, inputs.audio_tokens, strict=True))
+        heard = [audio - pad for pad, audio in zip(padding, inputs.audio_tokens, strict=True)]
+        assert heard[0] / heard[1] == pytest.approx(31 / 60, abs=0.01)
+
+
+class TestReplies:
+    @pytest.mark.parametrize("seconds", [3.0, 31.0])
+    def test_equal_the_documented_generate(
+        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: float
+    ) -> None:
+        """Our loop adds hooks, and a head that sees one position; replies are those of the documented usage."""
+        prompt = Prompt(QUESTION, (noise(seconds),))
+        inputs, model = family.documented(family_checkpoint(family.key), prompt)
+        with torch.no_grad():
+            plain = model.generate(**inputs, do_sample=False, max_new_tokens=16, eos_token_id=None, pad_token_id=1)
+        ours = family_lm.generate(family_lm.prepare([prompt]), Base(), max_new_tokens=16, ignore_end=True)
+        assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
+
+    def test_are_the_same_each_time(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+        replies = {
+            family_lm.generate(family_lm.prepare(prompts[:1]), Base(), max_new_tokens=12).replies[0].token_ids
+            for _ in range(3)
+        }
+        assert len(replies) == 1
+
+    def test_hear_the_audio(self, family_lm: AudioLM) -> None:
+        loud, quiet = (
+            family_lm.generate(
+                family_lm.prepare([Prompt("?", (clip,))]), Base(), max_new_tokens=1, keep_logits=True
+            ).logits
+            for clip in (noise(4.0), np.zeros(64000, np.float32))
+        )
+        assert (loud - quiet).abs().max() > 1e-2
+
+    def test_hear_the_last_window(self, family_lm: AudioLM) -> None:
+        """Nothing of a long clip is cut off: another ending gives other logits."""
+        clip = noise(61.0)
+        other = clip.copy()
+        other[-8000:] = 0
+        first, second = (
+            family_lm.generate(
+                family_lm.prepare([Prompt("?", (one,))]), Base(), max_new_tokens=1, keep_logits=True
+            ).logits
+            for one in (clip, other)
+        )
+        assert (first - second).abs().max() > 1e-4
+
+    def test_every_stage_is_measured(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+        stages = family_lm.generate(family_lm.prepare(prompts[:1]), Base(), max_new_tokens=4, ignore_end=True).stages
+        assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
+
+
+class TestLoading:
+    def test_a_missing_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
+        weights = load_file(copy_of / "model.safetensors")
+        name = next(name for name in weights if name.endswith("layers.1.mlp.down_proj.weight"))
+        del weights[name]
+        save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=r"missing keys.*layers\.1\.mlp\.down_proj"):
+            family.load(copy_of)
+
+    def test_an_unexpected_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
+        weights = load_file(copy_of / "model.safetensors")
+        name = next(name for name in weights if name.endswith("layers.1.mlp.down_proj.weight"))
+        weights[name.replace("down_proj", "extra")] = torch.ones(2)
+        save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=r"unexpected keys.*extra"):
+            family.load(copy_of)

@@ -1,0 +1,39 @@
+"""A byte-level tokenizer for tiny checkpoints, with whatever special tokens a family has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+
+def byte_tokenizer(
+    special: Sequence[str], *, end: str, pad: str, template: str | None = None, **named: str
+) -> PreTrainedTokenizerFast:
+    """Make a byte-level BPE without merges: every text round-trips, at one token a byte.
+
+    `named` special tokens become attributes, such as `audio_token="<|AUDIO|>"`.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=end,
+        pad_token=pad,
+        additional_special_tokens=list(special),
+        model_specific_special_tokens=named,
+    )
+    if template:
+        fast.chat_template = template
+    return fast
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Draw the weights anew, wider: the default initialisation is so small that all logits are alike."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, 0, 0.15)
