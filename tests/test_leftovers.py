@@ -111,6 +111,27 @@ class TestAfterARun:
         assert_clean(any_lm)
         assert len(result.logits) == 3  # a result that is kept, as in a run, keeps nothing of the sample alive
 
+    def test_nothing_of_ours_runs_in_decode(self, lm: AudioLM, method: Method) -> None:
+        """Decode under any method is the model's own code on a shorter cache: under sdpa, at batch 1."""
+        inputs, steps = lm.prepare([PROMPT]), []
+
+        def look(_module: nn.Module, _args: Any, _kwargs: dict[str, Any]) -> None:
+            hooked = [
+                name
+                for name, module in lm.model.named_modules()
+                if (module._forward_pre_hooks or module._forward_hooks) and module is not lm.audio_tower
+            ]
+            steps.append([*hooked, *ALL_ATTENTION_FUNCTIONS._local_mapping])
+
+        forward = lm.decoder.forward
+        lm.decoder.forward = lambda *args, **kwargs: look(lm.decoder, args, kwargs) or forward(*args, **kwargs)
+        try:
+            generate(lm, inputs, method, 5)
+        finally:
+            del lm.decoder.forward
+        assert "lm_head" in steps[0]
+        assert steps[1:] == [[]] * 4
+
     def test_a_shared_encoder_changes_nothing(self, lm: AudioLM, method: Method) -> None:
         inputs = lm.prepare([PROMPT])
         apart = [generate(lm, inputs, one, 6) for one in (Base(), method)]

@@ -222,14 +222,3 @@ class TestJoinedEdges:
     def test_pyramidkv_is_not_joined(self) -> None:
         with pytest.raises(SettingsError, match="not be k on average"):
             get_method("random:0.3+pyramidkv:0.5")
-
-    def test_decode_sees_no_wrapper(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-        seen: list[int] = []
-        handle = lm.lm_head.register_forward_hook(lambda *_: seen.append(len(ALL_ATTENTION_FUNCTIONS._local_mapping)))
-        try:
-            generate(lm, prompts[0], get_method("fast_v:0.5+snapkv:0.5"), 4)
-        finally:
-            handle.remove()
-        assert seen == [0, 0, 0, 0]

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GenerationConfig, LogitsProcessorList
 
 from audiomarathon.errors import MethodError, ModelError
-from audiomarathon.evaluation.timing import CacheProbe, StageTimer, make_clock
+from audiomarathon.evaluation.timing import CacheProbe, FirstToken, StageTimer, make_clock
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -155,7 +155,7 @@ class AudioLM(ABC):
             output = self.model.generate(
                 **inputs.tensors,
                 generation_config=config,
-                logits_processor=LogitsProcessorList([timer.first_token, cache.first_token]),
+                logits_processor=LogitsProcessorList([FirstToken(timer.mark_first_token, cache.read)]),
             )
             timer.stop()
         if trace.expected_lengths not in (None, cache.lengths):
