@@ -230,8 +230,8 @@ class TestFailures:
             (["tauu"], "unknown task 'tauu'"),
             (["tau", "--ratios", "2"], "--ratios=2: not allowed"),
             (["tau", "--methods", "dort"], "unknown method 'dort' (did you mean 'dart'?)"),
-            (["tau", "--methods", "frame", "--layer", "4"], "frame: layer 4 is not one of this model's layers 0–3"),
             (["tau", "--methods", "frame", "--scope", "all"], "frame drops audio tokens only"),
+            (["tau", "--methods", ",", "--no-base"], "no settings to run"),
         ],
     )
     def test_what_concerns_all_tasks_is_one_line_and_exit_2(self, command, arguments: list[str], message: str) -> None:
@@ -240,6 +240,54 @@ class TestFailures:
         assert [line for line in err.splitlines() if line.startswith("error: ")] == [err.splitlines()[-1]]
         assert message in err
         assert not Path("results").exists()
+
+    def test_a_refused_model_stands_in_the_logs_and_the_summary(self, command) -> None:
+        reason = "frame: layer 4 is not one of this model's layers 0–3"
+        code, _out, err = command("tau", "had", "gtzan", "--methods", "frame", "--layer", "4", "--logs")
+        assert code == 2
+        assert [reason in line for line in err.splitlines() if line.startswith("error: ")] == [False, True]
+        failures = json.loads(Path("results/summary.json").read_text())["failures"]
+        assert "no folder" in failures.pop("had")
+        assert set(failures) == {"tau", "gtzan"}
+        for task, found in failures.items():
+            assert reason in found
+            assert reason in Path(f"results/logs/{task}.log").read_text()
+
+
+class TestSecondSweep:
+    """Into the same folder: what the first one found stays in the summary."""
+
+    def results(self) -> list[tuple[str, str]]:
+        content = json.loads(Path("results/summary.json").read_text())
+        return [(result["task"], result["setting"]) for result in content["results"]]
+
+    def test_adds_to_the_summary(self, command) -> None:
+        command("tau", "--methods", "snapkv:0.5")
+        command("tau", "gtzan", "--methods", "frame:0.5", "--no-base")
+        assert self.results() == [
+            ("tau", "base-0"), ("tau", "frame-0.5-layer2"), ("tau", "snapkv-0.5"), ("gtzan", "frame-0.5-layer2"),
+        ]  # fmt: skip
+        rows = csv_rows()
+        assert [row["against_base_samples"] for row in rows] == ["3", "3", "3", ""]
+        assert "no base" in Path("results/summary.txt").read_text()
+
+    def test_that_asked_something_else_is_not_compared(self, command) -> None:
+        command("tau", "--methods", "base")
+        command("tau", "--methods", "frame:0.5", "--no-base", "--seed", "7")
+        _base, frame = json.loads(Path("results/summary.json").read_text())["results"]
+        assert frame["against_base"] is None
+        assert frame["savings"]["kv_bytes_ratio"] is None
+
+    def test_passes_over_what_is_no_run(self, command) -> None:
+        command("tau", "--methods", "frame:0.5")
+        for name, content in (("torn", '{"schema_ver'), ("other", '{"schema_version": 1, "task": "had"}')):
+            folder = Path("results/tau/tiny-omni") / name
+            folder.mkdir()
+            for file in ("run.json", "summary.json"):
+                (folder / file).write_text(content)
+            (folder / "samples.jsonl").write_text("")
+        assert command("tau", "--methods", "frame:0.5")[0] == 0
+        assert self.results() == [("tau", "base-0"), ("tau", "frame-0.5-layer2")]
 
 
 class TestPlan:

@@ -98,7 +98,8 @@ def run_sweep(
     from rich.console import Console
 
     from audiomarathon.cli import say
-    from audiomarathon.evaluation.sweep import Outcome, grid, parse_ratios
+    from audiomarathon.evaluation.outcome import Outcome
+    from audiomarathon.evaluation.sweep import grid, parse_ratios
     from audiomarathon.evaluation.sweep import sweep as sweep_tasks
     from audiomarathon.models.registry import get_model
     from audiomarathon.report.sweep_report import print_outcome, write_outcome

@@ -9,14 +9,14 @@ import datetime
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
-from audiomarathon.evaluation.run import Result, check_folders, load_task, run_task
-from audiomarathon.evaluation.savings import Run, savings
+from audiomarathon.evaluation.outcome import Outcome, read_group, read_outcome
+from audiomarathon.evaluation.run import check_folders, load_task, run_task
 from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
@@ -82,6 +82,8 @@ def grid(
             found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
             found += [_at(name, ratio, layer, scope) for ratio in ratios]
+    if not found:
+        raise SettingsError("no settings to run: --no-base, and no method is named")
     once = {method.label: method for method in found}
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))
 
@@ -94,20 +96,6 @@ def _at(name: str, ratio: float, layer: int, scope: str) -> Method:
     elif name.strip().lower() != Base.key:
         get_method(name, 0.5, layer, scope)  # an unknown name is refused at ratio 0 too
     return method
-
-
-@dataclass
-class Outcome:
-    """What a sweep gave: results in the order of tasks and settings, and the tasks that failed, with the reason."""
-
-    results: list[Result] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    savings: dict[Path, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every task ran and no sample failed."""
-        return not self.failures and all(result.summary["complete"] for result in self.results)
 
 
 def sweep(
@@ -128,18 +116,27 @@ def sweep(
     logs
         Folder for one log a task.
     finished
-        Called after each task with what there is so far, so that a summary is there whatever happens next.
+        Called after each task with what there is so far, so that a summary is there whatever happens next. Finished
+        runs of earlier sweeps into the same folder are among it.
 
     Raises
     ------
     AudioMarathonError
-        For what concerns all tasks: no such model, a method it cannot carry.
+        For what concerns all tasks: no such model, a method it cannot carry. It stands in each log, and `finished` is
+        called first.
     """
-    outcome, ready = Outcome(), []
+    outcome, ready = read_outcome(settings.results, seed=settings.seed), []
     for task in tasks:
         with _log(logs, task, say, outcome, begins=True) as tell:
             ready.append((task, load_task(task, settings, tell)))
-    session = open_session(model, settings, methods, say=say, progress=progress) if ready else None
+    try:
+        session = open_session(model, settings, methods, say=say, progress=progress) if ready else None
+    except AudioMarathonError as error:
+        for task, _data in ready:
+            with _log(logs, task, _quiet, outcome):
+                raise error
+        _write(finished, outcome, say)
+        raise
     for task, data in ready:
         assert session is not None
         with _log(logs, task, say, outcome):
@@ -149,29 +146,34 @@ def sweep(
         if task.key in outcome.failures:
             continue
         with _log(logs, task, say, outcome) as tell:
-            _run_one(session, task, data, tell, outcome, settings.seed)
-        try:
-            finished(outcome)
-        except (AudioMarathonError, OSError) as error:
-            say(f"error: the summary so far cannot be written: {error}")
+            _run_one(session, task, data, tell, outcome)
+        _write(finished, outcome, say)
     finished(outcome)
     return outcome
 
 
-def _run_one(
-    session: Session, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome, seed: int
-) -> None:
+def _write(finished: Callable[[Outcome], None], outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Hand over what there is so far; that it cannot be written ends nothing."""
+    try:
+        finished(outcome)
+    except (AudioMarathonError, OSError) as error:
+        say(f"error: the summary so far cannot be written: {error}")
+
+
+def _run_one(session: Session, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome) -> None:
     tell(f"{task.key}: {len(data.samples)} samples in {data.folder}, {len(session.methods)} settings")
     results = list(run_task(replace(session, say=tell), task, data))
-    runs = {result.folder: Run.read(result.folder) for result in results}
-    base = next((runs[result.folder] for result in results if result.method == Base().label), None)
-    saved = {result.folder: savings(runs[result.folder], base, seed=seed) for result in results}
     outcome.results += results
-    outcome.savings |= saved
+    group = results[0].folder.parent
+    outcome.groups[group.name, task.key] = read_group(group, seed=outcome.seed, task=task)
     for result in results:
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
         if result.summary["errors"]:
             tell(f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl)")
+
+
+def _quiet(_line: str) -> None:
+    """Say nothing: what is logged here, the caller tells the user."""
 
 
 def _in_a_line(summary: dict[str, Any]) -> str:

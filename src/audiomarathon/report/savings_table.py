@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from audiomarathon.evaluation.outcome import Compared
 from audiomarathon.evaluation.run import Result
 
-Savings = Mapping[Path, Mapping[str, Any]]
 
-
-def savings_table(results: Sequence[Result], savings: Savings, title: str = "") -> Table:
+def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
     """Return one row a task and setting: what was kept, and speed-ups against base of the same samples.
 
     A speed-up is base ÷ setting, the median over samples; `[…]` is its 95 % interval, `ideal` what counted FLOPs
@@ -27,9 +25,9 @@ def savings_table(results: Sequence[Result], savings: Savings, title: str = "") 
         table.add_column(heading, justify="right")
     table.add_column("first token × (ideal)", justify="right")
     table.add_column("decode ×", justify="right")
-    for index, result in enumerate(results):
-        last_of_task = index + 1 == len(results) or results[index + 1].summary["task"] != result.summary["task"]
-        table.add_row(*_cells(result, savings.get(result.folder, {})), end_section=last_of_task)
+    tasks = [one.result.summary["task"] for one in settings]
+    for one, task, following in zip(settings, tasks, [*tasks[1:], None], strict=True):
+        table.add_row(*_cells(one.result, one.savings), end_section=following != task)
     return table
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_accuracy
 from audiomarathon.evaluation.records import write_json
-from audiomarathon.evaluation.run import Result
-from audiomarathon.evaluation.sweep import Outcome
+from audiomarathon.pruning.method import Base
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import results_table
 
@@ -23,18 +26,51 @@ _RATIOS = ("llm_prefill", "first_token", "decode_per_token")
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
-    """Print scores and times, then what was saved, then what failed."""
-    if outcome.results:
-        console.print(results_table(outcome.results, "Scores and times (medians)", accuracy=True))
-        console.print(savings_table(outcome.results, outcome.savings, "Savings against base of the same samples"))
+    """Print scores and times, then what was saved, for each checkpoint in the folder; then what failed."""
+    checkpoints = outcome.checkpoints
+    for checkpoint, settings in checkpoints.items():
+        of = f", {checkpoint}" if len(checkpoints) > 1 else ""
+        against = {one.result.folder: _against_base(one) for one in settings}
+        results = [one.result for one in settings]
+        console.print(results_table(results, f"Scores and times (medians){of}", accuracy=True, against_base=against))
+        if pooled := pooled_accuracy(settings, seed=outcome.seed):
+            console.print(_pooled_table(pooled, f"Accuracy, choice tasks pooled{of}"))
+        console.print(savings_table(settings, f"Savings against base of the same samples{of}"))
     for task, reason in outcome.failures.items():
-        console.print(
-            f"FAILED {task}: {reason.removeprefix(f'{task}: ')}", markup=False, highlight=False, soft_wrap=True
-        )
-    for result in outcome.results:
+        _print_line(console, f"FAILED {task}: {reason.removeprefix(f'{task}: ')}")
+    for result in (one.result for settings in checkpoints.values() for one in settings):
         if result.summary["errors"]:
-            line = f"FAILED {result.summary['task']} {result.method}: {result.summary['errors']} samples"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            _print_line(console, f"FAILED {result.summary['task']} {result.method}: {result.summary['errors']} samples")
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _pooled_table(pooled: Sequence[Pooled], title: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("setting", no_wrap=True)
+    for heading in ("tasks", "n", "accuracy", "accuracy − base [95 %]"):
+        table.add_column(heading, justify="right")
+    for one in pooled:
+        difference = "–" if one.setting == Base().label else _difference(one.difference, one.interval)
+        table.add_row(one.setting, str(one.tasks), str(one.samples), f"{one.accuracy:.3f}", difference)
+    return table
+
+
+def _against_base(one: Compared) -> str:
+    """Return a score's difference from base as text; over how many samples, where it is not all that were answered."""
+    if one.against_base is None:
+        return "no base"
+    if one.result.method == Base().label:
+        return "–"
+    score, samples = one.against_base["score"], one.against_base["samples"]
+    some = f" (n {samples})" if samples != one.result.summary["n"] else ""
+    return _difference(score["difference"], score["interval"]) + some
+
+
+def _difference(value: float, interval: Sequence[float] | None) -> str:
+    return f"{value:+.3f} [{interval[0]:+.3f}, {interval[1]:+.3f}]" if interval else f"{value:+.3f} [–]"
 
 
 def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
@@ -45,9 +81,9 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
     RecordError
         When they cannot be written.
     """
-    text = Console(file=io.StringIO(), width=180)
+    text = Console(file=io.StringIO(), width=200)
     print_outcome(outcome, text)
-    rows = [_row(result, outcome.savings.get(result.folder, {})) for result in outcome.results]
+    rows = [_row(one) for settings in outcome.groups.values() for one in settings]
     rows += [{"task": task, "error": reason} for task, reason in outcome.failures.items()]
     table = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -67,34 +103,42 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
 
 
 def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
+    pooled = {name: pooled_accuracy(settings, seed=outcome.seed) for name, settings in outcome.checkpoints.items()}
     return {
         "model": model,
         "complete": outcome.complete,
         "failures": outcome.failures,
         "results": [
             {
-                "task": result.summary["task"],
-                "setting": result.method,
-                "folder": str(result.folder.relative_to(folder)),
-                "savings": outcome.savings.get(result.folder),
-                "summary": result.summary,
+                "task": task,
+                "checkpoint": checkpoint,
+                "setting": one.result.method,
+                "folder": str(one.result.folder.relative_to(folder)),
+                "against_base": one.against_base,
+                "savings": one.savings,
+                "summary": one.result.summary,
             }
-            for result in outcome.results
+            for (checkpoint, task), settings in outcome.groups.items()
+            for one in settings
         ],
+        "pooled": {name: [asdict(one) for one in settings] for name, settings in pooled.items()},
     }
 
 
-def _row(result: Result, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one flat row; times are medians in seconds, ratios are base ÷ setting."""
+def _row(one: Compared) -> dict[str, Any]:
+    """Return one flat row; times are medians in seconds, ratios are base ÷ setting, differences setting − base."""
+    result, saved = one.result, one.savings
     summary, timing = result.summary, result.summary["timing"]
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     row: dict[str, Any] = {
         "task": summary["task"],
+        "checkpoint": result.folder.parent.name,
         "setting": result.method,
         **{name: summary.get(name) for name in ("n", "errors", "unparsed", "headline", "score")},
         "score_low": low,
         "score_high": high,
         **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},
+        **_difference_columns(one.against_base or {}),
     }
     for stage in (*_STAGES, *_MORE_STAGES):
         row[f"{stage}_s"] = (timing.get(f"{stage}_s") or {}).get("p50")
@@ -111,4 +155,13 @@ def _row(result: Result, saved: Mapping[str, Any]) -> dict[str, Any]:
     row["kv_bytes_ratio"] = saved.get("kv_bytes_ratio")
     row["compared_samples"] = saved.get("compared_samples")
     row["error"] = None if summary["complete"] else f"{summary['errors']} samples failed"
+    return row
+
+
+def _difference_columns(against_base: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"against_base_samples": against_base.get("samples")}
+    for name in ("score", "accuracy"):
+        figure = against_base.get(name) or {}
+        row[f"{name}_difference"] = figure.get("difference")
+        row[f"{name}_difference_low"], row[f"{name}_difference_high"] = figure.get("interval") or (None, None)
     return row

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,16 +12,28 @@ from rich.table import Table
 from audiomarathon.evaluation.run import Result
 
 
-def results_table(results: Sequence[Result], title: str = "", *, accuracy: bool = False) -> Table:
+def results_table(
+    results: Sequence[Result],
+    title: str = "",
+    *,
+    accuracy: bool = False,
+    against_base: Mapping[Path, str] | None = None,
+) -> Table:
     """Return one row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
 
-    `accuracy` adds that column (a dash for transcription), beside the score, which is macro-F1.
     Times are medians over samples, in milliseconds; a dash stands for what was not measured.
+
+    Parameters
+    ----------
+    accuracy
+        Adds that column (a dash for transcription), beside the score, which is macro-F1.
+    against_base
+        By folder how the score differs from base's; adds that column.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("task", no_wrap=True)
     table.add_column("setting", no_wrap=True, min_width=max((len(r.method) for r in results), default=7))
-    more = ("accuracy",) if accuracy else ()
+    more = ("score − base [95 %]",) * (against_base is not None) + ("accuracy",) * accuracy
     for heading in (
         "n",
         "score [95 % interval]",
@@ -34,11 +47,15 @@ def results_table(results: Sequence[Result], title: str = "", *, accuracy: bool 
         table.add_column(heading, justify="right")
     for index, result in enumerate(results):
         last_of_task = index + 1 == len(results) or results[index + 1].summary["task"] != result.summary["task"]
-        table.add_row(*_cells(result, accuracy=accuracy), end_section=last_of_task)
+        extra = [] if against_base is None else [against_base.get(result.folder, "")]
+        if accuracy:
+            own = result.summary.get("accuracy")
+            extra.append("–" if own is None else f"{own:.3f}")
+        table.add_row(*_cells(result, extra), end_section=last_of_task)
     return table
 
 
-def _cells(result: Result, *, accuracy: bool) -> list[str]:
+def _cells(result: Result, extra: Sequence[str]) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
     flags = [
         f"{summary[name]} {word}"
@@ -50,7 +67,7 @@ def _cells(result: Result, *, accuracy: bool) -> list[str]:
         result.method,
         str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
         score_text(summary),
-        *(["–" if summary.get("accuracy") is None else f"{summary['accuracy']:.3f}"] if accuracy else []),
+        *extra,
         *(_milliseconds(timing.get(f"{stage}_s")) for stage in ("encoder", "llm_prefill", "decode")),
         _tokens(summary),
         "–" if summary["kv_bytes"] is None else f"{summary['kv_bytes'] / 1e6:.2f}",

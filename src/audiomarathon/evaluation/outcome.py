@@ -1,0 +1,177 @@
+"""What a sweep's summary holds: every finished run in the results folder, each beside base of the same task and model.
+
+A summary is made of what is on disk, so that a second sweep into the same folder adds to the first one's summary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.evaluation.records import SCHEMA_VERSION
+from audiomarathon.evaluation.run import Result
+from audiomarathon.evaluation.savings import Run, savings
+from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals, paired_differences
+from audiomarathon.pruning.method import Base
+from audiomarathon.tasks import Task, get_task
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished setting beside base.
+
+    Attributes
+    ----------
+    savings
+        See :func:`audiomarathon.evaluation.savings.savings`.
+    against_base
+        `samples` that both answered, and each figure's `difference` from base with its `interval`; None without a base
+        run that asked the same.
+    hits
+        Shape (clusters, 3): right replies, base's, and samples, of those that both answered; None for transcription.
+    """
+
+    result: Result
+    savings: Mapping[str, Any]
+    against_base: Mapping[str, Any] | None = None
+    hits: Floats | None = None
+
+
+@dataclass
+class Outcome:
+    """What a sweep gave, and the finished runs that were there before it.
+
+    Attributes
+    ----------
+    seed
+        Of the intervals.
+    groups
+        By checkpoint's folder name and task, settings in the order of their names, base first.
+    results
+        The sweep's own.
+    failures
+        The sweep's own tasks that failed, with the reason.
+    """
+
+    seed: int = 42
+    groups: dict[Key, list[Compared]] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task of the sweep ran and no sample failed."""
+        return not self.failures and all(result.summary["complete"] for result in self.results)
+
+    @property
+    def checkpoints(self) -> dict[str, list[Compared]]:
+        """All settings of all tasks, by checkpoint."""
+        found: dict[str, list[Compared]] = {}
+        for (checkpoint, _task), settings in self.groups.items():
+            found.setdefault(checkpoint, []).extend(settings)
+        return found
+
+
+def read_outcome(results: Path, *, seed: int) -> Outcome:
+    """Return the finished runs of a results folder, `<task>/<checkpoint>/<setting>/`; what is no run is passed over."""
+    folders = sorted({file.parents[1] for file in results.glob("*/*/*/run.json")})
+    groups = {(folder.name, folder.parent.name): read_group(folder, seed=seed) for folder in folders}
+    return Outcome(seed, {key: group for key, group in groups.items() if group})
+
+
+def read_group(folder: Path, *, seed: int, task: Task | None = None) -> list[Compared]:
+    """Return the finished settings of one task on one checkpoint, each beside base.
+
+    Parameters
+    ----------
+    task
+        Where it is no task that can be found by its name.
+    """
+    found = dict(_finished(folder))
+    base = next((run for result, run in found.values() if result.method == Base().label), None)
+    ordered = sorted(found.values(), key=lambda pair: (pair[1] is not base, pair[0].method))
+    return [_compared(result, run, base, task, seed) for result, run in ordered]
+
+
+def _finished(folder: Path) -> Iterable[tuple[Path, tuple[Result, Run]]]:
+    for file in sorted(folder.glob("*/summary.json")):
+        try:
+            run = Run.read(file.parent)
+            summary = json.loads(file.read_text(encoding="utf-8"))
+        except (RecordError, OSError, ValueError):
+            continue  # a folder of something else, or one that is damaged: its own next run will say so
+        if run.facts.get("schema_version") == SCHEMA_VERSION and run.facts.get("task") == folder.parent.name:
+            yield file.parent, (Result(file.parent, str(run.facts["method"]), summary), run)
+
+
+def _compared(result: Result, run: Run, base: Run | None, task: Task | None, seed: int) -> Compared:
+    if base is None or not _same_question(run, base):
+        return Compared(result, savings(run, None, seed=seed))
+    saved = savings(run, base, seed=seed)
+    both = [id_ for id_ in run.records if id_ in base.records]
+    if not both:
+        return Compared(result, saved)
+    try:
+        task = task or get_task(str(run.facts["task"]))
+    except SettingsError:  # a third party's, not installed here
+        return Compared(result, saved)
+    own, other = ([one.records[id_] for id_ in both] for one in (run, base))
+    own_sums, base_sums = task.sums(own), task.sums(other)
+    if own_sums is None or base_sums is None:
+        return Compared(result, saved)
+    clusters = [str(record["cluster"]) for record in own]
+    figures = paired_differences(own_sums, base_sums, clusters, seed=seed)
+    hits = None
+    if all("correct" in record for record in [*own, *other]):
+        rows = [[a["correct"], b["correct"], 1] for a, b in zip(own, other, strict=True)]
+        hits = cluster_totals(rows, clusters)
+    return Compared(result, saved, {"samples": len(both), **_with_score(figures, task.headline)}, hits)
+
+
+def _with_score(figures: dict[str, Any], headline: str) -> dict[str, Any]:
+    """Name the headline figure `score` too, as `summary.json` does."""
+    return {"score": figures.get("score", figures.get(headline)), **figures}
+
+
+def _same_question(run: Run, base: Run) -> bool:
+    """Whether two runs differ in nothing but the method, by their identities."""
+    own, other = run.facts.get("identity") or {}, base.facts.get("identity") or {}
+    return all(own.get(name) == value for name, value in other.items() if name not in ("method", "ratio"))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A setting's accuracy over the choice tasks of one checkpoint, every sample the same weight, against base."""
+
+    setting: str
+    tasks: int
+    samples: int
+    accuracy: float
+    difference: float
+    interval: list[float] | None
+
+
+def pooled_accuracy(settings: Sequence[Compared], *, seed: int) -> list[Pooled]:
+    """Return each setting's accuracy over all choice tasks that it shares with base; empty for fewer than two tasks.
+
+    The difference is paired sample by sample; its 95 % interval resamples clusters, of each task its own.
+    """
+    hits: dict[str, list[Floats]] = {}
+    for one in settings:
+        if one.hits is not None:
+            hits.setdefault(one.result.method, []).append(one.hits)
+    pooled = []
+    for setting, each in hits.items():
+        totals = np.concatenate(each)
+        right, base, samples = totals.sum(axis=0).tolist()
+        (interval,) = cluster_bootstrap(totals, lambda sums: (sums[:, :1] - sums[:, 1:2]) / sums[:, 2:], seed=seed)
+        pooled.append(Pooled(setting, len(each), round(samples), right / samples, (right - base) / samples, interval))
+    return pooled if any(one.tasks > 1 for one in pooled) else []

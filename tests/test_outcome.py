@@ -1,0 +1,142 @@
+"""Settings beside base: paired differences of scores, by task and pooled, on made-up records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from audiomarathon.evaluation.outcome import Outcome, pooled_accuracy, read_group, read_outcome
+from audiomarathon.report.sweep_report import print_outcome, write_outcome
+
+LETTERS = ["A", "B"]
+
+
+def choice(id_: str, cluster: str, right: bool) -> dict[str, Any]:
+    """A record whose true answer is B in every third sample."""
+    answer = "B" if int(id_[1:]) % 3 == 0 else "A"
+    parsed = answer if right else "AB".replace(answer, "")
+    return {
+        "id": id_, "cluster": cluster, "error": None, "parsed": parsed, "correct": right, "strict": right,
+        "reference": {"answer": answer, "options": LETTERS, "labels": LETTERS},
+    }  # fmt: skip
+
+
+def transcript(id_: str, cluster: str, right: bool) -> dict[str, Any]:
+    wrong = 0 if right else 5
+    counts = {"substitutions": wrong, "deletions": 0, "insertions": 0, "insertion_loop": False}
+    return {"id": id_, "cluster": cluster, "error": None, "errors": wrong, "words": 10, **counts}
+
+
+def write_run(root: Path, task: str, label: str, right: str, *, make: Any = choice, **identity: Any) -> None:
+    """A run whose n-th sample is right (1), wrong (0) or failed (-); two samples a cluster."""
+    folder = root / task / "toy" / label
+    folder.mkdir(parents=True)
+    records = [
+        {"id": f"s{n}", "cluster": f"c{n // 2}", "error": "no"}
+        if mark == "-"
+        else make(f"s{n}", f"c{n // 2}", mark == "1")
+        | {"audio_tokens": 10, "kept_audio_tokens": 5, "kv_lengths": [9], "kv_bytes": 90, "time": None}
+        for n, mark in enumerate(right)
+    ]
+    method, ratio = label.split("-")[:2]
+    own = {"method": method, "ratio": float(ratio), "seed": 42} | identity
+    facts = {"schema_version": 1, "task": task, "method": label, "identity": own}
+    summary = {
+        "task": task, "complete": True, "errors": right.count("-"), "n": len(right) - right.count("-"), "score": 0.5,
+        "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(facts))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+class TestAgainstBase:
+    def test_accuracy_by_hand(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "11110000")
+        write_run(tmp_path, "tau", "frame-0.5", "11111100")
+        base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        assert frame.against_base is not None
+        assert frame.against_base["samples"] == 8
+        assert frame.against_base["accuracy"]["difference"] == 0.25
+        low, high = frame.against_base["accuracy"]["interval"]
+        assert (low, high) == (0.0, pytest.approx(1.0, abs=0.3))  # one cluster of four was mended
+        assert frame.against_base["score"] == frame.against_base["macro_f1"]
+        assert base.against_base is not None
+        assert base.against_base["score"] == {"difference": 0.0, "interval": [0.0, 0.0]}
+
+    def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "1111-0")
+        write_run(tmp_path, "tau", "frame-0.5", "-11110")
+        _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        assert frame.against_base is not None
+        assert frame.against_base["samples"] == 4
+        assert frame.against_base["accuracy"]["difference"] == 0.0
+
+    def test_transcripts_lose_score_as_they_gain_errors(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "librispeech", "base-0", "1111", make=transcript)
+        write_run(tmp_path, "librispeech", "frame-0.5", "1100", make=transcript)
+        _base, frame = read_group(tmp_path / "librispeech" / "toy", seed=42)
+        assert frame.against_base is not None
+        assert frame.against_base["wer"]["difference"] == pytest.approx(0.25)
+        assert frame.against_base["score"]["difference"] == pytest.approx(-0.25)
+        assert frame.hits is None
+
+    @pytest.mark.parametrize("other", [{"seed": 7}, {"prompts": "abc"}])
+    def test_nothing_is_claimed_of_runs_that_asked_something_else(self, tmp_path: Path, other: dict[str, Any]) -> None:
+        write_run(tmp_path, "tau", "base-0", "1100", prompts="xyz")
+        write_run(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
+        assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
+
+    def test_nothing_is_claimed_without_base(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "frame-0.5", "1111")
+        (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
+        assert frame.against_base is None
+
+
+class TestPooled:
+    @pytest.fixture
+    def outcome(self, tmp_path: Path) -> Outcome:
+        for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
+            write_run(tmp_path, task, "base-0", base)
+            write_run(tmp_path, task, "frame-0.5", frame)
+        write_run(tmp_path, "tau", "random-0.5", "1100")
+        write_run(tmp_path, "librispeech", "base-0", "11", make=transcript)
+        return read_outcome(tmp_path, seed=42)
+
+    def test_every_sample_weighs_the_same(self, outcome: Outcome) -> None:
+        base, frame, random = pooled_accuracy(outcome.checkpoints["toy"], seed=42)
+        assert (base.setting, base.tasks, base.samples, base.accuracy) == ("base-0", 2, 6, 4 / 6)
+        assert (frame.tasks, frame.samples, frame.accuracy, frame.difference) == (2, 6, 4 / 6, 0.0)
+        assert frame.interval is not None
+        assert frame.interval[0] < 0 < frame.interval[1]
+        assert (random.tasks, random.samples, random.difference) == (1, 4, 0.0)
+
+    def test_one_task_is_no_pool(self, outcome: Outcome) -> None:
+        assert pooled_accuracy(outcome.groups["toy", "tau"], seed=42) == []
+
+    def test_is_shown_and_written(self, outcome: Outcome, tmp_path: Path) -> None:
+        console = Console(width=200, record=True, quiet=False)
+        print_outcome(outcome, console)
+        shown = console.export_text()
+        for words in ("score − base [95 %]", "Accuracy, choice tasks pooled", "+0.500 [", "-1.000 [–]"):
+            assert words in shown
+        write_outcome(outcome, tmp_path, "toy-model")
+        pooled = json.loads((tmp_path / "summary.json").read_text())["pooled"]["toy"]
+        assert [one["setting"] for one in pooled] == ["base-0", "frame-0.5", "random-0.5"]
+
+
+def test_each_checkpoint_has_tables_of_its_own(tmp_path: Path) -> None:
+    write_run(tmp_path, "tau", "base-0", "11")
+    (tmp_path / "tau" / "toy").rename(tmp_path / "tau" / "other")
+    write_run(tmp_path, "tau", "frame-0.5", "11")
+    outcome = read_outcome(tmp_path, seed=42)
+    console = Console(width=200, record=True)
+    print_outcome(outcome, console)
+    shown = console.export_text()
+    assert "Scores and times (medians), other" in shown
+    assert "Scores and times (medians), toy" in shown
+    assert outcome.groups["toy", "tau"][0].against_base is None
