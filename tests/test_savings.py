@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_qwen2_5_omni
 import torch
+from conftest import load_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -39,11 +40,13 @@ class TestCounting:
         assert cost.attention_flops_coefficient == TINY.attention_flops_coefficient
         assert cost.lm_head_flops == TINY.lm_head_flops
 
-    def test_the_audio_tower_by_hand(self, any_lm: AudioLM) -> None:
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    def test_the_audio_tower_by_hand(self, tiny_checkpoint: Path, attention: str) -> None:
         """Two convolutions at 100 and 50 frames a second, one layer that attends in windows of 100, a projection."""
         convolutions = 100 * 2 * 3 * 128 * 32 + 50 * 2 * 3 * 32 * 32
         layer = 50 * (2 * (4 * 32 * 32 + 2 * 32 * 32) + 4 * 100 * 32)
-        assert count_cost(any_lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
+        lm = load_tiny(tiny_checkpoint, attention)
+        assert count_cost(lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
 
     def test_counting_leaves_the_model_as_it_was(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
