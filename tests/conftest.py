@@ -49,6 +49,12 @@ def any_lm(request: pytest.FixtureRequest, family: Family, family_checkpoint: Ca
     return family.load(family_checkpoint(family.key), request.param)
 
 
+@pytest.fixture(scope="session", params=["sdpa", "eager"])
+def either_lm(request: pytest.FixtureRequest, tiny_checkpoint: Path) -> AudioLM:
+    """The tiny Qwen2.5-Omni, under each attention implementation that a CPU has."""
+    return load_tiny(tiny_checkpoint, request.param)
+
+
 @pytest.fixture(scope="session")
 def lm(tiny_checkpoint: Path) -> AudioLM:
     """The tiny model under sdpa."""

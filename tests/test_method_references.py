@@ -88,16 +88,16 @@ def assert_highest(chosen: list[int], score: Any, places: list[int], k: int) -> 
 class TestTokenPruning:
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_fast_v(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_fast_v(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         prompt, audio, layers = case
-        chosen = kept_audio(any_lm, prompt, get_method("fast_v", ratio, layer), audio)
+        chosen = kept_audio(either_lm, prompt, get_method("fast_v", ratio, layer), audio)
         assert_highest(chosen, references.last_attention(layers[layer - 1]), audio, kept_count(len(audio), ratio))
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", RATIOS)
-    def test_segment_fast_v(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_segment_fast_v(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         prompt, audio, layers = case
-        chosen = kept_audio(any_lm, prompt, get_method("segment_fast_v", ratio, layer), audio)
+        chosen = kept_audio(either_lm, prompt, get_method("segment_fast_v", ratio, layer), audio)
         score = references.last_attention(layers[layer - 1])
         assert len(chosen) == kept_count(len(audio), ratio)
         for start, end, share in references.segment_shares(len(audio), len(chosen)):
@@ -105,10 +105,10 @@ class TestTokenPruning:
 
     @pytest.mark.parametrize("layer", [1, 2, 3])
     @pytest.mark.parametrize("ratio", [*RATIOS, 0.985, 0.999])
-    def test_dart(self, any_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
+    def test_dart(self, either_lm: AudioLM, case: Any, ratio: float, layer: int) -> None:
         """At 0.985 fewer are kept than there are audio pivots."""
         prompt, audio, layers = case
-        chosen = kept_audio(any_lm, prompt, get_method("dart", ratio, layer), audio)
+        chosen = kept_audio(either_lm, prompt, get_method("dart", ratio, layer), audio)
         k = kept_count(len(audio), ratio)
         assert set(chosen) == references.dart(layers[layer - 1], layers[layer], audio, k)
         assert len(chosen) == k
@@ -159,10 +159,10 @@ class TestTokenPruning:
 class TestPresses:
     @pytest.mark.parametrize("ratio", RATIOS)
     @pytest.mark.parametrize("name", references.PRESSES)
-    def test_press(self, any_lm: AudioLM, case: Any, name: str, ratio: float) -> None:
+    def test_press(self, either_lm: AudioLM, case: Any, name: str, ratio: float) -> None:
         prompt, audio, layers = case
         length, k = layers[0].key.shape[1], kept_count(len(audio), ratio)
-        _, cache = run(any_lm, prompt, get_method(name, ratio))
+        _, cache = run(either_lm, prompt, get_method(name, ratio))
         line = references.pyramid_line(len(audio), k, 4) if name == "pyramidkv" else [k] * 4
         budgets = []
         for layer, cached, budget in zip(layers, cache.layers, line, strict=True):
@@ -177,11 +177,11 @@ class TestPresses:
         assert sum(budgets) == 4 * k
 
     @pytest.mark.parametrize("name", ["tova", "expected_attention", "snapkv", "streaming_llm", "audio_kv"])
-    def test_scope_all(self, any_lm: AudioLM, case: Any, name: str) -> None:
+    def test_scope_all(self, either_lm: AudioLM, case: Any, name: str) -> None:
         prompt, _, layers = case
         length = layers[0].key.shape[1]
         everything, k = list(range(length)), kept_count(length, 0.5)
-        _, cache = run(any_lm, prompt, get_method(name, 0.5, scope="all"))
+        _, cache = run(either_lm, prompt, get_method(name, 0.5, scope="all"))
         for layer, cached in zip(layers, cache.layers, strict=True):
             score = references.PRESSES[name](layer, candidates=everything, following=length)
             for head in range(2):
@@ -204,7 +204,7 @@ class TestPresses:
         assert len({frozenset(one) for one in [*many, *kept(0.4, 6)]}) == 16
 
     @pytest.mark.parametrize("name", ["streaming_llm", "snapkv"])
-    def test_of_equals_the_earlier_stays(self, any_lm: AudioLM, eager: AudioLM, name: str) -> None:
+    def test_of_equals_the_earlier_stays(self, either_lm: AudioLM, eager: AudioLM, name: str) -> None:
         """With fewer to keep than are certain to stay: sinks, or the audio among the last 64 positions."""
         prompt = PROMPTS["short question"]
         inputs = eager.prepare([prompt])
@@ -213,7 +213,7 @@ class TestPresses:
         certain = audio[:4] if name == "streaming_llm" else [place for place in audio if place >= length - 64]
         k = len(certain) - 1
         ratio = next(r / 1000 for r in range(1000) if kept_count(len(audio), r / 1000) == k)
-        _, cache = run(any_lm, prompt, get_method(name, ratio))
+        _, cache = run(either_lm, prompt, get_method(name, ratio))
         for layer, cached in zip(layers_of(eager, inputs), cache.layers, strict=True):
             for head in range(2):
                 assert sorted(set(entries(cached.keys[0, head], layer, head)) & set(audio)) == certain[:k]
@@ -223,13 +223,13 @@ class TestComposed:
     """A press on top of pruning: the reference hides what was pruned from all attention, and presses what is left."""
 
     @pytest.mark.parametrize("press", [name for name in references.PRESSES if name != "pyramidkv"])
-    def test_press_on_what_pruning_left(self, any_lm: AudioLM, eager: AudioLM, case: Any, press: str) -> None:
+    def test_press_on_what_pruning_left(self, either_lm: AudioLM, eager: AudioLM, case: Any, press: str) -> None:
         prompt, audio, layers = case
         length = layers[0].key.shape[1]
-        (left,) = run(any_lm, prompt, get_method("fast_v", 0.5))[0].kept_positions
+        (left,) = run(either_lm, prompt, get_method("fast_v", 0.5))[0].kept_positions
         hiding = hidden_instead_of_dropped(eager.decoder_layers, 2, left, length)
         above = layers_of(eager, eager.prepare([prompt]), hiding)[2:]
-        _, cache = run(any_lm, prompt, get_method(f"fast_v:0.5+{press}:0.3", layer=2))
+        _, cache = run(either_lm, prompt, get_method(f"fast_v:0.5+{press}:0.3", layer=2))
         audio_left = [place for place, position in enumerate(left.tolist()) if position in audio]
         pruned = [(layer.of(left.tolist()), audio_left) for layer in above]
         for index, (layer, places) in enumerate([*((layer, audio) for layer in layers[:2]), *pruned]):
