@@ -51,6 +51,8 @@ class FakeLM:
         Given a setting's label and the ids of a batch, whether the call is to fail after the tower has run.
     on_generate
         Called at the beginning of each call.
+    peaks
+        Of memory in the LLM, by setting; the tower's is 50 where it runs, 5 where it is answered from memory.
     """
 
     fails: Callable[[str, tuple[str, ...]], bool] = lambda _label, _ids: False
@@ -58,6 +60,7 @@ class FakeLM:
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     prepared: list[tuple[str, ...]] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
     audio_tower: Tower = field(default_factory=Tower)
     sampling_rate = 16000
     device = torch.device("cpu")
@@ -77,14 +80,17 @@ class FakeLM:
         self.audio_tower.forward()
         if self.fails(method.label, ids):
             raise RuntimeError("no")
-        encoder = 100.0 + self.audio_tower.runs if self.audio_tower.runs > before else 0.001
+        ran = self.audio_tower.runs > before
+        encoder = 100.0 + self.audio_tower.runs if ran else 0.001
+        tower_peak = (50 if ran else 5) if self.peaks else None
         return Generation(
             replies=tuple(Reply("A", "stop", 2, (1, 2)) for _ in ids),
             stages=Stages(encoder, 2.0, 1.0),
             kept_audio_tokens=(1,) * len(ids),
             kv_lengths=(4,),
             kv_bytes=8,
-            peak_memory_bytes=None,
+            peak_memory_bytes=max(tower_peak, self.peaks[method.label]) if tower_peak else None,
+            encoder_peak_memory_bytes=tower_peak,
             scoring=0.25,
         )
 
@@ -152,6 +158,12 @@ class TestSharedEncoder:
         evaluate(lm, plan(["a", "b"]), made, progress=False)
         assert lm.audio_tower.runs == 2
         assert [[line["time"]["encoder"] for line in lines(job)] for job in made] == [[101.0, 102.0]] * 3
+
+    def test_the_towers_peak_of_memory_is_everybodys_and_the_llms_its_own(self, plan, jobs) -> None:
+        lm, made = FakeLM(peaks={BASE: 80, FRAME: 60, RANDOM: 20}), jobs(*METHODS)
+        evaluate(lm, plan(["a", "b", "c"]), made, progress=False)
+        found = [[line["peak_memory_bytes"] for line in lines(job)] for job in made]
+        assert found == [[80] * 3, [60] * 3, [50] * 3]  # whoever went first
 
     def test_a_first_setting_that_fails_leaves_no_output_whose_time_nobody_knows(self, plan, jobs) -> None:
         lm = FakeLM(fails=lambda label, _ids: label == BASE)

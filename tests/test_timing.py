@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import noise
 
-from audiomarathon.evaluation.timing import CudaClock, Stages, make_clock
+from audiomarathon.evaluation.evaluate import peak_memory
+from audiomarathon.evaluation.timing import CpuClock, CudaClock, Stages, make_clock
 from audiomarathon.kvpress.audio_features import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
@@ -120,6 +121,42 @@ class TestSharedEncoder:
         assert len(calls) == 1
         assert all(torch.equal(a, b) for a, b in zip(separate, shared, strict=True))
         assert "forward" not in lm.audio_tower.__dict__
+
+
+class FakeMemory(CpuClock):
+    """A clock whose peak of memory is what the test says it rose to."""
+
+    peak = 0
+
+    def rise(self, to: int) -> None:
+        self.peak = max(self.peak, to)
+
+    def reset_peak_memory(self) -> None:
+        self.peak = 1
+
+    def peak_memory_bytes(self) -> int:  # type: ignore[override]
+        return self.peak
+
+
+class TestPeakMemory:
+    @pytest.mark.parametrize(("tower", "llm"), [(50, 80), (50, 20)])
+    def test_of_the_tower_is_told_apart(self, lm: AudioLM, prompts: list[Prompt], tower: int, llm: int) -> None:
+        clock, own = FakeMemory(), lm.clock
+        handles = [
+            lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower)),
+            lm.decoder_layers[0].register_forward_hook(lambda *_: clock.rise(llm)),
+        ]
+        lm.clock = clock
+        try:
+            with encoder_shared(lm):
+                first, second = (lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=2) for _ in range(2))
+        finally:
+            lm.clock = own
+            for handle in handles:
+                handle.remove()
+        assert (first.encoder_peak_memory_bytes, first.peak_memory_bytes) == (tower, max(tower, llm))
+        assert (second.encoder_peak_memory_bytes, second.peak_memory_bytes) == (1, llm)
+        assert peak_memory(second, first) == max(tower, llm)
 
 
 class TestClocks:

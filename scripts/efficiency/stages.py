@@ -100,8 +100,9 @@ def measure(
         }
         if control
     }
+    tower_peak = max((one.encoder_peak_memory_bytes or 0 for each in found.values() for one in each), default=0)
     for method in methods:
-        yield row(method, seconds, inputs, found, encoders, cost, shorter)
+        yield row(method, seconds, inputs, found, encoders, tower_peak, cost, shorter)
 
 
 def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
@@ -118,10 +119,11 @@ def row(
     inputs: Inputs,
     found: dict[str, list[Generation]],
     encoders: Sequence[float],
+    tower_peak: int,
     cost: Cost,
     shorter: dict[int, float],
 ) -> Row:
-    """Set one method's generations against base's."""
+    """Set one method's generations against base's; the audio tower's times and peak of memory are everybody's."""
     own, base = found[method.label], found[Base().label]
     (audio,), (prompt,) = inputs.audio_tokens, inputs.prompt_tokens
     drops, layers = drops_of(method), len(cost.flops_per_token_per_layer)
@@ -144,7 +146,7 @@ def row(
         audio_tokens=audio,
         kept=own[0].kept_audio_tokens[0],
         kv_bytes=own[0].kv_bytes,
-        peak_memory_bytes=own[0].peak_memory_bytes,
+        peak_memory_bytes=max([tower_peak, *(one.peak_memory_bytes or 0 for one in own)]) or None,
         encoder_s=statistics.median(encoders),
         llm_prefill_s=statistics.median(prefills),
         scoring_share=statistics.median(one.scoring / b for one, b in zip(own, bases, strict=True)),

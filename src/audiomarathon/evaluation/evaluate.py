@@ -98,7 +98,7 @@ def _run_settings(lm: AudioLM, plan: Plan, batch: Ready, jobs: Sequence[Job], tu
     """Run a batch under each setting, the audio tower once; False when a batch of several failed under one of them."""
     assert batch.inputs is not None
     first = turn % len(jobs)
-    encoder: float | None = None
+    tower: Generation | None = None  # the call in which the audio tower ran
     with encoder_shared(lm) as memory:
         for job in [*jobs[first:], *jobs[:first]]:
             try:
@@ -107,12 +107,12 @@ def _run_settings(lm: AudioLM, plan: Plan, batch: Ready, jobs: Sequence[Job], tu
             except Exception as error:  # one sample's failure is a record, not the end of the run
                 reason = reason_of(error)
             else:
-                encoder = generation.stages.encoder if encoder is None else encoder
+                tower = tower or generation
                 for row in range(len(batch.samples)):
-                    job.folder.append(_record(plan, batch, row, generation, forced, encoder, shared=len(jobs) > 1))
+                    job.folder.append(_record(plan, batch, row, generation, forced, tower, shared=len(jobs) > 1))
                 continue
             # Outside the handler, whose traceback held the failed call's tensors.
-            if encoder is None:
+            if tower is None:
                 memory.clear()  # nobody recorded what the tower took: the next setting runs and measures it
             _free_memory()
             if len(batch.samples) > 1:
@@ -146,11 +146,14 @@ def _record(
     row: int,
     generation: Generation,
     forced: dict[str, float] | None,
-    encoder: float,
+    tower: Generation,
     *,
     shared: bool,
 ) -> dict[str, Any]:
-    """Put together the record of one sample of a batch (DESIGN.md, section 5)."""
+    """Put together the record of one sample of a batch (DESIGN.md, section 5).
+
+    The audio tower's time and peak of memory are those of `tower`, the call that ran it for every setting.
+    """
     assert batch.inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
     alone = len(batch.samples) == 1
@@ -174,10 +177,10 @@ def _record(
         "kv_bytes": generation.kv_bytes if alone else None,
         "new_tokens": reply.new_tokens,
         "time": None,
-        "peak_memory_bytes": generation.peak_memory_bytes if alone else None,
+        "peak_memory_bytes": peak_memory(generation, tower) if alone else None,
     }
     if timed:
-        stages = generation.stages
+        stages, encoder = generation.stages, tower.stages.encoder
         record["time"] = {
             "load": batch.load,
             "preprocess": batch.preprocess,
@@ -191,6 +194,12 @@ def _record(
         record["encoder_shared"] = shared
         record["forced_decode"] = forced
     return record
+
+
+def peak_memory(generation: Generation, tower: Generation) -> int | None:
+    """Return what a call would have needed at its peak, had it run the audio tower that `tower` ran for it."""
+    peaks = [p for p in (generation.peak_memory_bytes, tower.encoder_peak_memory_bytes) if p is not None]
+    return max(peaks, default=None)
 
 
 def _error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:

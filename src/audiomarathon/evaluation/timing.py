@@ -149,13 +149,14 @@ class StageTimer:
     def __init__(self, clock: Clock[Any]) -> None:
         self.clock = clock
         self._encoder: list[tuple[Any, Any]] = []
+        self._encoder_peaks: list[int] = []
         self._start: Any = None
         self._first: Any = None
         self._end: Any = None
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Mark the beginning and end of each call of the audio tower."""
+        """Mark the beginning and end of each call of the audio tower, and note the peak of memory until then."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -163,6 +164,10 @@ class StageTimer:
 
         def after(_module: nn.Module, _args: Any, _output: Any) -> None:
             self._encoder.append((begun.pop(), self.clock.mark()))
+            # Apart, since settings share one run of the tower: the LLM's own peak is what they differ in.
+            if (peak := self.clock.peak_memory_bytes()) is not None:
+                self._encoder_peaks.append(peak)
+                self.clock.reset_peak_memory()
 
         handles = [audio_tower.register_forward_pre_hook(before), audio_tower.register_forward_hook(after)]
         try:
@@ -185,6 +190,15 @@ class StageTimer:
         """Mark the end, then wait for the device."""
         self._end = self.clock.mark()
         self.clock.synchronize()
+
+    def encoder_peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory until the audio tower was done; None where there is none to tell."""
+        return max(self._encoder_peaks, default=None)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory of the whole call; after :meth:`stop`."""
+        peak = self.clock.peak_memory_bytes()
+        return None if peak is None else max([peak, *self._encoder_peaks])
 
     def stages(self) -> Stages:
         """Return the measured stages; after :meth:`stop`."""

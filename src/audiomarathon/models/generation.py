@@ -45,6 +45,8 @@ class Generation:
         Bytes of all keys and values after prefill.
     peak_memory_bytes
         Peak of the GPUs' allocated memory during the call; None on a CPU.
+    encoder_peak_memory_bytes
+        The same until the audio tower was done; what a call whose tower was answered from memory did not use.
     scoring
         Seconds of the LLM prefill that the method spent on choosing.
     kept_positions
@@ -64,3 +66,4 @@ class Generation:
     kept_positions: tuple[torch.Tensor, ...] | None = None
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
+    encoder_peak_memory_bytes: int | None = None
