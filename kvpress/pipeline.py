@@ -7,7 +7,8 @@ Examples:
 
 --press takes any method of `audiomarathon list methods`: presses shrink the KV cache after prefill, token pruning
 (fast_v, dart, frame, …) drops audio tokens inside the LLM. The ratio is the fraction of audio tokens removed. Every
-press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once.
+press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once. What no flag says, the
+env vars of a run do (MODEL_PATH, DEVICE, DTYPE, ATTN_IMPLEMENTATION, …), but for PRUNE_METHOD and PRUNE_RATIO.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from audiomarathon.cli import reporting_errors
-from audiomarathon.kvpress.pipeline import Answer, answers
-from audiomarathon.settings import RunSettings
+from audiomarathon.kvpress.pipeline import Answer, answers, own_settings
 
 
 def read_flags() -> argparse.Namespace:
@@ -41,6 +41,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--model-path", help="another checkpoint of that model: hub id or folder")
     parser.add_argument("--device", help="auto, cpu, cuda, cuda:N [auto]")
     parser.add_argument("--dtype", help="auto, float32, float16, bfloat16 [auto]")
+    parser.add_argument("--attn-implementation", help="sdpa, eager, flash_attention_2 [sdpa]")
     parser.add_argument("--max-new-tokens", help="token limit of a reply [256]")
     parser.add_argument("--decode-tokens", help="also decode exactly so many tokens, to time decode on [off]")
     return parser.parse_args()
@@ -76,9 +77,17 @@ def timing_table(shown: Sequence[Answer]) -> Table:
 def main() -> None:
     """Answer under `base` and under each press, then print the times."""
     flags = read_flags()
-    names = ("layer", "scope", "model_path", "device", "dtype", "max_new_tokens", "decode_tokens")
-    # Env vars of a run (PRUNE_METHOD, PRUNE_RATIO) have no say here: what is compared stands on the command line.
-    settings = RunSettings.read({}, ratio=flags.ratio or "0.5", **{name: getattr(flags, name) for name in names})
+    names = (
+        "layer",
+        "scope",
+        "model_path",
+        "device",
+        "dtype",
+        "attn_implementation",
+        "max_new_tokens",
+        "decode_tokens",
+    )
+    settings = own_settings(ratio=flags.ratio or "0.5", **{name: getattr(flags, name) for name in names})
     methods = ["base:0", *(press for press in flags.press if press != "base")]
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     shown: list[Answer] = []

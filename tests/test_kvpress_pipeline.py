@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import soundfile
@@ -13,7 +14,7 @@ from conftest import noise
 
 from audiomarathon.audio import decode
 from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
-from audiomarathon.kvpress.pipeline import answer, answers
+from audiomarathon.kvpress.pipeline import answer, answers, own_settings
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import kept_count
@@ -90,6 +91,20 @@ class TestAnswer:
         with pytest.raises(error):
             answer(talk if paths is None else paths, "?", model=lm, method=method, settings=SHORT)
 
+    def test_env_vars_fill_what_the_call_leaves_open(self, talk: Path, tiny_checkpoint: Path, no_env: Any) -> None:
+        no_env("MODEL_PATH", str(tiny_checkpoint))
+        no_env("MAX_NEW_TOKENS", "2")
+        no_env("PRUNE_RATIO", "0.5")
+        one = answer(talk, "?", method="fast_v:0.3")
+        assert len(one.kv_lengths) == 4  # the embedded model has five layers
+        assert one.generation.replies[0].new_tokens <= 2
+
+    def test_a_flag_wins_over_an_env_var(self, no_env: Any) -> None:
+        for name, value in {"DEVICE": "cuda:1", "DTYPE": "float16", "ATTN_IMPLEMENTATION": "eager"}.items():
+            no_env(name, value)
+        settings = own_settings(device="cpu", dtype=None)
+        assert (settings.device, settings.dtype, settings.attn_implementation) == ("cpu", "float16", "eager")
+
     def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM, talk: Path) -> None:
         with pytest.raises(MethodError, match="layer 9"):
             answer(talk, "?", model=lm, method="fast_v:0.5", settings=RunSettings(layer=9))
@@ -98,15 +113,15 @@ class TestAnswer:
 class TestScript:
     """`python kvpress/pipeline.py`, as users start it."""
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    def run(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **env}
         line = [sys.executable, str(ROOT / "kvpress" / "pipeline.py"), *map(str, arguments)]
         return subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=300)
 
     def test_answers_beside_base(self, talk: Path, tiny_checkpoint: Path) -> None:
         done = self.run(
-            talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5", "--model-path",
-            tiny_checkpoint, "--max-new-tokens", 3,
+            talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5", "--device", "cpu",
+            "--max-new-tokens", 3, MODEL_PATH=str(tiny_checkpoint), DEVICE="cuda:9", PRUNE_RATIO="0.1",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         for cell in (

@@ -7,9 +7,11 @@ times can stand beside each other.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from audiomarathon import audio
 from audiomarathon.errors import SettingsError
@@ -88,7 +90,7 @@ def answer(
     method
         Such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`, or a method.
     settings
-        Device, dtype, token limit and so on; the defaults when None.
+        Checkpoint, device, dtype, token limit and so on; :func:`own_settings` when None.
 
     Raises
     ------
@@ -119,7 +121,7 @@ def answers(
     warm_up
         Run every method once before, not counted: kernels are chosen and memory is claimed at the first call.
     """
-    settings = settings or RunSettings()
+    settings = settings or own_settings()
     chosen = [as_method(method, settings) for method in methods]
     paths = [Path(audio_paths)] if isinstance(audio_paths, str | Path) else [Path(path) for path in audio_paths]
     if not paths:
@@ -174,6 +176,15 @@ def generations(
             done = lm.generate(inputs, method, max_new_tokens=max_new_tokens, keep_entries=keep_entries)
             encoder = done.stages.encoder if encoder is None else encoder
             yield method, dataclasses.replace(done, stages=dataclasses.replace(done.stages, encoder=encoder))
+
+
+def own_settings(**flags: Any) -> RunSettings:
+    """Fill settings from flags, then env vars; see :meth:`RunSettings.read`.
+
+    `PRUNE_METHOD` and `PRUNE_RATIO` have no say: what is compared, the caller names.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
+    return RunSettings.read(env, **flags)
 
 
 def open_model(name: str, settings: RunSettings) -> AudioLM:
