@@ -51,9 +51,8 @@ class Layer:
 
 def layers_of(lm: Any, inputs: Any, around: AbstractContextManager[Any] | None = None) -> list[Layer]:
     """Run the plain model, which must attend eagerly, over one prompt."""
-    with around or nullcontext(), torch.inference_mode():
+    with around or nullcontext(), lm.generating(inputs, 1), torch.inference_mode():
         output = lm.model(**inputs.tensors, output_attentions=True, output_hidden_states=True, use_cache=True)
-    lm.forget()
     found = []
     config = lm.decoder.config
     for index, module in enumerate(lm.decoder.layers):
