@@ -94,7 +94,8 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
     assert isinstance(text.file, io.StringIO)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files[0].write_text(text.file.getvalue(), encoding="utf-8")
+        shown = "".join(f"{line.rstrip()}\n" for line in text.file.getvalue().splitlines())
+        files[0].write_text(shown, encoding="utf-8")
         files[1].write_text(table.getvalue(), encoding="utf-8")
         write_json(files[2], _content(outcome, folder, model))
     except OSError as error:
