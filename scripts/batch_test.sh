@@ -5,8 +5,10 @@ set -euo pipefail
 
 # -P: nothing in the folder that a user stands in can pass for a module.
 python="${PYTHON:-python3}"
-if ! "$python" -P -c 'import audiomarathon' 2>/dev/null; then
-    echo "error: $python has no audiomarathon: activate its environment, or pip install -e . at the repository's root" >&2
+if ! reason="$("$python" -P -c 'import audiomarathon' 2>&1)"; then
+    last="${reason##*$'\n'}"
+    echo "error: $python cannot import audiomarathon${last:+ ($last)}: activate its environment, or pip install -e . at the" \
+        "repository's root" >&2
     exit 2
 fi
 exec "$python" -P -m audiomarathon.cli_batch "$@"

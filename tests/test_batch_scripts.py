@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -129,10 +129,17 @@ def test_a_door_hands_the_exit_code_on(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_python_without_the_package_is_named(tmp_path: Path) -> None:
-    done = call("Qwen_2.5_Omni", cwd=tmp_path, PYTHON=shutil.which("false") or "false")
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [("false", ""), ("/nowhere/python", " (*No such file*)"), (sys.executable, " (*no numpy here)")],
+)
+def test_a_python_without_a_package_that_works_is_named(tmp_path: Path, python: str, reason: str) -> None:
+    broken = tmp_path / "broken" / "audiomarathon" / "__init__.py"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("raise ImportError('no numpy here')")
+    done = call("Qwen_2.5_Omni", cwd=tmp_path, PYTHON=python, PYTHONPATH=str(broken.parent.parent))
     assert done.returncode == 2
-    assert "has no audiomarathon" in done.stderr
+    assert fnmatch(done.stderr, f"error: {python} cannot import audiomarathon{reason}: activate its *root\n")
 
 
 class TestDefaults:
