@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from audiomarathon.containers import promised_length
 from audiomarathon.errors import AudioError
 
 Samples = npt.NDArray[np.float32]
+Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
 RATES_HZ = (1_000, 768_000)  # what converters run at; a header beyond this is damaged, not exotic
@@ -106,46 +108,73 @@ def decode(path: str | Path, sampling_rate: int) -> Samples:
         As :func:`probe`; and where decoding fails, ends before the header's frame count, or yields NaN or infinity.
         An MP3 without a Xing/Info header promises no count, so one that is cut between two frames cannot be told.
     """
+    return np.concatenate(list(blocks(path, sampling_rate)))
+
+
+def blocks(path: str | Path, sampling_rate: int) -> Iterator[Samples]:
+    """Yield what :func:`decode` returns, piece by piece: memory stays the same however long the clip is.
+
+    Damage shows where it is met, so that a caller must hold what it got so far to be provisional.
+    """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
     path = Path(path)
     with _open(path) as clip:
-        promised, binding = promised_length(path, clip)
-        resampler = (
-            soxr.ResampleStream(clip.samplerate, sampling_rate, 1, dtype="float32", quality="HQ")
-            if clip.samplerate != sampling_rate
-            else None
-        )
-        frames = 0
-        pieces: list[Samples] = []
-        for block in _mono_blocks(path, clip):
-            frames += len(block)
-            pieces.append(resampler.resample_chunk(block) if resampler else block)
-        if promised is not None and binding and frames < promised:
-            wanted = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
-            raise AudioError(path, f"truncated: the header promises {wanted}, {frames} are there")
-        if frames == 0:
-            raise AudioError(path, "holds no samples")
-        if resampler:
-            pieces.append(resampler.resample_chunk(np.empty(0, np.float32), last=True))
-            # soxr rounds the length to nearest; a last sample of 0 makes it librosa's.
-            length = math.ceil(frames * (float(sampling_rate) / clip.samplerate))
-            pieces.append(np.zeros(max(0, length - sum(map(len, pieces))), np.float32))
-            return np.concatenate(pieces)[:length]
-        return np.concatenate(pieces)
+        yield from _resampled(path, clip, sampling_rate)
+
+
+def pcm_blocks(path: str | Path, sampling_rate: int) -> Iterator[Pcm]:
+    """Yield the clip as 16-bit samples, piece by piece, rounded to nearest and limited; otherwise as :func:`blocks`.
+
+    Mono 16-bit audio at the rate asked for passes through untouched.
+    """
+    path = Path(path)
+    with _open(path) as clip:
+        if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
+            promised, position = promised_length(path, clip)[0], 0
+            while len(block := _read(path, clip, position, "int16")):
+                position += len(block)
+                yield block[:, 0]
+            _check_length(path, clip, position, promised)
+        else:
+            for samples in _resampled(path, clip, sampling_rate):
+                yield np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
+
+
+def _resampled(path: Path, clip: soundfile.SoundFile, sampling_rate: int) -> Iterator[Samples]:
+    promised, binding = promised_length(path, clip)
+    resampler = (
+        soxr.ResampleStream(clip.samplerate, sampling_rate, 1, dtype="float32", quality="HQ")
+        if clip.samplerate != sampling_rate
+        else None
+    )
+    frames = made = 0
+    for block in _mono_blocks(path, clip):
+        frames += len(block)
+        samples = resampler.resample_chunk(block) if resampler else block
+        made += len(samples)
+        yield samples
+    _check_length(path, clip, frames, promised if binding else None)
+    if resampler:
+        rest = resampler.resample_chunk(np.empty(0, np.float32), last=True)
+        # soxr rounds the length to nearest; a last sample of 0 makes it librosa's.
+        missing = max(0, math.ceil(frames * (float(sampling_rate) / clip.samplerate)) - made)
+        yield np.pad(rest, (0, max(0, missing - len(rest))))[:missing]
+
+
+def _check_length(path: Path, clip: soundfile.SoundFile, frames: int, promised: int | None) -> None:
+    if promised is not None and frames < promised:
+        wanted = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
+        raise AudioError(path, f"truncated: the header promises {wanted}, {frames} are there")
+    if frames == 0:
+        raise AudioError(path, "holds no samples")
 
 
 def _mono_blocks(path: Path, clip: soundfile.SoundFile) -> Iterator[Samples]:
     """Read from front to back, each block averaged over its channels."""
     position = 0
     while True:
-        try:
-            block = clip.read(BLOCK_FRAMES, dtype="float32", always_2d=True)
-        except soundfile.LibsndfileError as error:
-            where = position / clip.samplerate
-            raise AudioError(
-                path, f"damaged or truncated: {clip.format} decoding stops after {where:.2f} s ({_why(error)})"
-            ) from error
+        block = _read(path, clip, position, "float32")
         if not len(block):
             return
         # Two columns added are np.mean's own sum, at a tenth of its time; from 8 channels on numpy adds pairwise.
@@ -156,6 +185,17 @@ def _mono_blocks(path: Path, clip: soundfile.SoundFile) -> Iterator[Samples]:
             raise AudioError(path, f"holds NaN or infinite samples, the first at {where:.3f} s")
         position += len(block)
         yield mono
+
+
+def _read(path: Path, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
+    """Return the next block, of shape (frames, channels); `position` is how many frames came before it."""
+    try:
+        return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
+    except soundfile.LibsndfileError as error:
+        where = position / clip.samplerate
+        raise AudioError(
+            path, f"damaged or truncated: {clip.format} decoding stops after {where:.2f} s ({_why(error)})"
+        ) from error
 
 
 def _open(path: Path) -> soundfile.SoundFile:
