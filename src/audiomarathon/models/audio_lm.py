@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -108,6 +108,18 @@ class AudioLM(ABC):
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return what this family needs around one generate call: nothing, unless it says otherwise."""
         return nullcontext()
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
+        """Return the inputs that the family's own processor, read from the folder `path`, makes of one prompt.
+
+        For `audiomarathon certify`, which holds :meth:`prepare` against them. None where that processor cannot be built
+        here, say for want of packages for pictures.
+        """
+        return None
+
+    def without_adapter(self) -> AbstractContextManager[None] | None:
+        """Return a block in which the family's adapter is off, for `audiomarathon certify`; None without one."""
+        return None
 
     def generate(
         self,
