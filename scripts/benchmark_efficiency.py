@@ -8,8 +8,9 @@ base ÷ setting. Beside each stand two yardsticks: what counted FLOPs promise (`
 nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers from K on. What is lost
 against the ideal but not against the control is the hardware's doing, the rest is ours.
 
-`overhead` holds what the machinery itself costs: choosing and gathering (their own time, as share of base prefill),
-decode under hooks (fast_v dropping one token, against base), and a sweep of nine ratios against nine separate runs.
+`overhead` holds what the machinery itself costs, at the longest duration: choosing and gathering (their own time, as
+share of base prefill), and decode where one audio token was dropped, against the control, in pairs. What a sweep saves
+over separate runs is benchmark_sweep.py's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -30,9 +32,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from audiomarathon.cli import reporting_errors
 from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.evaluation.session import find_hardware
 from audiomarathon.pruning.method import Base
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import ATTENTION, RunSettings
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -68,32 +73,58 @@ def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
-def numbers(text: str) -> list[float]:
-    """Read numbers joined by commas."""
-    return [float(part) for part in text.split(",")]
+def at_least(low: float, read: Callable[[str], Any] = int) -> Callable[[str], Any]:
+    """Return a reader of numbers that refuses what is lower."""
+
+    def number(text: str) -> Any:
+        value = read(text)
+        if not value >= low:
+            raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: {low:g} or more")
+        return value
+
+    return number
+
+
+def joined(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return a reader of several values joined by commas."""
+
+    def values(text: str) -> list[Any]:
+        return [read(part) for part in text.split(",")]
+
+    return values
 
 
 def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=SIZES, default="scaled")
-    parser.add_argument("--durations", type=numbers, help="seconds of audio [30,90,180,300; scaled: 30,90]")
+    parser.add_argument(
+        "--durations",
+        type=joined(at_least(1, float)),
+        help="seconds of audio [30,90,180,300; scaled: 30,90]",
+    )
     parser.add_argument("--methods", default="random,fast_v,dart,snapkv", help="[%(default)s]")
-    parser.add_argument("--ratios", type=numbers, default=[0.3, 0.5, 0.9], help="[0.3,0.5,0.9]")
-    parser.add_argument("--layer", type=int, default=2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", help="[bfloat16 on a GPU, float32 on a CPU]")
-    parser.add_argument("--attn-implementation", default="sdpa")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--decode-tokens", type=int, default=64, help="length of the forced decode [%(default)s]")
-    parser.add_argument("--threads", type=int, help="CPU threads [torch's own choice; 1 with --cpu-time]")
+    parser.add_argument("--ratios", type=joined(float), default=[0.3, 0.5, 0.9], help="[0.3,0.5,0.9]")
+    parser.add_argument("--layer", type=at_least(0), default=2)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N [%(default)s]")
+    parser.add_argument("--dtype", default="auto", help="[bfloat16 on a GPU, float32 on a CPU]")
+    parser.add_argument("--attn-implementation", choices=ATTENTION, default="sdpa")
+    parser.add_argument("--repeats", type=at_least(1), default=3)
+    parser.add_argument(
+        "--decode-tokens", type=at_least(2), default=64, help="length of the forced decode [%(default)s]"
+    )
+    parser.add_argument("--threads", type=at_least(1), help="CPU threads [torch's own choice; 1 with --cpu-time]")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds of one thread: on a shared machine")
     parser.add_argument("--no-control", action="store_true")
     parser.add_argument("--no-overhead", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark_efficiency.json"))
-    return parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
+    if not flags.output.parent.is_dir():  # said now, not after an hour of measuring
+        parser.error(f"--output {flags.output}: there is no folder {flags.output.parent}")
+    return flags
 
 
+@reporting_errors
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
     flags = read_flags(arguments)
@@ -101,17 +132,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = flags.threads or (1 if flags.cpu_time else None)
     if threads:
         torch.set_num_threads(threads)
-    gpu = flags.device.startswith("cuda")
-    lm = random_model(
-        flags.config, flags.device, flags.dtype or ("bfloat16" if gpu else "float32"), flags.attn_implementation
-    )
+    hardware = find_hardware(RunSettings.read({}, device=flags.device, dtype=flags.dtype))
+    gpu = hardware.device.startswith("cuda")
+    named = [get_method(name, ratio, flags.layer) for name in flags.methods.split(",") for ratio in flags.ratios]
+    methods = list({method.label: method for method in (Base(), *named)}.values())  # each once, however often named
+    lm = random_model(flags.config, hardware.device, hardware.dtype, flags.attn_implementation)
     if flags.cpu_time:
         lm.clock = CpuTimeClock()
     cost = count_cost(lm)
-    methods = [
-        Base(),
-        *(get_method(name, ratio, flags.layer) for name in flags.methods.split(",") for ratio in flags.ratios),
-    ]
     for method in methods:
         method.check(lm)
     durations = flags.durations or ([30.0, 90.0] if flags.config in ("scaled", "tiny") else [30.0, 90.0, 180.0, 300.0])
@@ -128,12 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     overhead = {}
     if not flags.no_overhead:
-        overhead = overheads(
-            lm, max(durations), repeats=flags.repeats, decode_tokens=flags.decode_tokens, cpu_time=flags.cpu_time
-        )
+        overhead = overheads(lm, max(durations), repeats=flags.repeats, decode_tokens=flags.decode_tokens)
     Console(width=190).print(table(rows))
-    for name, value in overhead.items():
-        print(f"{name}: {value}")
+    for name, share in overhead.get("choosing_and_gathering_share_of_base_prefill", {}).items():
+        print(f"{name}, choosing and gathering: {share:.2%} of base's LLM prefill at {max(durations):g} s")
+    for name, one in overhead.get("decode_against_control", {}).items():
+        spread = f"{one['lowest']:.3f} to {one['highest']:.3f} in {len(one['each'])} pairs"
+        print(f"{name}, decode a token ÷ control's: {one['median']:.3f} ({spread})")
     machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
     facts = {
         "machine": machine,

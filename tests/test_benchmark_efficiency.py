@@ -12,6 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 import benchmark_efficiency
+import benchmark_sweep
 from efficiency.overhead import gathering_timed
 from efficiency.random_models import SIZES, random_model
 from efficiency.stages import forced, prepare
@@ -44,15 +45,54 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pruned["scoring_share"] > 0
     assert 1 < pruned["first_token_ideal"] < pruned["prefill_ideal"]
     assert pruned["prefill_control"] is not None
-    assert set(found["overhead"]) >= {
-        "choosing_and_gathering_share_of_base_prefill",
-        "decode_hooks",
-        "sweep_share_of_nine_runs",
-    }
+    for name in ("fast_v", "snapkv"):
+        assert found["overhead"]["choosing_and_gathering_share_of_base_prefill"][name] > 0
+        decode = found["overhead"]["decode_against_control"][name]
+        assert decode["lowest"] <= decode["median"] <= decode["highest"]
+        assert len(decode["each"]) == 5
     assert found["time"] == "CPU seconds"
     printed = capsys.readouterr().out
     assert "50 of 100" in printed
-    assert "control" in printed
+    assert "decode a token ÷ control's: " in printed
+
+
+def test_settings_named_twice_are_measured_once(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    benchmark_efficiency.main(
+        ["--config", "tiny", "--durations", "1", "--methods", "frame,frame,frame:0.5", "--ratios", "0.5,0.50",
+         "--repeats", "2", "--decode-tokens", "2", "--no-overhead", "--no-control", "-o", str(out)]
+    )  # fmt: skip
+    assert [row["setting"] for row in json.loads(out.read_text())["rows"]] == ["base-0", "frame-0.5-layer2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--decode-tokens", "1"], "argument --decode-tokens: 1 is not allowed; allowed: 2 or more"),
+        (["--repeats", "0"], "argument --repeats: 0 is not allowed; allowed: 1 or more"),
+        (["--durations", "30,nan"], "argument --durations: nan is not allowed; allowed: 1 or more"),
+        (["--methods", "snapkw"], "error: unknown method 'snapkw' (did you mean 'snapkv'?)"),
+        (["--ratios", "1.5"], "error: ratio 1.5 is not allowed"),
+        (["--methods", "fast_v", "--layer", "4", "--config", "tiny"], "error: fast_v: layer 4 is not one of"),
+        (["--device", "tpu"], "error: --device=tpu: not allowed"),
+        (["-o", "nowhere/out.json"], "error: --output nowhere/out.json: there is no folder nowhere"),
+    ],
+)
+def test_faults_are_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        benchmark_efficiency.main(flags)
+    assert caught.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert message in line
+
+
+def test_a_sweeps_shared_stages_are_counted_once(tmp_path: Path) -> None:
+    times = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "decode"), 1.5)
+    for setting in ("a", "b"):
+        (tmp_path / setting).mkdir()
+        (tmp_path / setting / "samples.jsonl").write_text(2 * (json.dumps({"time": times}) + "\n"))
+    shared = dict.fromkeys(("load", "preprocess", "encoder"), 3.0)
+    assert benchmark_sweep.split(tmp_path, 2) == shared | {"llm_prefill": 6.0, "decode": 6.0}
 
 
 def test_the_ideal_by_hand(toy: AudioLM) -> None:

@@ -1,9 +1,8 @@
-"""What the machinery itself costs: choosing, gathering, hooks in decode; and what a sweep saves over separate runs."""
+"""What the machinery itself costs: choosing, gathering, and whatever of ours might run in decode."""
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,6 @@ from audiomarathon.pruning.dropping import Drop
 from audiomarathon.pruning.method import Base, Method, kept_count
 from audiomarathon.pruning.registry import get_method
 from efficiency.stages import forced, prepare
-
-NINE = [round(0.1 * step, 1) for step in range(1, 10)]
 
 
 @contextmanager
@@ -62,51 +59,42 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
     return statistics.median(shares)
 
 
-def decode_overhead(lm: AudioLM, seconds: float, tokens: int, repeats: int) -> tuple[float, list[float]]:
-    """Return decode under hooks ÷ base decode − 1, where one audio token is dropped, and each repeat's value."""
+def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
+    """Return decode after a method dropped one audio token ÷ decode after a prompt that really has one fewer, in pairs.
+
+    Caches are as long on both sides (but for the layers below K of a token pruner), so what is above 1 is ours.
+    """
     total = round(seconds * 25)
-    inputs = prepare(lm, total)
-    method = get_method("fast_v", round(1 / total, 6))
-    assert kept_count(total, method.ratio) == total - 1
+    pruned = get_method(name, round(1 / total, 6))
+    assert kept_count(total, pruned.ratio) == total - 1
+    sides = {"pruned": (prepare(lm, total), pruned), "control": (prepare(lm, total - 1), Base())}
+    encoded: dict[str, list[Any]] = {}
     ratios = []
-    with encoder_shared(lm):
-        for one in (Base(), method):
-            forced(lm, inputs, one, 2)
-        for repeat in range(repeats):
-            order = (Base(), method) if repeat % 2 else (method, Base())
-            times = {one.key: forced(lm, inputs, one, tokens).stages.decode for one in order}
-            ratios.append(times["fast_v"] / times["base"] - 1)
-    return statistics.median(ratios), ratios
+    with encoder_shared(lm) as memory:
+        for repeat in range(-1, repeats):  # the first pair warms up
+            times = {}
+            for side in sides if repeat % 2 else reversed(sides):
+                memory[:] = encoded.get(side, [])
+                times[side] = forced(lm, *sides[side], tokens).stages.decode
+                encoded[side] = list(memory)
+            if repeat >= 0:
+                ratios.append(times["pruned"] / times["control"])
+    return ratios
 
 
-def sweep_against_runs(lm: AudioLM, seconds: float, name: str, mark: Callable[[], float]) -> tuple[float, float]:
-    """Return what nine ratios take in one sweep (features and tower once) and in nine runs (each by itself)."""
-    methods, tokens = [get_method(name, ratio) for ratio in NINE], round(seconds * 25)
-    forced(lm, prepare(lm, tokens), methods[0], 2)
-    start = mark()
-    inputs = prepare(lm, tokens)
-    with encoder_shared(lm):
-        for method in methods:
-            forced(lm, inputs, method, 2)
-    swept = mark() - start
-    start = mark()
-    for method in methods:
-        forced(lm, prepare(lm, tokens), method, 2)
-    return swept, mark() - start
-
-
-def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int, cpu_time: bool) -> dict[str, Any]:
+def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int) -> dict[str, Any]:
     """Measure what the machinery costs, at one duration."""
-    decode, each = decode_overhead(lm, seconds, decode_tokens, max(5, repeats))
-    mark = time.process_time if cpu_time else time.perf_counter
-    swept, separate = sweep_against_runs(lm, seconds, "fast_v", mark)
-    shares = {name: choosing_and_gathering(lm, seconds, get_method(name, 0.5), repeats) for name in ("fast_v", "dart")}
+    decode = {
+        name: decode_against_control(lm, seconds, name, decode_tokens, max(5, repeats)) for name in ("fast_v", "snapkv")
+    }
     return {
         "seconds": seconds,
-        "choosing_and_gathering_share_of_base_prefill": shares,
-        "decode_hooks": decode,
-        "decode_hooks_each_repeat": each,
-        "sweep_of_nine_s": swept,
-        "nine_runs_s": separate,
-        "sweep_share_of_nine_runs": swept / separate,
+        "choosing_and_gathering_share_of_base_prefill": {
+            name: choosing_and_gathering(lm, seconds, get_method(name, 0.5), repeats)
+            for name in ("fast_v", "dart", "snapkv")
+        },
+        "decode_against_control": {
+            name: {"median": statistics.median(each), "lowest": min(each), "highest": max(each), "each": each}
+            for name, each in decode.items()
+        },
     }
