@@ -12,6 +12,9 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
+from audiomarathon.cli_compare import compare
+from audiomarathon.cli_certify import certify
+from audiomarathon.cli_data import data_app
 from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
 from audiomarathon.cli_sweep import sweep
@@ -239,8 +242,11 @@ def download(
     say(f"{checkpoint.name} is in {checkpoint.path}")
 
 
+app.add_typer(data_app(reporting_errors), name="data")
+app.command()(reporting_errors(certify))
 app.command()(reporting_errors(explain))
 app.command()(reporting_errors(plot))
+app.command()(reporting_errors(compare))
 app.command()(reporting_errors(sweep))
 
 

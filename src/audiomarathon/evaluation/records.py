@@ -36,6 +36,19 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     _replace(path, text.encode(errors=_ESCAPED))
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step, its folder made where it is missing.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be written; what was there before stays.
+    """
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, text.encode(errors=_ESCAPED))
+
+
 def identity_hash(identity: Mapping[str, Any]) -> str:
     """Return a short hash of an identity, independent of the order of its fields."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:12]
@@ -156,6 +169,18 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`."""
         write_json(self.path / "summary.json", summary)
+
+    def peek(self) -> None:
+        """Read what is there without entering: nothing is locked, repaired or created.
+
+        Raises
+        ------
+        RecordError
+            When the folder holds another run.
+        """
+        self._check_identity()
+        if self.samples_file.exists():
+            self.records = read_records(self.path)
 
     def _check_identity(self) -> None:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:

@@ -135,6 +135,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
     scoring = [r["time"]["scoring"] for r in records if r.get("time") and "scoring" in r["time"]]
     audio = sum(r["audio_tokens"] for r in records)
     return {
+        "note": run.facts.get("note") or None,
         "kept_ratio": sum(kept) / audio if audio and None not in kept else None,
         "kv_lengths": np.mean(lengths, axis=0).tolist() if lengths else None,
         "kv_bytes": mean_of([r["kv_bytes"] for r in records]),
@@ -170,8 +171,18 @@ def _speed_up(
     pairs: Sequence[tuple[Record, Record]], of: Callable[[Record], float | None], seed: int
 ) -> dict[str, Any]:
     """Return the median of base ÷ own over the samples, and its interval."""
-    both = [(of(base), of(own), own["cluster"]) for base, own in pairs]
-    ratios = [(base / own, cluster) for base, own, cluster in both if base and own]
+    return median_ratio([(of(base), of(own), str(own["cluster"])) for base, own in pairs], seed=seed)
+
+
+def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed: int) -> dict[str, Any]:
+    """Return the median over samples of one quantity ÷ another (`measured`) with a 95 % `interval` over clusters.
+
+    Parameters
+    ----------
+    rows
+        The two quantities of a sample, and its cluster; a sample that lacks one of them is left out.
+    """
+    ratios = [(above / below, cluster) for above, below, cluster in rows if above and below]
     if not ratios:
         return {"measured": None, "interval": None}
     values = np.array([value for value, _ in ratios])

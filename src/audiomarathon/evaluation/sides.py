@@ -1,0 +1,105 @@
+"""The sides of a comparison: one setting of one checkpoint each, over any number of tasks, read from run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.evaluation.savings import Run
+from audiomarathon.plugins import did_you_mean
+from audiomarathon.pruning.method import Base
+
+
+@dataclass(frozen=True)
+class Side:
+    """One setting of one checkpoint: its runs by task, and the folder of each."""
+
+    checkpoint: str
+    method: str
+    runs: Mapping[str, Run]
+    folders: Mapping[str, Path]
+
+    def name(self, *, with_checkpoint: bool) -> str:
+        """Return what the side is called in a table."""
+        return f"{self.checkpoint} {self.method}" if with_checkpoint else self.method
+
+
+def read_sides(paths: Sequence[Path]) -> list[Side]:
+    """Read run folders, or folders that hold some, into sides in the order in which they are found.
+
+    Raises
+    ------
+    RecordError
+        When there is none, or two runs of the same task are the same side.
+    """
+    runs: dict[tuple[str, str], dict[str, tuple[Path, Run]]] = {}
+    for folder in _run_folders(paths):
+        run = Run.read(folder)
+        try:
+            checkpoint, key = (
+                Path(str(run.facts["checkpoint"])).name,
+                (str(run.facts["method"]), str(run.facts["task"])),
+            )
+        except KeyError as error:
+            raise RecordError(f"{folder / 'run.json'}: lacks the field {error}") from None
+        tasks = runs.setdefault((checkpoint, key[0]), {})
+        if key[1] in tasks:
+            raise RecordError(
+                f"{folder}: the same task, checkpoint and setting as {tasks[key[1]][0]}; name one of them"
+            )
+        tasks[key[1]] = (folder, run)
+    if not runs:
+        raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json)")
+    return [
+        Side(checkpoint, method, {t: run for t, (_, run) in tasks.items()}, {t: path for t, (path, _) in tasks.items()})
+        for (checkpoint, method), tasks in runs.items()
+    ]
+
+
+def _run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders, and beside each one named by itself its sibling `random` of the same ratio, if any."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RecordError(f"{path}: no such folder")
+        folders = [path] if (path / "run.json").exists() else sorted(file.parent for file in path.rglob("run.json"))
+        found |= dict.fromkeys(folder.absolute() for folder in folders if (folder / "samples.jsonl").exists())
+    for path in list(found):
+        control = path.parent / control_of(path.name)
+        if control != path and (control / "samples.jsonl").exists():
+            found.setdefault(control)
+    return list(found)
+
+
+def control_of(label: str) -> str:
+    """Return the label of `random` at the same ratio and layer; "" for a label that is not a token pruner's."""
+    method, _, rest = label.partition("-")
+    return f"random-{rest}" if method and "-layer" in rest and "+" not in label else ""
+
+
+def missing_controls(sides: Sequence[Side]) -> list[str]:
+    """Return the labels of `random` runs that the table should have and that were not run."""
+    have = {(side.checkpoint, side.method) for side in sides}
+    wanted = {(side.checkpoint, control_of(side.method)) for side in sides if control_of(side.method)}
+    return sorted({label for checkpoint, label in wanted - have})
+
+
+def find_reference(sides: Sequence[Side], name: str | None) -> Side:
+    """Return the side that all others are compared with: the one named, else base, else the first.
+
+    Raises
+    ------
+    SettingsError
+        When no side has that name.
+    """
+    several = len({side.checkpoint for side in sides}) > 1
+    by_name = {side.name(with_checkpoint=several): side for side in sides}
+    if name is None:
+        return next((side for side in sides if side.method == Base().label), sides[0])
+    if name not in by_name:
+        raise SettingsError(
+            f"--against {name}: no such setting there{did_you_mean(name, by_name)}; there are {', '.join(by_name)}"
+        )
+    return by_name[name]
