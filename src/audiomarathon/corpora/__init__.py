@@ -1,0 +1,1 @@
+"""The public corpora that the ten tasks are built of: one file a corpus says how to read it."""
