@@ -293,7 +293,7 @@ class TestSecondSweep:
 class TestPlan:
     @pytest.fixture(autouse=True)
     def no_model(self, command, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        if "record" not in request.node.name:
+        if not request.node.name.startswith("test_what_is_on_record"):
             monkeypatch.setattr(Qwen2_5Omni, "load", None)
 
     def test_says_what_it_rests_on_and_runs_nothing(self, command) -> None:
@@ -313,11 +313,45 @@ class TestPlan:
         _code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--throughput", "40")
         assert "40 TFLOP/s (given" in out
 
-    def test_measures_by_the_base_samples_on_record(self, command) -> None:
+    def test_what_is_on_record_is_measured_by_and_not_done_again(self, command) -> None:
         command("tau", "--methods", "base")
+        before = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")}
         _code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan")
+        assert "tau: 3 samples (0.00 h of audio) x 2 settings, 3 replies on record, 3 to do: about" in out
         assert "from 3 base samples on record in results/tau/tiny-omni/base-0" in out
         assert "gtzan: 2 samples (0.00 h of audio) x 2 settings: about 0.0 min, from FLOPs" in out
+        assert "total: 7 replies" in out
+        assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*")} == before
+
+    def test_what_is_on_record_of_another_run_is_a_clash(self, command) -> None:
+        command("tau", "--methods", "base")
+        code, out, _err = command("tau", "gtzan", "--methods", "frame:0.5", "--plan", "--seed", "7")
+        assert code == 1
+        assert "tau: cannot be run: results/tau/tiny-omni/base-0: holds another run (seed: 42 there, 7 now)" in out
+        assert "total: 4 replies" in out
+
+    def test_what_is_on_record_may_be_damaged(self, command) -> None:
+        command("tau", "--methods", "base")
+        records = Path("results/tau/tiny-omni/base-0/samples.jsonl")
+        first, *_others = records.read_text().splitlines(keepends=True)
+        for damaged in ("[]\n{}\n", '{"id": "x"', first.replace('"load"', '"lod"')):
+            records.write_text(damaged)
+            code, out, _err = command("tau", "--methods", "frame:0.5", "--plan")
+            assert code == 0
+            assert "from FLOPs" in out
+
+    def test_refuses_a_layer_beyond_the_model(self, command) -> None:
+        code, _out, err = command("tau", "--methods", "fast_v:0.5+snapkv:0.5", "--layer", "4", "--plan")
+        assert code == 2
+        assert "error: fast_v: layer 4 is not one of this model's layers 1–3" in err
+
+    def test_memory_grows_with_the_batch(self, command) -> None:
+        def gigabytes(*arguments: str) -> str:
+            out = command("tau", "--methods", "frame:0.5", "--plan", *arguments)[1]
+            return next(line for line in out.splitlines() if line.startswith("memory: "))
+
+        assert "in batches of" not in gigabytes()
+        assert "in batches of 8: weights" in gigabytes("--no-timing", "--batch-size", "8")
 
     def test_names_what_cannot_be_run(self, command) -> None:
         code, out, _err = command("had", "gtzan", "--methods", "frame:0.5", "--plan")

@@ -22,9 +22,13 @@ class ModelFacts:
 
     Attributes
     ----------
+    config
+        Of the decoder.
     kv_bytes, activation_bytes
         A prompt token.
     """
+
+    config: Any
 
     cost: Cost
     weight_bytes: float
@@ -69,6 +73,7 @@ def _facts(path: Path, size: int) -> ModelFacts:
         (2.0 * layer,) * layers, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole)
     )
     return ModelFacts(
+        config=config,
         cost=cost,
         weight_bytes=float(_parameters(path) * size),
         kv_bytes=float(keys * layers * size),

@@ -1,33 +1,21 @@
-"""What a sweep would take, told before it starts and without loading the model.
-
-Hours come from base samples on record where there are some, else from the config's FLOPs and a stated speed. Memory
-comes from the weights' headers, the config, and the longest clip's header.
-"""
+"""What a sweep would take, told before it starts and without loading the model, and what would keep it from running."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from audiomarathon.audio import probe
-from audiomarathon.errors import AudioError, AudioMarathonError, ModelError, RecordError
-from audiomarathon.evaluation.flops import drops_of
-from audiomarathon.evaluation.model_facts import ModelFacts, model_facts
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.evaluation.estimate import KnownModel, find_model, from_flops, from_records, memory, what_is_left
+from audiomarathon.evaluation.identity import run_folders
 from audiomarathon.evaluation.run import load_task
-from audiomarathon.evaluation.savings import Cost, Drops, Run
-from audiomarathon.evaluation.session import Hardware, find_hardware
-from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+from audiomarathon.evaluation.session import Setup, find_hardware
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Task, select
 
-TEXT_TOKENS = 250  # of a question with its options and the chat template, about
 _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -36,6 +24,18 @@ class SweepPlan:
 
     lines: tuple[str, ...]
     complete: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One task of the plan: its line, and what it adds to the sums; `seconds` is None where no estimate can be made."""
+
+    line: str
+    replies: int = 0
+    seconds: float | None = None
+    longest: float = 0.0
+    reckoned: bool = False
+    runs: bool = True
 
 
 def plan_sweep(
@@ -53,157 +53,90 @@ def plan_sweep(
     ----------
     throughput
         TFLOP/s to reckon with where nothing was measured; None takes a usual one of the device's kind.
+
+    Raises
+    ------
+    AudioMarathonError
+        For a device that is not there, or a method that the model's config rules out.
     """
     hardware = find_hardware(settings)
-    checkpoint, facts, why_not = _model(spec, settings, hardware)
-    name = checkpoint.name if checkpoint else settings.model_path or spec.checkpoint
+    model = find_model(spec, settings, hardware)
+    if model.facts is not None:
+        for method in methods:
+            method.check_config(model.facts.config)
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     speed = throughput or usual
+    setup = (
+        Setup(model.checkpoint, model.checkpoint.fingerprint(), hardware, settings, methods)
+        if model.checkpoint
+        else None
+    )
+    parts = [_part(task, model, setup, settings, methods, (speed, bandwidth), say) for task in tasks]
+    name = model.checkpoint.name if model.checkpoint else settings.model_path or spec.checkpoint
     lines = [
         f"plan: {len(tasks)} tasks x {len(methods)} settings on {spec.key} ({name}), {hardware.device}, "
         f"{hardware.dtype}; nothing is loaded or run",
         f"settings: {', '.join(method.label for method in methods)}",
+        *(part.line for part in parts),
+        _total(parts),
     ]
-    runs = seconds = longest = 0.0
-    unknown, failed, reckoned = 0, 0, False
-    for task in tasks:
-        try:
-            data = load_task(task, settings, say)
-        except AudioMarathonError as error:
-            failed += 1
-            lines.append(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}")
-            continue
-        samples = select(data.samples, settings.limit, settings.seed)
-        durations = [_seconds(sample.clips) for sample in samples]
-        longest = max(longest, *durations)
-        runs += len(samples) * len(methods)
-        folder = settings.results / task.key / (checkpoint.folder_name if checkpoint else "") / Base().label
-        tokens = (settings.max_new_tokens or task.max_new_tokens) + settings.decode_tokens
-        line = (
-            f"{task.key}: {len(samples):,} samples ({sum(durations) / 3600:.2f} h of audio) x {len(methods)} settings"
-        )
-        if (measured := _measured(folder, durations, methods, settings.decode_tokens)) is not None:
-            seconds += measured[0]
-            lines.append(f"{line}: {_hours(measured[0])}, from {measured[1]} base samples on record in {folder}")
-        elif facts is not None:
-            reckoned = True
-            own = _reckoned(facts, spec, durations, methods, speed * 1e12, bandwidth * 1e9, tokens)
-            seconds += own
-            lines.append(f"{line}: {_hours(own)}, from FLOPs")
-        else:
-            unknown += 1
-            lines.append(f"{line}: time unknown")
-    lines.append(f"total: {runs:,.0f} replies, {_hours(seconds)}" + (f" and {unknown} tasks unknown" * bool(unknown)))
-    if facts is not None and longest:
-        lines.append(_memory(facts, spec, longest))
+    if model.facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
+        lines.append(memory(model.facts, spec, longest, 1 if settings.timing else settings.batch_size))
     lines.append(
         "These are estimates. From records: base's measured seconds, LLM prefill scaled by each setting's FLOPs."
     )
-    if reckoned:
+    if any(part.reckoned for part in parts):
         lines.append(
             f"From FLOPs: the config's layers at {speed:g} TFLOP/s ({'given' if throughput else 'assumed'}; "
             "--throughput sets it), replies at their token limit, each token one read of the weights at "
             f"{bandwidth:g} GB/s (assumed); decoding of audio and features not counted. "
             "A run of a few base samples first gives better ones."
         )
-    if why_not:
-        lines.append(f"no estimate of memory, nor of time without records: {why_not}")
-    lines.append("Whether the model can carry every method is checked when it is loaded, before the first sample.")
-    return SweepPlan(tuple(lines), failed == 0)
+    if model.why_not:
+        lines.append(f"no estimate of memory, nor of time without records: {model.why_not}")
+    lines.append(
+        "Beyond the layer, whether the model can carry a method is checked when it is loaded, before any sample."
+    )
+    return SweepPlan(tuple(lines), all(part.runs for part in parts))
+
+
+def _part(
+    task: Task,
+    model: KnownModel,
+    setup: Setup | None,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    speeds: tuple[float, float],
+    say: Callable[[str], None],
+) -> _Part:
+    """Plan one task; what keeps it from being run stands in its line."""
+    try:
+        data = load_task(task, settings, say)
+        folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
+        todo = what_is_left(select(data.samples, settings.limit, settings.seed), folders)
+    except AudioMarathonError as error:
+        return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
+    line = f"{task.key}: {todo.samples:,} samples ({sum(todo.heard) / 3600:.2f} h of audio) x {len(methods)} settings"
+    if todo.on_record:
+        line += f", {todo.on_record:,} replies on record, {todo.replies:,} to do"
+    replies, longest = todo.replies, max(todo.heard, default=0.0)
+    base = settings.results / task.key / (model.checkpoint.folder_name if model.checkpoint else "") / Base().label
+    if (measured := from_records(base, todo, settings.decode_tokens)) is not None:
+        seconds, count = measured
+        how = f"{_hours(seconds)}, from {count} base samples on record in {base}"
+        return _Part(f"{line}: {how}", replies, seconds, longest)
+    if model.facts is None:
+        return _Part(f"{line}: time unknown", replies, None, longest)
+    tokens = settings.max_new_tokens or task.max_new_tokens
+    seconds = from_flops(model.facts, model.spec, todo, speeds, tokens, settings.decode_tokens)
+    return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, reckoned=True)
+
+
+def _total(parts: Sequence[_Part]) -> str:
+    unknown = sum(part.runs and part.seconds is None for part in parts)
+    replies, seconds = sum(part.replies for part in parts), sum(part.seconds or 0.0 for part in parts)
+    return f"total: {replies:,} replies, {_hours(seconds)}" + (f" and {unknown} tasks unknown" * bool(unknown))
 
 
 def _hours(seconds: float) -> str:
     return f"about {seconds / 3600:.1f} h" if seconds >= 3600 else f"about {seconds / 60:.1f} min"
-
-
-def _seconds(clips: Sequence[Path]) -> float:
-    total = 0.0
-    for clip in clips:
-        try:
-            total += probe(clip).seconds
-        except AudioError:
-            continue  # the run will put it on record
-    return total
-
-
-def _measured(
-    folder: Path, durations: Sequence[float], methods: Sequence[Method], decode_tokens: int
-) -> tuple[float, int] | None:
-    """Return seconds for all samples and settings from base's records, and how many there are."""
-    if not (folder / "run.json").exists():
-        return None
-    try:
-        run = Run.read(folder)
-    except RecordError:
-        return None
-    timed = [record for record in run.records.values() if record.get("time")]
-    if not timed:
-        return None
-    heard = sum(record["clip_seconds"] for record in timed)
-    once = sum(record["time"][stage] for record in timed for stage in ("load", "preprocess", "encoder"))
-    each = 0.0
-    for method in methods:
-        drops = drops_of(method) or Drops()
-        for record in timed:
-            prefill = record["time"]["llm_prefill"] * _share(run.cost, drops, record)
-            forced = (record.get("forced_decode") or {}).get("per_token")
-            decode = record["time"]["decode"]
-            per_token = forced or decode / max(1, record["new_tokens"] - 1)
-            # The forced run is a whole generate call of its own.
-            each += prefill + decode + (prefill + decode_tokens * per_token if decode_tokens else 0.0)
-    return (once + each) / heard * sum(durations), len(timed)
-
-
-def _share(cost: Cost | None, drops: Drops, record: Any) -> float:
-    """Return the part of base's prefill FLOPs that a setting still needs."""
-    if cost is None:
-        return 1.0
-    layers = len(cost.flops_per_token_per_layer)
-    sizes = record["prompt_tokens"], record["audio_tokens"]
-    return cost.llm_prefill(drops.tokens(layers, *sizes)) / cost.llm_prefill(Drops().tokens(layers, *sizes))
-
-
-def _reckoned(
-    facts: ModelFacts,
-    spec: ModelSpec,
-    durations: Sequence[float],
-    methods: Sequence[Method],
-    flops: float,
-    bandwidth: float,
-    new_tokens: int,
-) -> float:
-    layers = len(facts.cost.flops_per_token_per_layer)
-    total = 0.0
-    for seconds in durations:
-        audio = math.ceil(seconds * spec.tokens_per_second)
-        total += facts.cost.encoder(seconds) / flops
-        for method in methods:
-            tokens = (drops_of(method) or Drops()).tokens(layers, audio + TEXT_TOKENS, audio)
-            total += facts.cost.llm_prefill(tokens) / flops + new_tokens * facts.weight_bytes / bandwidth
-    return total
-
-
-def _memory(facts: ModelFacts, spec: ModelSpec, longest: float) -> str:
-    tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
-    parts = {
-        "weights": facts.weight_bytes,
-        "KV cache": facts.kv_bytes * tokens,
-        "activations": facts.activation_bytes * tokens + facts.logits_bytes,
-    }
-    shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
-    where = f"at the longest clip ({longest:.0f} s, {tokens:,} tokens)"
-    return f"memory: about {sum(parts.values()) / 1e9:.2f} GB {where}: {shown}"
-
-
-def _model(
-    spec: ModelSpec, settings: RunSettings, hardware: Hardware
-) -> tuple[Checkpoint | None, ModelFacts | None, str]:
-    """Return the checkpoint if it is here, what its headers say, and why not."""
-    try:
-        checkpoint = find_checkpoint(settings.model_path or spec.checkpoint, download=False)
-    except ModelError as error:
-        return None, None, str(error)
-    try:
-        return checkpoint, model_facts(checkpoint.path, _BYTES[hardware.dtype]), ""
-    except ModelError as error:
-        return checkpoint, None, str(error)

@@ -7,7 +7,6 @@ before the first sample.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 import time
 import warnings
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.evaluation.identity import check_folders, run_folders
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
 from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.evaluation.summary import score_records, summarise
@@ -25,8 +25,8 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
-from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
+from audiomarathon.tasks import Filters, Loaded, Sample, Task, get_task, select, task_folder
+from audiomarathon.tasks.fingerprint import clip_hashes
 from audiomarathon.tasks.manifest import read_manifest
 
 
@@ -114,24 +114,6 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     return loaded
 
 
-def check_folders(setup: Session, task: Task, data: Loaded) -> None:
-    """Refuse folders that hold another run, or that another process writes, before anything is run."""
-    for _method, folder in run_folders(setup, task, data):
-        if folder.path.exists():
-            with folder:
-                pass
-
-
-def run_folders(setup: Session, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
-    """Return the folder of each setting of a task, not yet entered."""
-    shared = _identity(setup, task, data)
-    root = setup.settings.results / task.key / setup.checkpoint.folder_name
-    return [
-        (method, RunFolder(root / method.label, shared | {"method": method.key, **method.parameters()}))
-        for method in setup.methods
-    ]
-
-
 def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
     """Evaluate one task under every setting of a session, and yield their results when it is finished."""
     import torch
@@ -139,7 +121,6 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
     from audiomarathon.evaluation.batches import Plan
     from audiomarathon.evaluation.environment import environment, gpu_state, other_gpu_processes
     from audiomarathon.evaluation.evaluate import Job, evaluate
-    from audiomarathon.evaluation.flops import drops_of
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)
@@ -162,66 +143,61 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
         if (others := other_gpu_processes(os.getpid())) and settings.timing:
             warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
         clock = time.monotonic()
-        before = {job.folder.path: dict(job.folder.records) for job in jobs}
+        before = [dict(job.folder.records) for job in jobs]
         machine = {"environment": environment(), "gpu_before": gpu_state()}
-        facts: dict[str, Any] = {
-            "task": task.key,
-            "model": setup.spec.key,
-            "checkpoint": str(setup.checkpoint.path),
-            "settings": _plain(settings),
-            "data_folder": str(data.folder),
-            "data_samples": len(data.samples),
-            "data_expected": read_manifest(data.folder).expected(task).count,
-            "bad_rows": [str(row) for row in data.bad_rows],
-            "left_out": dict(data.left_out),
-            "samples": [sample.id for sample in samples],
-            **machine,
-            "certificate": None,
-            "cost": setup.cost.as_json(),
-        }
+        facts = _facts(setup, task, data, samples) | machine
         for job in jobs:
             sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None, **machine}]
-            drops = drops_of(job.method)
-            own = {"method": job.method.label, "drops": asdict(drops) if drops else None, "sessions": sessions}
-            job.folder.write_run({**facts, **own})
+            job.folder.write_run({**facts, **_method_facts(job.method), "sessions": sessions})
         evaluate(setup.lm, plan, jobs, progress=setup.progress)
-        wall = time.monotonic() - clock
-        for job in jobs:
-            old = before[job.folder.path]
-            fresh = [r for id_, r in job.folder.records.items() if r is not old.get(id_) and r.get("error") is None]
-            sessions = job.folder.run["sessions"]
-            sessions[-1] |= {
-                "ended": _now(),
-                "settings_side_by_side": len(jobs),
-                "wall_s": wall,
-                "samples": len(fresh),
-                "audio_s": sum(r["clip_seconds"] for r in fresh),
-                "gpu_after": gpu_state(),
-            }
-            job.folder.write_run({**job.folder.run, "sessions": sessions})
+        ended = {"settings_side_by_side": len(jobs), "wall_s": time.monotonic() - clock}
+        for job, old in zip(jobs, before, strict=True):
+            _end_session(job.folder, old, ended)
             summary = _summary(task, job.folder, settings.seed)
             job.folder.write_summary(summary)
             yield Result(job.folder.path, job.method.label, summary)
 
 
-def _identity(setup: Session, task: Task, data: Loaded) -> dict[str, Any]:
-    """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
-    from audiomarathon.evaluation.environment import device_name
-
-    settings, hardware = setup.settings, setup.hardware
-    prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+def _facts(setup: Session, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return what `run.json` says of every setting of a task alike."""
     return {
-        "schema_version": SCHEMA_VERSION,
-        "checkpoint": setup.checkpoint_hash,
-        "dtype": hardware.dtype,
-        "attention": settings.attn_implementation,
-        "prompts": prompts,
-        "data": fingerprint(data)[:16],
-        "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
-        "decode_tokens": settings.decode_tokens,
-        "seed": settings.seed,
-        "device": device_name(hardware.device, settings.device_map) if settings.timing else None,
+        "task": task.key,
+        "model": setup.spec.key,
+        "checkpoint": str(setup.checkpoint.path),
+        "settings": _plain(setup.settings),
+        "data_folder": str(data.folder),
+        "data_samples": len(data.samples),
+        "data_expected": read_manifest(data.folder).expected(task).count,
+        "bad_rows": [str(row) for row in data.bad_rows],
+        "left_out": dict(data.left_out),
+        "samples": [sample.id for sample in samples],
+        "certificate": stamp(setup),
+        "cost": setup.cost.as_json(),
     }
+
+
+def _method_facts(method: Method) -> dict[str, Any]:
+    """Return what `run.json` says of a setting's method, beside the identity."""
+    from audiomarathon.evaluation.flops import drops_of
+
+    drops = drops_of(method)
+    return {"method": method.label, "note": method.note, "drops": asdict(drops) if drops else None}
+
+
+def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
+    """Put on record what the session that ends took, and how much it added."""
+    from audiomarathon.evaluation.environment import gpu_state
+
+    fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.get("error") is None]
+    sessions = folder.run["sessions"]
+    sessions[-1] |= {
+        "ended": _now(),
+        **ended,
+        "samples": len(fresh),
+        "audio_s": sum(r["clip_seconds"] for r in fresh),
+        "gpu_after": gpu_state(),
+    }
+    folder.write_run({**folder.run, "sessions": sessions})
 
 
 def _summary(task: Task, folder: RunFolder, seed: int) -> dict[str, Any]:

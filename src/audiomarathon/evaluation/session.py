@@ -26,18 +26,24 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Session:
-    """A loaded model, its counted FLOPs, and the settings it is to be run under, task after task."""
+class Setup:
+    """What decides a run's identity beside its task: checkpoint, machine, settings and methods; no weights needed."""
 
-    spec: ModelSpec
     checkpoint: Checkpoint
     checkpoint_hash: str
     hardware: Hardware
     settings: RunSettings
+    methods: Sequence[Method]
+
+
+@dataclass(frozen=True)
+class Session(Setup):
+    """A loaded model, its counted FLOPs, and the settings it is to be run under, task after task."""
+
+    spec: ModelSpec
     say: Callable[[str], None]
     progress: bool | None
     lm: AudioLM
-    methods: Sequence[Method]
     cost: Cost
 
 
@@ -75,7 +81,7 @@ def open_session(
     for method in methods:
         method.check(lm)
     fingerprint, cost = checkpoint.fingerprint(), count_cost(lm)
-    return Session(spec, checkpoint, fingerprint, hardware, settings, say, progress, lm, tuple(methods), cost)
+    return Session(checkpoint, fingerprint, hardware, settings, tuple(methods), spec, say, progress, lm, cost)
 
 
 def find_hardware(settings: RunSettings) -> Hardware:

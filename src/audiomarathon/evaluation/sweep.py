@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.evaluation.identity import check_folders
 from audiomarathon.evaluation.outcome import Outcome, read_group, read_outcome
-from audiomarathon.evaluation.run import check_folders, load_task, run_task
+from audiomarathon.evaluation.run import load_task, run_task
 from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method

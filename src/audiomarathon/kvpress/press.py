@@ -78,11 +78,11 @@ class KVPress(Method):
         """Return how many of `total` candidates each layer keeps."""
         return [kept_count(total, self.ratio)] * layers
 
-    def check(self, lm: AudioLM) -> None:
+    def check_config(self, config: Any) -> None:
         """Refuse caches that are not one plain tensor a layer, and an unknown scope."""
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
-        types = getattr(lm.decoder.config, "layer_types", None) or []
+        types = getattr(config, "layer_types", None) or []
         if "sliding_attention" in types:
             raise MethodError(
                 f"{self.key}: this model's sliding-window layers keep a cache of their own, not supported"

@@ -56,6 +56,11 @@ class Composed(Method):
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 
+    def check_config(self, config: Any) -> None:
+        """Refuse what either part's config rules out."""
+        self.first.check_config(config)
+        self.second.check_config(config)
+
     def check(self, lm: AudioLM) -> None:
         """Refuse what either part refuses."""
         self.first.check(lm)

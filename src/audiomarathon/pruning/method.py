@@ -77,8 +77,8 @@ class Method(ABC):
     that come off in `finally`; no code of a model is copied or patched for good.
 
     Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper), `needs` (what it asks of model and settings), `batches` (whether several samples may run at once). A
-    method with a field `layer` is given `PRUNE_LAYER_IDX` there.
+    cheaper), `needs` (what it asks of model and settings), `note` (what a reader of its figures has to know), `batches`
+    (whether several samples may run at once). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
     """
 
     key: ClassVar[str]
@@ -88,6 +88,7 @@ class Method(ABC):
     saves: ClassVar[str]
 
     needs: ClassVar[str] = ""
+    note: ClassVar[str] = ""
     batches: ClassVar[bool] = True
 
     ratio: float = 0.0
@@ -104,7 +105,16 @@ class Method(ABC):
             The batch: audio mask and padding mask of shape (B, S), and a seed a sample.
         """
 
-    def check(self, lm: AudioLM) -> None:  # noqa: B027
+    def check_config(self, config: Any) -> None:  # noqa: B027
+        """Refuse what the decoder's config alone rules out; a plan asks this without weights.
+
+        Raises
+        ------
+        MethodError
+            Saying why, and what is possible.
+        """
+
+    def check(self, lm: AudioLM) -> None:
         """Refuse a model that cannot carry the method, before the first sample.
 
         Raises
@@ -112,6 +122,7 @@ class Method(ABC):
         MethodError
             Saying why, and what is possible.
         """
+        self.check_config(lm.decoder.config)
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -106,14 +106,14 @@ class TokenPruner(Method):
             Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order.
         """
 
-    def check(self, lm: AudioLM) -> None:
+    def check_config(self, config: Any) -> None:
         """Refuse a layer that the model does not have, and attention that gathering would get wrong."""
-        layers, first = len(lm.decoder_layers), int(self.scored)
+        layers, first = config.num_hidden_layers, int(self.scored)
         if not 0 <= self.layer < layers:
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
         if self.layer < first:
             raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be {first} or more")
-        types = getattr(lm.decoder.config, "layer_types", None) or []
+        types = getattr(config, "layer_types", None) or []
         if "sliding_attention" in types[self.layer :]:
             raise MethodError(
                 f"{self.key}: layers from {self.layer} on use sliding-window attention, not yet supported"

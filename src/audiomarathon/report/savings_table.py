@@ -18,7 +18,7 @@ def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
     A speed-up is base ÷ setting, the median over samples; `[…]` is its 95 % interval, `ideal` what counted FLOPs
     promise. A dash stands for what was not measured; decode is measured in forced runs (`DECODE_TOKENS`) only.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     table.add_column("task")
     table.add_column("setting")
     for heading in ("kept", "KV length a layer", "KV MB", "scoring ms", "LLM prefill × (ideal)"):
@@ -28,6 +28,8 @@ def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
     tasks = [one.result.summary["task"] for one in settings]
     for one, task, following in zip(settings, tasks, [*tasks[1:], None], strict=True):
         table.add_row(*_cells(one.result, one.savings), end_section=following != task)
+    notes = {one.result.method.partition("-")[0]: one.savings["note"] for one in settings if one.savings.get("note")}
+    table.caption = "; ".join(f"{method}: {note}" for method, note in notes.items()) or None
     return table
 
 

@@ -21,6 +21,7 @@ class PyramidKV(SnapKV):
     key: ClassVar[str] = "pyramidkv"
     title: ClassVar[str] = "snapkv with budgets that fall from layer to layer, k on average"
     paper: ClassVar[str] = "2406.02069"
+    note: ClassVar[str] = "the ratio holds on average over layers: lower layers keep more, upper ones less"
 
     beta: int = 20
 

@@ -1,0 +1,76 @@
+"""Estimates by hand, on a model of four layers whose numbers are round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from audiomarathon.errors import MethodError
+from audiomarathon.evaluation.estimate import TEXT_TOKENS, Todo, from_flops, from_records, memory
+from audiomarathon.evaluation.model_facts import ModelFacts
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.evaluation.savings import Cost
+from audiomarathon.models.registry import get_model
+from audiomarathon.pruning.registry import get_method
+
+SPEC = get_model("qwen2.5-omni")  # 25 tokens a second
+COST = Cost((10.0,) * 4, (0.0,) * 4, 0.0, 1000.0)
+FACTS = ModelFacts(None, COST, weight_bytes=1e9, kv_bytes=1e6, activation_bytes=2e6, logits_bytes=3e6)
+BASE, FRAME = get_method("base"), get_method("frame", 0.5)
+
+
+def todo(base: tuple[float, ...], frame: tuple[float, ...]) -> Todo:
+    return Todo(2, max(base, frame), ((BASE, base), (FRAME, frame)), 0)
+
+
+class TestFromFlops:
+    def test_counts_prefill_and_decode(self) -> None:
+        """10 s are 250 audio tokens and 250 of text; frame drops 125 in the upper two of four layers."""
+        base, frame = 4 * 10 * 500, 2 * 10 * 500 + 2 * 10 * 375
+        seconds = from_flops(FACTS, SPEC, todo((10.0,), (10.0,)), (1e-12, 1.0), 3, 0)
+        assert seconds == pytest.approx(10 * 1000 + base + frame + 2 * 3 * 1.0)
+
+    def test_a_forced_run_prefills_once_more(self) -> None:
+        work = todo((10.0,), ())
+        once = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, 0)
+        forced = from_flops(FACTS, SPEC, work, (1e-12, 1.0), 3, 5)
+        assert forced - once == pytest.approx(4 * 10 * 500 + 5 * 1.0)
+
+    def test_what_is_done_costs_nothing(self) -> None:
+        assert from_flops(FACTS, SPEC, todo((), ()), (1.0, 1.0), 3, 5) == 0.0
+
+
+class TestFromRecords:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        time = {"load": 1.0, "preprocess": 2.0, "encoder": 3.0, "llm_prefill": 8.0, "decode": 4.0}
+        sizes = {"prompt_tokens": 500, "audio_tokens": 250, "new_tokens": 3}
+        with RunFolder(tmp_path, {"method": "base"}) as folder:
+            folder.write_run({"cost": COST.as_json()})
+            folder.append({"id": "a", "error": None, "clip_seconds": 10.0, "time": time, **sizes})
+        return tmp_path
+
+    @pytest.mark.parametrize(("decode_tokens", "extra"), [(0, 0.0), (5, 8.0 + 7.0 + 2 * 5 * 2.0)])
+    def test_scales_base_by_audio_and_flops(self, folder: Path, decode_tokens: int, extra: float) -> None:
+        """Frame needs 7/8 of base's prefill; twice the audio takes twice as long."""
+        expected = 6.0 + (8.0 + 4.0) + (7.0 + 4.0) + extra
+        assert from_records(folder, todo((10.0,), (10.0,)), decode_tokens) == (pytest.approx(expected), 1)
+        assert from_records(folder, todo((20.0,), (20.0,)), decode_tokens) == (pytest.approx(2 * expected), 1)
+
+    def test_only_what_is_to_do(self, folder: Path) -> None:
+        assert from_records(folder, todo((), (10.0,)), 0) == (pytest.approx(6.0 + 7.0 + 4.0), 1)
+
+
+@pytest.mark.parametrize(("batch", "total"), [(1, 1.0 + 0.5 + 1.0 + 0.003), (4, 1.0 + 2.0 + 4.0 + 0.012)])
+def test_memory_is_that_of_a_batch(batch: int, total: float) -> None:
+    assert TEXT_TOKENS == 250
+    assert memory(FACTS, SPEC, 10.0, batch).startswith(f"memory: about {total:.2f} GB at the longest clip (10 s, 500 ")
+
+
+@pytest.mark.parametrize("name", ["snapkv:0.5", "fast_v:0.5+snapkv:0.5", "frame:0.5"])
+def test_a_config_alone_rules_sliding_windows_out(name: str) -> None:
+    config = SimpleNamespace(num_hidden_layers=4, layer_types=["full_attention"] * 3 + ["sliding_attention"])
+    with pytest.raises(MethodError, match="sliding-window"):
+        get_method(name, layer=2).check_config(config)
