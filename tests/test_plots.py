@@ -46,14 +46,19 @@ def write_run(
     records = [
         {
             "id": f"s{index}", "cluster": f"c{index % 5}", "error": None, "clip_seconds": 4.0, "prompt_tokens": 120,
-            "audio_tokens": 100, "kept_audio_tokens": kept, "kv_bytes": kv, "kv_lengths": [120] * 4,
+            "audio_tokens": 100, "kept_audio_tokens": kept, "kv_lengths": [120] * 4,
+            "kv_bytes": kv + 10 * (index % 5 - 2),
             "time": {"llm_prefill": prefill * (1 + index / 100), "prefill": 1.0, "scoring": 0.0} if timed else None,
         }
         for index in range(10)
     ]  # fmt: skip
     own_drops = {"layer": method["layer"], "ratio": method["ratio"]} if method.get("layer") is not None else {}
+    label = "+".join(
+        f"{part['method']}-{part.get('ratio', 0)}" + (f"-layer{part['layer']}" if "layer" in part else "")
+        for part in parts
+    )
     facts = {
-        "task": task, "model": "embedded", "checkpoint": "/somewhere/toy", "identity": method, "cost": COST,
+        "task": task, "method": label, "model": "toy", "checkpoint": "/somewhere/toy", "identity": method, "cost": COST,
         "drops": {"layer": None, "ratio": 0.0} | own_drops, "samples": [record["id"] for record in records],
     }  # fmt: skip
     summary = {
@@ -108,6 +113,37 @@ class TestCurves:
         assert score.value == pytest.approx(0.6)
         assert score.low == pytest.approx(0.6 - np.hypot(0.1, 0.1) / 2)
         assert score.high == pytest.approx(0.6 + np.hypot(0.2, 0.2) / 2)
+
+    def test_intervals_are_over_clusters(self, tmp_path: Path) -> None:
+        """One cluster has none, however many samples it holds."""
+        write_run(tmp_path, "tau", {"method": "base"}, score=0.6, prefill=1.0)
+        file = next(tmp_path.rglob("samples.jsonl"))
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for one_cluster, band in ((False, True), (True, False)):
+            changed = [row | {"cluster": "c" if one_cluster else row["cluster"]} for row in rows]
+            file.write_text("".join(json.dumps(row) + "\n" for row in changed))
+            figures = read_panels([tmp_path])[0].settings[0].figures
+            for name in ("prefill_ms", "kv_mb"):
+                assert (figures[name].low < figures[name].value < figures[name].high) is band
+
+    @pytest.mark.parametrize(
+        "ratios", [((0.5, 0.3), (0.3, 0.5)), ((0.12, 0.001), (0.12, 0.004))], ids=["equal in all", "close"]
+    )
+    def test_settings_that_nearly_meet_stay_apart(self, results: Path, ratios: Any) -> None:
+        for task in ("desed", "tau"):
+            for score, (first, second) in zip((0.4, 0.8), ratios, strict=True):
+                parts = {"first": {"method": "fast_v", "ratio": first}, "second": {"method": "snapkv", "ratio": second}}
+                write_run(results, task, {"method": "composed", **parts}, score=score, prefill=0.3)
+        _base, *joined = panel_of(results, "mean").lines()["fast_v+snapkv"]
+        assert sorted(one.figures["score"].value for one in joined) == pytest.approx([0.4, 0.8])
+
+    def test_layers_of_joined_methods_are_lines_of_their_own(self, results: Path) -> None:
+        for layer in (1, 2):
+            first = {"method": "fast_v", "ratio": 0.5, "layer": layer}
+            second = {"method": "snapkv", "ratio": 0.3, "scope": "audio"}
+            joined = {"method": "composed", "first": first, "second": second}
+            write_run(results, "tau", joined, score=0.5, prefill=0.3)
+        assert {"fast_v+snapkv layer 1", "fast_v+snapkv layer 2"} < set(panel_of(results, "tau").lines())
 
     def test_the_mean_leaves_out_what_a_task_lacks(self, results: Path) -> None:
         write_run(results, "tau", {"method": "random", "ratio": 0.5, "layer": 2}, score=0.5, prefill=0.3)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.evaluation.records import read_records, read_run
-from audiomarathon.metrics.statistics import RESAMPLES, expanded_tail, mean_of
+from audiomarathon.metrics.statistics import RESAMPLES, cluster_bootstrap, cluster_totals, expanded_tail, mean_of
 from audiomarathon.pruning.method import kept_count
 
 Record = Mapping[str, Any]
@@ -139,6 +139,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
         "kept_ratio": sum(kept) / audio if audio and None not in kept else None,
         "kv_lengths": np.mean(lengths, axis=0).tolist() if lengths else None,
         "kv_bytes": mean_of([r["kv_bytes"] for r in records]),
+        "kv_bytes_interval": _mean_interval(records, "kv_bytes", seed),
         "scoring_s": float(np.median(scoring)) if scoring else None,
         "compared_samples": len(together),
         "base_of_another_session": len(pairs) - len(together),
@@ -186,10 +187,10 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
     if not ratios:
         return {"measured": None, "interval": None}
     values = np.array([value for value, _ in ratios])
-    return {"measured": float(np.median(values)), "interval": _median_interval(values, [c for _, c in ratios], seed)}
+    return {"measured": float(np.median(values)), "interval": median_interval(values, [c for _, c in ratios], seed)}
 
 
-def _median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed: int) -> list[float] | None:
+def median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed: int) -> list[float] | None:
     """Bootstrap a median over clusters: the expanded percentile interval of `metrics.statistics`."""
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:
@@ -198,10 +199,21 @@ def _median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=RESAMPLES)
     weights = np.cumsum(drawn[:, codes[order]], axis=1)
-    middle = (weights >= weights[:, -1:] / 2).argmax(axis=1)
+    half, ordered = weights[:, -1:] / 2, values[order]
+    # Of an even number of samples the median lies between the middle two.
+    medians = (ordered[(weights >= half).argmax(axis=1)] + ordered[(weights > half).argmax(axis=1)]) / 2
     tail = expanded_tail(len(names))
-    low, high = np.quantile(values[order][middle], [tail, 1 - tail]).tolist()
+    low, high = np.quantile(medians, [tail, 1 - tail]).tolist()
     return [low, high]
+
+
+def _mean_interval(records: Sequence[Record], name: str, seed: int) -> list[float] | None:
+    """Bootstrap a mean over clusters; None where a record lacks the value."""
+    rows = [(record[name], 1) for record in records]
+    if not rows or any(value is None for value, _ in rows):
+        return None
+    totals = cluster_totals(rows, [str(record["cluster"]) for record in records])
+    return cluster_bootstrap(totals, lambda sums: sums[:, :1] / sums[:, 1:], seed=seed)[0]
 
 
 def _time(record: Record, stage: str) -> float | None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Run, savings
-from audiomarathon.metrics.statistics import RESAMPLES, expanded_tail
+from audiomarathon.evaluation.savings import Record, Run, median_interval, savings
 
 QUANTITIES = ("score", "prefill_ms", "speed_up", "kv_mb")
 
@@ -27,7 +26,7 @@ class Value:
 
     @classmethod
     def of(cls, value: float, interval: Sequence[float] | None = None) -> Value:
-        """Make one from a figure and an interval that may be missing."""
+        """Make one from a figure and an interval that may be missing or empty."""
         low, high = interval or (value, value)
         return cls(value, min(low, value), max(high, value))
 
@@ -38,6 +37,8 @@ class Setting:
 
     Attributes
     ----------
+    label
+        The setting's own name: which ratios, layer and scope exactly. Tasks share a setting by it.
     method
         Key of the method, which decides its colour.
     line
@@ -48,6 +49,7 @@ class Setting:
         LLM prefill speed-up that counted FLOPs promise; None where that is not known.
     """
 
+    label: str
     method: str
     line: str
     ratio: float
@@ -89,9 +91,18 @@ class _Found:
         return identity
 
     @property
+    def label(self) -> str:
+        return str(self.run.facts["method"])
+
+    @property
     def method(self) -> str:
         parts = [self.identity[name]["method"] for name in ("first", "second") if name in self.identity]
         return "+".join(parts) or str(self.identity["method"])
+
+    def value(self, name: str) -> str:
+        """Return a parameter of the method, or of the parts of joined methods, as text."""
+        parts = [self.identity[part] for part in ("first", "second") if part in self.identity] or [self.identity]
+        return ", ".join(str(part[name]) for part in parts if name in part)
 
     @property
     def ratio(self) -> float:
@@ -145,14 +156,16 @@ def _panel(task: str, suffix: str, runs: Sequence[_Found]) -> Panel:
         saved = savings(found.run, base.run if base else None)
         speed_up = saved["llm_prefill"]
         figures = {"score": Value.of(found.summary["score"], (found.summary.get("intervals") or {}).get("score"))}
-        if milliseconds := [1000 * r["time"]["llm_prefill"] for r in found.run.records.values() if r.get("time")]:
-            figures["prefill_ms"] = _median(milliseconds)
+        if timed := [record for record in found.run.records.values() if record.get("time")]:
+            figures["prefill_ms"] = _prefill(timed)
         if speed_up["measured"]:
             figures["speed_up"] = Value.of(speed_up["measured"], speed_up["interval"])
         if saved["kv_bytes"]:
-            figures["kv_mb"] = Value.of(saved["kv_bytes"] / 1e6)
+            figures["kv_mb"] = Value.of(
+                saved["kv_bytes"] / 1e6, [end / 1e6 for end in saved["kv_bytes_interval"] or ()]
+            )
         line = found.method + "".join(_differing(found, runs))
-        settings.append(Setting(found.method, line, found.ratio, figures, speed_up["ideal"]))
+        settings.append(Setting(found.label, found.method, line, found.ratio, figures, speed_up["ideal"]))
     facts, summary = (base or runs[0]).run.facts, (base or runs[0]).summary
     title = f"{task} · {facts.get('model', '')} · {summary['n']} samples"
     return Panel(task + suffix, title, str(summary["headline"]), tuple(settings))
@@ -160,19 +173,16 @@ def _panel(task: str, suffix: str, runs: Sequence[_Found]) -> Panel:
 
 def _differing(found: _Found, runs: Sequence[_Found]) -> Iterator[str]:
     """Say which layer and scope a run has, where runs of its method have several."""
-    for name, word in (("layer", " layer "), ("scope", " scope ")):
-        if len({str(other.identity.get(name)) for other in runs if other.method == found.method}) > 1:
-            yield f"{word}{found.identity.get(name)}"
+    for name in ("layer", "scope"):
+        if len({other.value(name) for other in runs if other.method == found.method}) > 1:
+            yield f" {name} {found.value(name)}"
 
 
-def _median(values: Sequence[float]) -> Value:
-    """Return the median with a 95 % bootstrap interval over samples."""
-    array = np.array(values)
-    if len(array) < 2:
-        return Value.of(float(array[0]))
-    drawn = np.median(array[np.random.default_rng(42).integers(len(array), size=(RESAMPLES, len(array)))], axis=1)
-    tail = expanded_tail(len(array))
-    return Value.of(float(np.median(array)), np.quantile(drawn, [tail, 1 - tail]).tolist())
+def _prefill(records: Sequence[Record]) -> Value:
+    """Return the median LLM prefill in milliseconds, with its 95 % interval over clusters."""
+    values = np.array([1000 * record["time"]["llm_prefill"] for record in records])
+    clusters = [str(record["cluster"]) for record in records]
+    return Value.of(float(np.median(values)), median_interval(values, clusters, seed=42))
 
 
 def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
@@ -180,11 +190,11 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
 
     Tasks are independent, so the mean's interval is the root of the summed squares of theirs, by the number of tasks.
     """
-    by_key = [{(one.line, round(one.ratio, 2)): one for one in panel.settings} for panel in panels]
-    shared = [key for key in by_key[0] if all(key in others for others in by_key)]
+    by_label = [{one.label: one for one in panel.settings} for panel in panels]
+    shared = [label for label in by_label[0] if all(label in others for others in by_label)]
     settings = []
-    for key in shared:
-        each = [settings_of[key] for settings_of in by_key]
+    for label in shared:
+        each = [settings_of[label] for settings_of in by_label]
         figures = {
             quantity: _mean([one.figures[quantity] for one in each])
             for quantity in QUANTITIES
@@ -192,7 +202,7 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
         }
         ideals = [one.ideal for one in each if one.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
-        settings.append(Setting(each[0].method, each[0].line, each[0].ratio, figures, ideal))
+        settings.append(Setting(label, each[0].method, each[0].line, each[0].ratio, figures, ideal))
     model = panels[0].title.split(" · ")[1]
     title = f"mean of {len(panels)} tasks · {model}"
     return Panel(name, title, "mean", tuple(settings)) if settings else None

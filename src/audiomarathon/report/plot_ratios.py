@@ -65,7 +65,7 @@ def plot_panel(panel: Panel, path: Path) -> Path:
 
 
 def _note(panel: Panel) -> str:
-    parts = ["Bands: 95 % intervals (score and speed-up over clusters, times over samples)."]
+    parts = ["Bands: 95 % intervals over clusters."]
     if panel.headline == "mean":
         parts = ["Bands: 95 % intervals of the mean, tasks being independent."]
     if panel.base:
