@@ -135,6 +135,30 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -
     return Sums(("accuracy", "strict_accuracy", "macro_f1"), columns, statistic)
 
 
+def published_choice_sums(truth: Labels, predicted: Predictions) -> Sums:
+    """Return the release's macro-F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
+    labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
+    is_class = np.array(
+        [
+            [right == label and chosen is not None for label in labels]
+            for right, chosen in zip(truth, predicted, strict=True)
+        ],
+        dtype=np.float64,
+    ).reshape(len(truth), len(labels))
+    chooses = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
+    chooses = chooses.reshape(is_class.shape)
+
+    def statistic(sums: Floats) -> Floats:
+        hits, support, chosen = np.split(sums, 3, axis=1)
+        seen = support + chosen > 0
+        f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=seen)
+        count = seen.sum(axis=1)
+        mean: Floats = np.divide(f1.sum(axis=1), count, out=np.full(len(sums), np.nan), where=count > 0)
+        return mean[:, None]
+
+    return Sums(("macro_f1",), np.hstack([is_class * chooses, is_class, chooses]), statistic)
+
+
 def _check(truth: Labels, *others: Sequence[object]) -> None:
     if not truth:
         raise ValueError("no samples to score")

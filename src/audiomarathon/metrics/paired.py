@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, expanded_tail
+from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, expanded_tail, resampled
 
 DRAWS = 10_000
 _BLOCK = 4_000_000  # numbers of drawn weights in memory at a time
@@ -71,16 +71,12 @@ class Pair:
 
     def resampled(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the difference in each of so many bootstrap samples of clusters, shape (draws,)."""
-        count = self.clusters
-        return np.concatenate(
-            [
-                self._differences(
-                    weights := rng.multinomial(count, np.full(count, 1 / count), size=rows).astype(float),
-                    np.zeros_like(weights),
-                )
-                for rows in _blocks(draws, count)
-            ]
-        )
+        width, figure = self.own.shape[1], self.sums.statistic
+
+        def difference(sums: Floats) -> Floats:
+            return figure(sums[:, :width]) - figure(sums[:, width:])
+
+        return resampled(np.hstack([self.own, self.other]), difference, rng, draws)[:, self.figure]
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the difference after swapping the sides of clusters at random, shape (draws,)."""

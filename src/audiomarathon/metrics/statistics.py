@@ -100,18 +100,24 @@ def cluster_bootstrap(
     figures = statistic(totals.sum(axis=0, keepdims=True)).shape[1]
     if count < 2:
         return [None] * figures
-    rng = np.random.default_rng(seed)
+    drawn = resampled(totals, statistic, np.random.default_rng(seed), resamples)
+    tail = expanded_tail(count)
+    intervals: list[list[float] | None] = []
+    for column in drawn.T:
+        values = column[~np.isnan(column)]
+        intervals.append(np.quantile(values, [tail, 1 - tail]).tolist() if len(values) else None)
+    return intervals
+
+
+def resampled(totals: Floats, statistic: Statistic, rng: np.random.Generator, resamples: int) -> Floats:
+    """Return the figures of so many bootstrap samples of clusters, shape (resamples, figures)."""
+    count = len(totals)
     batch = max(1, _WEIGHTS_IN_MEMORY // count)
     drawn = [
         statistic(rng.multinomial(count, np.full(count, 1 / count), size=min(batch, resamples - start)) @ totals)
         for start in range(0, resamples, batch)
     ]
-    tail = expanded_tail(count)
-    intervals: list[list[float] | None] = []
-    for column in np.concatenate(drawn).T:
-        values = column[~np.isnan(column)]
-        intervals.append(np.quantile(values, [tail, 1 - tail]).tolist() if len(values) else None)
-    return intervals
+    return np.concatenate(drawn)
 
 
 def paired_differences(own: Sums, base: Sums, clusters: Sequence[str], *, seed: int) -> dict[str, dict[str, Any]]:

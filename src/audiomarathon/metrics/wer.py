@@ -135,6 +135,13 @@ def transcript_sums(errors: Sequence[TranscriptErrors | Mapping[str, Any]]) -> S
     return Sums(("wer", "mean_wer", "score"), np.column_stack([counts, rates, np.ones(len(counts))]), _rates)
 
 
+def published_transcript_sums(errors: Sequence[TranscriptErrors | Mapping[str, Any]]) -> Sums:
+    """Return the release's score, 1 − mean WER, as sums over samples."""
+    sums = transcript_sums(errors)
+    place = sums.names.index("mean_wer")
+    return Sums(("score",), sums.columns, lambda totals: 1 - sums.statistic(totals)[:, place : place + 1])
+
+
 def _rates(sums: Floats) -> Floats:
     wer = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
     return np.stack([wer, sums[:, 5] / sums[:, 6], np.maximum(0, 1 - wer)], axis=1)

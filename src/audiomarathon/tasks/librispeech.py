@@ -102,6 +102,12 @@ class LibriSpeech(Task):
 
         return transcript_sums(records)
 
+    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
+        """Return 1 − the mean of the samples' own error rates."""
+        from audiomarathon.metrics.wer import published_transcript_sums
+
+        return published_transcript_sums(records)
+
 
 def _chapters(folder: Path) -> list[Folder]:
     """Return the folders at chapter depth that hold clips or transcripts, of every split in which there are chapters.

@@ -165,6 +165,13 @@ class MultipleChoice(Task):
 
         return choice_sums(*_verdicts(records))
 
+    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
+        """Return macro-F1 over the replies that could be parsed."""
+        from audiomarathon.metrics.classification import published_choice_sums
+
+        truth, predicted, _strict = _verdicts(records)
+        return published_choice_sums(truth, predicted)
+
 
 def _verdicts(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str | None], list[bool]]:
     """Return for each record the true class, the class that the reply chose, and whether it is strictly right."""

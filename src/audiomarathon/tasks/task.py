@@ -166,6 +166,10 @@ class Task(ABC):
         """
         return None
 
+    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums | None:  # noqa: ARG002
+        """Return the score as the benchmark's release counted it, as sums; None for tasks that it did not have."""
+        return None
+
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return what scoring needs to know of a sample; it is stored in the record so that scoring needs no data."""
         if not sample.options:
