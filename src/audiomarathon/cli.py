@@ -17,6 +17,7 @@ from audiomarathon.cli_certify import certify
 from audiomarathon.cli_data import data_app
 from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
+from audiomarathon.cli_reproduce import reproduce
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
 
@@ -247,6 +248,7 @@ app.command()(reporting_errors(certify))
 app.command()(reporting_errors(explain))
 app.command()(reporting_errors(plot))
 app.command()(reporting_errors(compare))
+app.command()(reporting_errors(reproduce))
 app.command()(reporting_errors(sweep))
 
 
