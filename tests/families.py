@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_qwen2_5_omni
+import tiny_voxtral
 import torch
 
 from audiomarathon.models.audio_lm import AudioLM
@@ -55,5 +56,6 @@ FAMILIES = {
             tiny_qwen2_5_omni.documented,
             tiny_qwen2_5_omni.audio_tokens,
         ),
+        Family("voxtral", tiny_voxtral.checkpoint, tiny_voxtral.documented, tiny_voxtral.audio_tokens),
     )
 }

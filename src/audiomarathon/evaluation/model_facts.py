@@ -10,6 +10,7 @@ from typing import Any
 
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.savings import Cost
+from audiomarathon.models.checkpoint import is_ignored
 from audiomarathon.models.loading import loading
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
@@ -96,7 +97,7 @@ def _tower(config: Any) -> float:
 
 def _parameters(path: Path) -> int:
     """Count the parameters that are loaded, from the headers of the safetensors files."""
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     if not files:
         raise ValueError("no safetensors files")
     total = 0

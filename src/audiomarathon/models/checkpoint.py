@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +20,7 @@ from audiomarathon.models.registry import EMBEDDED
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _TENSOR_BYTES = 4096
-_IGNORED = ("*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth")
+_IGNORED = ("*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json")
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,12 @@ class Checkpoint:
         """Return a hash of the checkpoint's content that is quick even for 60 GB.
 
         Small files count whole. Of safetensors files the header counts, and of each tensor its first and last bytes and
-        a block in its middle, so that any fine-tune differs, whichever part it touched.
+        a block in its middle, so that any fine-tune differs, whichever part it touched. Files that are not downloaded
+        do not count.
         """
         digest = hashlib.sha256()
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
-        for file in sorted(file for file in self.path.iterdir() if file.suffix in kinds):
+        for file in sorted(file for file in self.path.iterdir() if file.suffix in kinds and not is_ignored(file.name)):
             size = file.stat().st_size
             digest.update(f"{file.name}:{size}\n".encode())
             with file.open("rb") as stream:
@@ -59,6 +61,11 @@ class Checkpoint:
                     stream.seek(start)
                     digest.update(stream.read(end - start))
         return digest.hexdigest()[:16]
+
+
+def is_ignored(name: str) -> bool:
+    """Tell whether a file of a checkpoint is left on the hub: weights in formats that are never loaded."""
+    return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
 def _tensor_spans(stream: BinaryIO, size: int) -> Iterator[tuple[int, int]]:

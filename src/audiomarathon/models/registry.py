@@ -55,6 +55,7 @@ class ModelSpec:
 
 
 _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
+_VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
 
 _BUILT_IN = (
     ModelSpec(
@@ -82,6 +83,25 @@ _BUILT_IN = (
         title="Qwen2.5-Omni 3B, thinker only",
         folder="Qwen_2.5_Omni",
         download_gb=12.1,
+    ),
+    ModelSpec(
+        key="voxtral",
+        family=_VOXTRAL,
+        checkpoint="mistralai/Voxtral-Mini-3B-2507",
+        tokens_per_second=12.5,
+        title="Voxtral Mini 3B",
+        aliases=("voxtral-mini",),
+        folder="Voxtral",
+        download_gb=9.4,
+    ),
+    ModelSpec(
+        key="voxtral-small",
+        family=_VOXTRAL,
+        checkpoint="mistralai/Voxtral-Small-24B-2507",
+        tokens_per_second=12.5,
+        title="Voxtral Small 24B",
+        folder="Voxtral",
+        download_gb=48.5,
     ),
 )
 

@@ -1,0 +1,5 @@
+"""GTZAN music genres on Voxtral. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("gtzan", model="voxtral")

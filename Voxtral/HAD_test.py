@@ -1,0 +1,5 @@
+"""HAD real and half-truth speech on Voxtral. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("had", model="voxtral")

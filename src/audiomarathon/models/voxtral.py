@@ -1,0 +1,181 @@
+"""Voxtral (arXiv 2507.13264), on transformers' native class and mistral-common's tokenizer.
+
+A Whisper encoder hears windows of 30 s, the last one filled up with silence; a projector joins four of its frames into
+one audio token, 12.5 a second, and the silence has its tokens too. Questions go through the chat form; transcription
+has a request form of its own, in which the prompt's text is not used.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+from torch import nn
+from transformers import (
+    MistralCommonBackend,
+    VoxtralForConditionalGeneration,
+    VoxtralProcessor,
+    WhisperFeatureExtractor,
+)
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import left_padded
+from audiomarathon.models.loading import check_installed, check_loading, loading
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+
+_LANGUAGE = "en"
+_SILENCE = np.zeros(1, np.float32)
+
+
+class Voxtral(AudioLM):
+    """Voxtral Mini and Small."""
+
+    @classmethod
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Voxtral:
+        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`. `consolidated*` is not looked at."""
+        check_installed("mistral_common", "voxtral")
+        with loading(path, "Voxtral"):
+            model, info = VoxtralForConditionalGeneration.from_pretrained(
+                path,
+                dtype=getattr(torch, dtype),
+                attn_implementation=attn_implementation,
+                device_map=device_map or None,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+                output_loading_info=True,
+            )
+            tokenizer = MistralCommonBackend.from_pretrained(path)
+            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
+            if not device_map:
+                model = model.to(device)
+        check_loading(path, info)
+        return cls(model, tokenizer, feature_extractor)
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        super().__init__(model, tokenizer, feature_extractor)
+        self.audio_token = model.config.audio_token_id
+        audio = model.config.audio_config
+        per_window = audio.max_source_positions * audio.hidden_size // audio.intermediate_size
+        self.samples_per_token = feature_extractor.n_samples / per_window
+        encoder = tokenizer.tokenizer.instruct_tokenizer.audio_encoder
+        known = encoder is not None and encoder.special_ids.audio == self.audio_token
+        if not known or self._request(Prompt("?", (_SILENCE,))).count(self.audio_token) != per_window:
+            raise ModelError(
+                f"the weights want {per_window} audio tokens of id {self.audio_token} for a window, tekken.json makes "
+                f"others: tokenizer and weights do not belong together"
+            )
+
+    @property
+    def decoder(self) -> nn.Module:
+        """See :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model.language_model
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_tower`. The projector, 1 % of its work, counts as LLM prefill."""
+        tower: nn.Module = self.model.model.audio_tower
+        return tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """See :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.lm_head
+        return head
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        clips = [clip for prompt in prompts for clip in prompt.clips]
+        if not all(len(clip) for clip in clips):
+            raise ModelError("a clip is empty")
+        features = torch.cat([self._windows(clip) for clip in clips])
+        ids, attention_mask = left_padded([self._tokens(prompt) for prompt in prompts], self.tokenizer.pad_token_id)
+        audio_mask = ids == self.audio_token
+        heard = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
+        tensors = {
+            "input_ids": ids,
+            "attention_mask": attention_mask,
+            "input_features": features.to(self.model.dtype),
+        }
+        return Inputs(
+            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
+            audio_mask=audio_mask.to(self.device),
+            seeds=tuple(prompt.seed for prompt in prompts),
+            window_padding=tuple(n - own for n, own in zip(audio_mask.sum(-1).tolist(), heard, strict=True)),
+        )
+
+    def _windows(self, clip: Waveform) -> torch.Tensor:
+        """Return a clip's log-mel spectrogram, cut into windows: (windows, mel bins, frames).
+
+        The spectrogram is that of the whole clip: its loudest moment sets the floor for every window, and frames at
+        a window's edge see into the next.
+        """
+        extractor = self.feature_extractor
+        whole = extractor(
+            clip,
+            sampling_rate=self.sampling_rate,
+            padding=True,
+            pad_to_multiple_of=extractor.n_samples,
+            truncation=False,
+            return_tensors="pt",
+        )["input_features"]
+        windows: torch.Tensor = whole.reshape(extractor.feature_size, -1, extractor.nb_max_frames).transpose(0, 1)
+        return windows
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        """Word a prompt as the family's processor does.
+
+        mistral-common wants the audio itself, as an encoded file. It is given one short silent clip for each of ours,
+        which makes one window of audio tokens; these are then repeated for as many windows as ours has.
+        """
+        counts = (math.ceil(len(clip) / self.feature_extractor.n_samples) for clip in prompt.clips)
+        tokens: list[int] = []
+        for token, run in itertools.groupby(self._request(prompt)):
+            tokens += list(run) * (next(counts) if token == self.audio_token else 1)
+        return tokens
+
+    def _request(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of the prompt with one window of silence for each clip."""
+        tokens: list[int]
+        if prompt.transcription:
+            from mistral_common.protocol.transcription.request import TranscriptionRequest
+
+            if len(prompt.clips) != 1:
+                raise ModelError(f"Voxtral transcribes one clip at a time, this prompt has {len(prompt.clips)}")
+            request = TranscriptionRequest(audio=_wav(_SILENCE), language=_LANGUAGE)
+            tokens = self.tokenizer.tokenizer.encode_transcription(request).tokens
+        else:
+            conversation = _conversation(prompt.text, [_SILENCE] * len(prompt.clips))
+            tokens = self.tokenizer.apply_chat_template(conversation)["input_ids"]
+        return tokens
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
+        """See :meth:`AudioLM.documented_inputs`. For transcription the processor rounds the audio to 16 bits."""
+        processor = VoxtralProcessor.from_pretrained(path)
+        if prompt.transcription:
+            inputs = processor.apply_transcription_request(
+                list(prompt.clips), str(path), _LANGUAGE, sampling_rate=self.sampling_rate, format="WAV"
+            )
+        else:
+            inputs = processor.apply_chat_template(_conversation(prompt.text, prompt.clips))
+        return dict(inputs)
+
+
+def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
+    audio = [{"type": "audio", "base64": _wav(clip)} for clip in clips]
+    return [{"role": "user", "content": [*audio, {"type": "text", "text": text}]}]
+
+
+def _wav(clip: Waveform) -> str:
+    """Encode as WAV of floats, which rounds nothing, in base64."""
+    stream = io.BytesIO()
+    soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
+    return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"

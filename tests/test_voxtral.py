@@ -1,0 +1,230 @@
+"""What is particular to Voxtral: request forms, windows, Mistral's own format beside transformers'."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from conftest import noise
+from safetensors.torch import load_file, save_file
+from tiny_voxtral import AUDIO_TOKEN, hub_name, tekken
+from transformers import VoxtralConfig, VoxtralForConditionalGeneration, VoxtralProcessor
+
+from audiomarathon.audio import decode
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.evaluation.model_facts import model_facts
+from audiomarathon.models.checkpoint import find_checkpoint, is_ignored
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.voxtral import Voxtral
+from audiomarathon.pruning.fast_v import FastV
+from audiomarathon.pruning.method import Base
+from audiomarathon.report.explain import by_clip
+
+QUESTION = "Which is it?\n\nA. cat\nB. dog"
+
+
+def load(folder: Path, dtype: str = "float32") -> Voxtral:
+    return Voxtral.load(folder, device="cpu", dtype=dtype, attn_implementation="sdpa")
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint("voxtral")
+
+
+@pytest.fixture(scope="module")
+def voxtral(folder: Path) -> Voxtral:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def processor(folder: Path) -> VoxtralProcessor:
+    return VoxtralProcessor.from_pretrained(folder)
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def sixteen_bits(clip: np.ndarray) -> np.ndarray:
+    return (np.round(clip * 32768) / 32768).astype(np.float32)
+
+
+class TestLoading:
+    def test_hub_names_load_the_very_weights(self, folder: Path, voxtral: Voxtral) -> None:
+        stored = load_file(folder / "model.safetensors")
+        assert {name.split(".")[0] for name in stored} == {"audio_tower", "language_model", "multi_modal_projector"}
+        loaded = voxtral.model.state_dict()
+        assert {hub_name(name) for name in loaded} == set(stored)
+        assert all(torch.equal(tensor, stored[hub_name(name)]) for name, tensor in loaded.items())
+
+    def test_shards_load_and_mistrals_own_file_is_not_looked_at(self, copy: Path, voxtral: Voxtral) -> None:
+        weights = load_file(copy / "model.safetensors")
+        (copy / "model.safetensors").unlink()
+        names = sorted(weights)
+        shards = {"model-00001-of-00002.safetensors": names[:20], "model-00002-of-00002.safetensors": names[20:]}
+        for file, held in shards.items():
+            save_file({name: weights[name] for name in held}, copy / file, metadata={"format": "pt"})
+        places = {name: file for file, held in shards.items() for name in held}
+        (copy / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        (copy / "consolidated.safetensors").write_bytes(b"not weights at all")
+        assert torch.equal(load(copy).lm_head.weight, voxtral.lm_head.weight)
+        assert model_facts(copy, 4).weight_bytes == 4 * sum(p.numel() for p in voxtral.model.parameters())
+
+    def test_mistrals_own_format_alone_is_refused(self, copy: Path) -> None:
+        (copy / "model.safetensors").unlink()
+        with pytest.raises(ModelError, match=r"cannot be loaded as Voxtral.*model\.safetensors"):
+            load(copy)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda content: content["special_tokens"][AUDIO_TOKEN].update(token_str="[SOUND]"),
+            lambda content: content["audio"].update(frame_rate=25.0),
+            lambda content: content.pop("audio"),
+        ],
+        ids=["other token", "other rate", "deaf"],
+    )
+    def test_a_tokenizer_of_another_model_is_refused(self, copy: Path, change) -> None:
+        content = tekken()
+        change(content)
+        (copy / "tekken.json").write_text(json.dumps(content))
+        with pytest.raises(ModelError, match=r"375 audio tokens of id 24 for a window.*do not belong together"):
+            load(copy)
+
+    def test_without_its_extra_it_says_what_to_install(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+        with pytest.raises(ModelError, match=r"needs the package mistral_common: pip install -r requirements/voxtral"):
+            load(folder)
+
+    def test_bfloat16_runs(self, folder: Path) -> None:
+        lm = load(folder, "bfloat16")
+        inputs = lm.prepare([Prompt("?", (noise(2.0),))])
+        assert inputs.tensors["input_features"].dtype == lm.lm_head.weight.dtype == torch.bfloat16
+        assert lm.generate(inputs, FastV(0.5), max_new_tokens=2).kv_lengths[-1] < inputs.prompt_tokens[0]
+
+
+class TestPrompt:
+    def test_is_mistrals_chat_form_with_audio_first(self, voxtral: Voxtral) -> None:
+        ids = voxtral.prepare([Prompt("Who?", (noise(1.0), noise(31.0)))]).tensors["input_ids"][0]
+        assert voxtral.tokenizer.decode(ids) == (
+            "<s>[INST][BEGIN_AUDIO]" + "[AUDIO]" * 375 + "[BEGIN_AUDIO]" + "[AUDIO]" * 750 + "Who?[/INST]"
+        )
+
+    @pytest.mark.parametrize("question", ["What is [AUDIO]? [/INST]</s>", "", "naïve – 東京\n\tA. x "])
+    def test_any_question_is_text_as_the_processor_reads_it(
+        self, voxtral: Voxtral, folder: Path, question: str
+    ) -> None:
+        prompt = Prompt(question, (noise(1.0),))
+        expected = voxtral.documented_inputs(folder, prompt)["input_ids"]
+        assert torch.equal(voxtral.prepare([prompt]).tensors["input_ids"], expected)
+
+    @pytest.mark.parametrize("seconds", [1.3, 31.0])
+    def test_transcription_has_its_own_form_without_the_prompts_text(
+        self, voxtral: Voxtral, processor: VoxtralProcessor, seconds: float
+    ) -> None:
+        clip = sixteen_bits(noise(seconds))
+        ours = voxtral.prepare([Prompt("Write down what is said.", (clip,), transcription=True)]).tensors
+        expected = processor.apply_transcription_request(
+            [clip], "any", language="en", sampling_rate=16000, format="WAV"
+        )
+        assert torch.equal(ours["input_ids"], expected["input_ids"])
+        assert torch.equal(ours["input_features"], expected["input_features"])
+        words = voxtral.tokenizer.decode(ours["input_ids"][0]).replace("[AUDIO]", "")
+        assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
+
+    def test_transcription_takes_one_clip(self, voxtral: Voxtral) -> None:
+        with pytest.raises(ModelError, match="one clip at a time, this prompt has 2"):
+            voxtral.prepare([Prompt("?", (noise(1.0), noise(1.0)), transcription=True)])
+
+    def test_an_empty_clip_is_refused(self, voxtral: Voxtral) -> None:
+        with pytest.raises(ModelError, match="a clip is empty"):
+            voxtral.prepare([Prompt("?", (noise(1.0), noise(0.0)))])
+
+
+class TestFeatures:
+    def test_are_the_processors_bit_for_bit(self, voxtral: Voxtral, folder: Path) -> None:
+        """Of floats: a spectrogram of each whole clip, then cut; the second clip's loud start is not the first's."""
+        loud = noise(33.0, 1)
+        loud[:8000] *= 9
+        prompt = Prompt(QUESTION, (noise(2.2), loud))
+        expected = voxtral.documented_inputs(folder, prompt)["input_features"]
+        assert torch.equal(voxtral.prepare([prompt]).tensors["input_features"], expected)
+
+    @pytest.mark.parametrize("rate", [16000, 44100])
+    def test_of_a_16_bit_file_are_those_of_its_path(
+        self, voxtral: Voxtral, processor: VoxtralProcessor, tmp_path: Path, rate: int
+    ) -> None:
+        """The processor re-encodes files to 16 bits on the way, which changes nothing in these."""
+        file = tmp_path / "clip.wav"
+        soundfile.write(file, noise(2.0, rate=rate), rate, subtype="PCM_16")
+        content = [{"type": "audio", "path": str(file)}, {"type": "text", "text": QUESTION}]
+        expected = processor.apply_chat_template([{"role": "user", "content": content}])
+        ours = voxtral.prepare([Prompt(QUESTION, (decode(file, 16000),))])
+        assert torch.equal(ours.tensors["input_features"], expected["input_features"])
+        assert torch.equal(ours.tensors["input_ids"], expected["input_ids"])
+
+    def test_of_a_batch_are_those_of_its_samples(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+        together = voxtral.prepare(prompts).tensors["input_features"]
+        alone = [voxtral.prepare([prompt]).tensors["input_features"] for prompt in prompts]
+        assert torch.equal(together, torch.cat(alone))
+
+
+class TestWindows:
+    def test_padding_is_counted_to_the_token(self, voxtral: Voxtral) -> None:
+        """A token is 0.08 s, so 31 s are 388 tokens of two windows of 375; a clip of its own is padded on its own."""
+        inputs = voxtral.prepare([Prompt("?", (noise(31.0),)), Prompt("?", (noise(1.0), noise(30.0)))])
+        assert inputs.audio_tokens == [750, 750]
+        assert inputs.window_padding == (362, 362)
+
+    def test_the_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
+        seen: list[torch.Size] = []
+        handle = voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape))
+        voxtral.generate(voxtral.prepare(prompts), Base(), max_new_tokens=3, ignore_end=True)
+        handle.remove()
+        assert seen == [(4, 128, 3000)]
+
+    def test_explain_puts_each_token_at_its_moment(self, voxtral: Voxtral) -> None:
+        """Each clip has a run of its own, so token i stands at 0.08·i s; what follows the clip's end is padding."""
+        inputs = voxtral.prepare([Prompt("?", (noise(2.0), noise(31.0)))])
+        first, second = by_clip(np.arange(1125.0), inputs, (2.0, 31.0))
+        assert (first[0], len(first), second[0], len(second)) == (0, 375, 375, 750)
+
+
+class TestFacts:
+    def test_mistrals_own_format_is_left_on_the_hub_and_out_of_the_fingerprint(self, copy: Path, folder: Path) -> None:
+        left = {file.name for file in folder.iterdir() if is_ignored(file.name)}
+        assert left == {"consolidated.safetensors", "params.json"}
+        for name in left:
+            (copy / name).unlink()
+        assert find_checkpoint(str(copy)).fingerprint() == find_checkpoint(str(folder)).fingerprint()
+
+    def test_cost_from_the_config_is_that_of_the_loaded_model(self, folder: Path, voxtral: Voxtral) -> None:
+        told, counted = model_facts(folder, 4), count_cost(voxtral)
+        assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.02)
+        assert told.cost.attention_flops_coefficient == counted.attention_flops_coefficient
+        assert told.cost.lm_head_flops == counted.lm_head_flops
+        inputs = voxtral.prepare([Prompt("?", (noise(1.0),))])
+        base = voxtral.generate(inputs, Base(), max_new_tokens=1)
+        assert told.kv_bytes * inputs.prompt_tokens[0] == base.kv_bytes
+
+    def test_the_tower_costs_what_a_count_by_hand_says(self, voxtral: Voxtral) -> None:
+        """One window of 30 s: two convolutions, one layer of width 8 with one head over 1500 frames."""
+        convolutions = 3000 * 128 * 3 * 8 + 1500 * 8 * 3 * 8
+        layer = 1500 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 1500 * 1500 * 8
+        assert count_cost(voxtral).encoder_flops_per_second == pytest.approx(2 * (convolutions + layer) / 30)
+
+    def test_published_sizes(self) -> None:
+        """The memory table of Voxtral/README.md rests on these dimensions: 4.68 B parameters, 9.4 GB in bfloat16."""
+        with torch.device("meta"):
+            model = VoxtralForConditionalGeneration(VoxtralConfig(audio_token_id=24))
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.676e9, rel=1e-3)
