@@ -106,8 +106,9 @@ class Corpus(ABC):
         self.left_out: list[tuple[str, str]] = []
 
     @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:  # noqa: B027
+    def add_arguments(cls, parser: ArgumentParser) -> None:
         """Add this corpus's own options; `raw` and the builder's are there."""
+        del parser
 
     @property
     def options(self) -> Mapping[str, Any]:

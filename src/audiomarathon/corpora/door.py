@@ -63,7 +63,8 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _build(corpus: type[Corpus], options: argparse.Namespace) -> None:
-    from audiomarathon.data.building import Joining, build
+    from audiomarathon.data.building import build
+    from audiomarathon.data.joining import Joining
 
     gap = options.gap if options.gap is not None else 0.0 if options.crossfade else corpus.gap
     joining = Joining(options.min, options.max, gap, options.crossfade, options.rate)

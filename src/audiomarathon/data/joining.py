@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from audiomarathon.audio import Pcm, pcm_blocks
-from audiomarathon.errors import AudioError
+from audiomarathon.errors import AudioError, DataError
 
 _SILENCE = np.zeros(1 << 16, np.int16)
 
@@ -35,6 +35,36 @@ class Joint:
 
     gap: int = 0
     crossfade: int = 0
+
+
+@dataclass(frozen=True)
+class Joining:
+    """How clips are joined: the range of lengths and what lies between two clips, in seconds; the rate in Hz."""
+
+    low: float
+    high: float
+    gap: float
+    crossfade: float
+    rate: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.high:
+            raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 0 < min <= max, in seconds")
+        if self.gap < 0 or self.crossfade < 0 or (self.gap and self.crossfade):
+            raise DataError(f"--gap {self.gap:g} --crossfade {self.crossfade:g}: expected one of them, 0 or more")
+        if not 1_000 <= self.rate <= 192_000:
+            raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """By the names under which they stand in `build.json`."""
+        lengths = {"min_seconds": self.low, "max_seconds": self.high}
+        return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
+
+    @property
+    def joint(self) -> Joint:
+        """What lies between two clips, in samples."""
+        return Joint(round(self.gap * self.rate), round(self.crossfade * self.rate))
 
 
 @dataclass(frozen=True)

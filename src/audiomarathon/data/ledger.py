@@ -48,7 +48,11 @@ class Ledger:
         self.folder = folder
         self._mutex = Lock()
         self._open_folder()
-        self._check_settings(dict(settings), limit)
+        try:
+            self._check_settings(dict(settings), limit)
+        except DataError:
+            self._lock.close()
+            raise
         self._rows: dict[str, int] = {}  # where in the manifest a clip's row begins
         self._mentioned: set[str] = set()
         self._known_bad: dict[str, Row] = {row["path"]: row for row in _fixed_rows(folder / LEFT_OUT_FILE)}

@@ -1,0 +1,1 @@
+"""From raw corpora and downloads to a verified data root, and what is in it."""

@@ -1,0 +1,207 @@
+"""Small raw corpora in the layouts in which the ten are published, for the builders of `Segment/`.
+
+Audio is made by a `voice`: :class:`Noise`, or :class:`Recordings`, which hands out successive seconds of the real
+recordings under `tests/data`. No two clips of a corpus are alike. Clips last about a second, so builds in tests ask for
+seconds where a user gets minutes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import soundfile
+
+from audiomarathon.audio import decode
+from tests.real_recordings import RECORDINGS
+
+
+class Noise:
+    """Seeded noise, another for each clip."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def samples(self, frames: int) -> np.ndarray:
+        self.made += 1
+        return (np.random.default_rng(self.made).uniform(-0.5, 0.5, frames) * 32_767).astype(np.int16)
+
+    def write(self, path: Path, *, rate: int = 16_000, channels: int = 1, seconds: float = 0.0, **form: str) -> Path:
+        """Write the next clip, about a second unless said otherwise."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames = round(rate * (seconds or 0.8 + 0.05 * (self.made % 9)))
+        samples = self.samples(frames)
+        soundfile.write(path, np.stack([samples] * channels, axis=1), rate, **form)
+        return path
+
+
+@functools.cache
+def recorded() -> np.ndarray:
+    """All real recordings, one after the other, at 16 kHz."""
+    return np.concatenate([decode(file, 16_000) for file in sorted(RECORDINGS.rglob("*.ogg"))])
+
+
+class Recordings(Noise):
+    """Successive pieces of real music, ambience and speech."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.audio = recorded()
+        self.position = 0
+
+    def samples(self, frames: int) -> np.ndarray:
+        self.made += 1
+        piece = self.audio[self.position : self.position + frames]
+        self.position += frames
+        assert len(piece) == frames, "the recordings are used up"
+        return (piece * 32_767).clip(-32_768, 32_767).astype(np.int16)
+
+
+def tau(root: Path, voice: Noise) -> list[str]:
+    """Two scenes, of which one's name begins with the other's, in two places; 48 kHz stereo, as published."""
+    lines, number = ["filename\tscene_label\tidentifier\tsource_label"], 40_000
+    for scene in ("metro", "metro_station"):
+        for place in ("lisbon-1000", "lyon-1001"):
+            for _ in range(7):
+                name = f"audio/{scene}-{place}-{number}-a.wav"
+                voice.write(root / name, rate=48_000, channels=2, seconds=0.9)
+                lines.append(f"{name}\t{scene}\t{place}\ta")
+                number += 1
+    (root / "meta.csv").write_text("\n".join(lines) + "\n")
+    return [str(root)]
+
+
+def gtzan(root: Path, voice: Noise) -> list[str]:
+    """Two genres, in Sun's .au at 22.05 kHz."""
+    for genre in ("blues", "hiphop"):
+        for number in range(11):
+            voice.write(root / "genres" / genre / f"{genre}.{number:05d}.au", rate=22_050, format="AU")
+    return [str(root / "genres")]
+
+
+def had(root: Path, voice: Noise) -> list[str]:
+    """Genuine and half-truth clips, mixed in one folder; each half-truth has one fake segment in its middle."""
+    lines = []
+    for number in range(24):
+        kind = ("real", "fake")[number % 2]
+        name = f"HAD_train_{kind}_{number:08d}"
+        voice.write(root / "HAD_train" / "train" / "conbine" / f"{name}.wav", seconds=0.9)
+        segments = "0.00-0.90-T 1" if kind == "real" else "0.00-0.30-T/0.30-0.55-F/0.55-0.90-T 0"
+        lines.append(f"{name} {segments}")
+    (root / "HAD_train" / "HAD_train_label.txt").write_text("\n".join(lines) + "\n")
+    return [str(root / "HAD_train")]
+
+
+def speakers(root: Path, voice: Noise) -> Path:
+    for speaker in ("id00012", "id00015", "id00016"):
+        for video in ("21Uxsk56VDQ", "2DLq_Kkc1r8"):
+            for number in range(5):
+                voice.write(root / "dev" / "aac" / speaker / video / f"{number + 1:05d}.wav")
+    return root / "dev" / "aac"
+
+
+def vox(root: Path, voice: Noise) -> list[str]:
+    """VoxCeleb2, converted to WAV; its table pads cells, and lacks the third speaker."""
+    folder = speakers(root, voice)
+    rows = ["VoxCeleb2 ID ,VGGFace2 ID ,Gender ,Set ", "id00012 ,n000012 ,m ,dev ", "id00015 ,n000015 ,f ,dev "]
+    (root / "vox2_meta.csv").write_text("\n".join(rows) + "\n")
+    return [str(folder)]
+
+
+def vox_age(root: Path, voice: Noise) -> list[str]:
+    """The same with a table of ages, in which the third speaker is a child."""
+    folder = speakers(root, voice)
+    (root / "ages.csv").write_text("id,age\nid00012,30\nid00015,31\nid00016,12\n")
+    return [str(folder), "--ages", str(root / "ages.csv")]
+
+
+def librispeech(root: Path, voice: Noise) -> list[str]:
+    """Two chapters of one speaker; FLAC."""
+    for chapter in ("121123", "121550"):
+        place = root / "LibriSpeech" / "test-clean" / "84" / chapter
+        lines = []
+        for number in range(12):
+            name = f"84-{chapter}-{number:04d}"
+            voice.write(place / f"{name}.flac")
+            lines.append(f"{name} WORD{number} OF {chapter}")
+        (place / f"84-{chapter}.trans.txt").write_text("\n".join(lines) + "\n")
+    return [str(root / "LibriSpeech" / "test-clean")]
+
+
+def vesus(root: Path, voice: Noise) -> list[str]:
+    """Two persons, two emotions; the corpus says Neutral."""
+    for person in ("1", "10"):
+        for emotion in ("Happy", "Neutral"):
+            for number in range(10):
+                voice.write(root / "VESUS" / "Audio" / person / emotion / f"{number + 1}.wav", rate=22_050)
+    return [str(root / "VESUS" / "Audio")]
+
+
+EVENTS = (
+    "Alarm_bell_ringing", "Blender", "Cat", "Dishes", "Dog", "Electric_shaver_toothbrush", "Frying", "Running_water",
+    "Speech", "Vacuum_cleaner",
+)  # fmt: skip
+
+
+def desed(root: Path, voice: Noise) -> list[str]:
+    """Soundscapes with one or two events each, all ten classes, at 44.1 kHz; one holds no event."""
+    lines = ["filename\tonset\toffset\tevent_label"]
+    for number in range(60):
+        name = f"Y{number:03d}.wav"
+        voice.write(root / "dataset" / "audio" / "validation" / name, rate=44_100, seconds=0.9)
+        lines.append(f"{name}\t0.100\t0.300\t{EVENTS[number % 10]}")
+        if number % 3 == 0:
+            lines.append(f"{name}\t0.400\t0.800\t{EVENTS[(number // 3) % 10]}")
+    voice.write(root / "dataset" / "audio" / "validation" / "Ysilent.wav", rate=44_100, seconds=0.9)
+    lines.append("Ysilent.wav\t\t\t")
+    table = root / "dataset" / "metadata" / "validation" / "validation.tsv"
+    table.parent.mkdir(parents=True)
+    table.write_text("\n".join(lines) + "\n")
+    return [str(root / "dataset")]
+
+
+PLACES = ("france", "spain", "new york", "york", "italy", "malta", "greece", "poland")
+
+
+def slue(root: Path, voice: Noise) -> list[str]:
+    """Utterances with a place each; two of the places share a word."""
+    lines = ["id\traw_text\tnormalized_text\tspeaker_id\tsplit\traw_ner\tnormalized_ner"]
+    for number in range(16):
+        name = f"20131007-0900-PLENARY-19-en_20131007-21:26:{number:02d}_7"
+        voice.write(root / "slue-voxpopuli" / "dev" / f"{name}.ogg")
+        place = PLACES[number // 2]
+        text = f"we are in {place} today"
+        entities = f"[['GPE', 10, {len(place)}]]" if number % 4 else "None"
+        lines.append(f"{name}\t{text}.\t{text if number % 4 else 'good morning'}\tNone\tdev\t[]\t{entities}")
+    (root / "slue-voxpopuli" / "slue-voxpopuli_dev.tsv").write_text("\n".join(lines) + "\n")
+    return [str(root / "slue-voxpopuli")]
+
+
+def race(root: Path, voice: Noise) -> list[str]:
+    """Three passages; the synthesiser is a script that copies clips, in place of a voice."""
+    for number, folder in enumerate(("high", "high", "middle")):
+        place = root / "RACE" / "test" / folder
+        place.mkdir(parents=True, exist_ok=True)
+        passage = {
+            "article": f"Passage {number}. " + "It goes on. " * 5,
+            "questions": ["What goes on?", "Why?"],
+            "options": [["It.", "He.", "She.", "They."], ["A reason.", "No reason.", "Both.", "Neither."]],
+            "answers": ["A", "D"],
+            "id": f"{folder}{number}.txt",
+        }
+        (place / f"{number}.txt").write_text(json.dumps(passage))
+    spoken = voice.write(root / "spoken.wav", rate=22_050, seconds=4.0)
+    return [str(root / "RACE" / "test"), "--tts", f"sh -c 'test -s {{text}} && cp {spoken} {{out}}'"]
+
+
+#: The maker of every raw corpus, by task; each returns the arguments of the builder's command line.
+MAKERS: Mapping[str, Callable[[Path, Noise], list[str]]] = MappingProxyType(
+    {
+        "tau": tau, "gtzan": gtzan, "had": had, "vox": vox, "vox_age": vox_age, "librispeech": librispeech,
+        "vesus": vesus, "desed": desed, "slue": slue, "race": race,
+    }
+)  # fmt: skip

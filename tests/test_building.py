@@ -1,0 +1,252 @@
+"""The builders of `Segment/`: every raw corpus in its published layout becomes a folder that its task loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from audiomarathon.audio import pcm_blocks
+from audiomarathon.corpora.door import door
+from audiomarathon.data.ledger import Ledger
+from audiomarathon.tasks import get_task
+from tests.raw_corpora import MAKERS, Noise, Recordings
+
+SHORT = ["--min", "3", "--max", "5"]
+SPOKEN = {"race"}  # its source is a text
+
+
+def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
+    """Run a builder's door and expect its exit code."""
+    short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
+    with pytest.raises(SystemExit) as ended:
+        door(task, [*raw, "-o", str(folder), *short, *options])
+    assert ended.value.code == code
+    return folder
+
+
+def manifest(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    rows = [json.loads(line) for line in (folder / "left_out.jsonl").read_text().splitlines()]
+    return {row["path"]: row["reason"] for row in rows}
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file with its hash."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.fixture(scope="module", params=[Noise, Recordings])
+def voice(request: pytest.FixtureRequest) -> type[Noise]:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def corpora(voice: type[Noise], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], Path]]:
+    """Each task's raw corpus and what was built of it."""
+    root = tmp_path_factory.mktemp(voice.__name__)
+    raws = {task: make(root / "raw" / task, voice()) for task, make in MAKERS.items()}
+    return {task: (raw, built(task, raw, root / "built" / task)) for task, raw in raws.items()}
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_what_is_built_loads_as_its_task(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+    folder = corpora[task][1]
+    loaded = get_task(task).load(get_task(task).find(folder))
+    assert loaded.bad_rows == ()
+    clips = {clip.relative_to(folder).as_posix() for sample in loaded.samples for clip in sample.clips}
+    assert clips == {row["path"] for row in manifest(folder)}
+    for row in manifest(folder):
+        info = soundfile.info(folder / row["path"])
+        assert (info.frames, info.samplerate, info.channels) == (row["frames"], row["rate"], 1)
+        assert info.subtype == "PCM_16"
+        assert 3 <= info.duration <= 5
+
+
+@pytest.mark.parametrize("task", sorted(MAKERS.keys() - SPOKEN))
+def test_the_manifests_offsets_cut_back_the_source_clips(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+    (raw, *_), folder = corpora[task]
+    for row in manifest(folder):
+        joined, rate = soundfile.read(folder / row["path"], dtype="int16")
+        silent = np.ones(len(joined), bool)
+        for source in row["sources"]:
+            span = slice(source["offset"], source["offset"] + source["frames"])
+            original = np.concatenate(list(pcm_blocks(Path(raw) / source["path"], rate)))
+            np.testing.assert_array_equal(joined[span], original[: source["frames"]])
+            silent[span] = False
+        assert not joined[silent].any()
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_no_source_clip_is_used_twice_and_none_is_lost(task: str, corpora: dict[str, tuple[list[str], Path]]) -> None:
+    (raw, *_), folder = corpora[task]
+    used = [source["path"] for row in manifest(folder) for source in row["sources"]]
+    assert len(used) == len(set(used))
+    suffixes = (".txt",) if task in SPOKEN else (".wav", ".flac", ".ogg", ".au")
+    there = {str(file.relative_to(raw)) for file in Path(raw).rglob("*") if file.name.endswith(suffixes)}
+    there -= {name for name in there if "label" in name or "trans" in name}
+    speakers = {name for name in left_out(folder) if (Path(raw) / name).is_dir()}
+    unaccounted = there - set(used) - left_out(folder).keys()
+    assert {name for name in unaccounted if name.split("/")[0] not in speakers} == set()
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_building_twice_gives_the_same_bytes(
+    task: str, corpora: dict[str, tuple[list[str], Path]], tmp_path: Path
+) -> None:
+    raw, folder = corpora[task]
+    again = built(task, raw, tmp_path / "again", "--jobs", "3")
+    assert tree(again) == tree(folder)
+    assert tree(built(task, raw, folder)) == tree(again)
+
+
+def test_another_seed_gives_other_clips(corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
+    raw, folder = corpora["desed"]
+    assert tree(built("desed", raw, tmp_path / "other", "--seed", "1")) != tree(folder)
+
+
+# --- interrupted and continued ----------------------------------------------------------------------------------------
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Run something in a child process that is expected to be killed by SIGKILL."""
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+@pytest.fixture
+def tau(tmp_path: Path) -> list[str]:
+    return MAKERS["tau"](tmp_path / "raw", Noise())
+
+
+@pytest.mark.parametrize("moment", ["while writing", "before naming", "before noting", "while noting", "at the end"])
+def test_a_build_that_is_killed_continues_to_the_same_bytes(moment: str, tau: list[str], tmp_path: Path) -> None:
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        real, calls = Ledger.add, []
+
+        def add(self: Ledger, path: str, partial: Path, row: dict[str, Any]) -> None:
+            calls.append(path)
+            if len(calls) == 3 and moment == "while writing":
+                partial.write_bytes(partial.read_bytes()[:5000])
+            if len(calls) == 3 and moment in ("while writing", "before naming"):
+                die()
+            if len(calls) == 3 and moment == "before noting":
+                partial.replace(self.folder / path)
+                die()
+            real(self, path, partial, row)
+            if len(calls) == 3 and moment == "while noting":
+                log = self.folder / "manifest.jsonl"
+                log.write_bytes(log.read_bytes()[:-20])
+                die()
+
+        Ledger.add = add  # type: ignore[method-assign]
+        if moment == "at the end":
+            Ledger.finish = die  # type: ignore[method-assign]
+        built("tau", tau, tmp_path / "killed")
+
+    whole = tree(built("tau", tau, tmp_path / "whole"))
+    killed(work)
+    assert tree(tmp_path / "killed") != whole
+    assert tree(built("tau", tau, tmp_path / "killed")) == whole
+
+
+def test_finished_clips_are_left_alone_and_damaged_ones_made_again(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+    folder = built("tau", tau, tmp_path / "tau")
+    before = tree(folder)
+    first, second, *_ = (folder / row["path"] for row in manifest(folder))
+    content, stamp = bytearray(first.read_bytes()), second.stat().st_mtime_ns
+    content[-1] ^= 1
+    first.write_bytes(content)
+    capsys.readouterr()
+    built("tau", tau, folder)
+    assert "(1 new)" in capsys.readouterr().out
+    assert (tree(folder), second.stat().st_mtime_ns) == (before, stamp)
+
+
+@pytest.mark.parametrize("change", [("--seed", "1"), ("--gap", "0.5"), ("--crossfade", "0.1"), ("--rate", "8000")])
+def test_other_settings_over_a_built_folder_are_refused_by_name(
+    change: tuple[str, str], tau: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    folder = built("tau", tau, tmp_path / "tau")
+    before = tree(folder)
+    built("tau", tau, folder, *change, code=2)
+    assert f"{change[0][2:]}" in capsys.readouterr().err.partition("other settings: ")[2]
+    assert tree(folder) == before
+
+
+def test_a_folder_that_holds_other_files_is_refused(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    built("tau", tau, tmp_path / "mine", code=2)
+    assert "holds other files" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_a_limit_is_spread_over_groups_and_can_be_raised(tau: list[str], tmp_path: Path) -> None:
+    folder = built("tau", tau, tmp_path / "few", "--limit", "3")
+    assert len({row["group"] for row in manifest(folder)}) == 3
+    built("tau", tau, folder, "--limit", "2", code=2)
+    assert tree(built("tau", tau, folder)) == tree(built("tau", tau, tmp_path / "all"))
+
+
+def test_jobs_do_not_change_a_byte(tau: list[str], tmp_path: Path) -> None:
+    assert tree(built("tau", tau, tmp_path / "4", "--jobs", "4")) == tree(built("tau", tau, tmp_path / "1"))
+
+
+# --- broken sources ---------------------------------------------------------------------------------------------------
+
+
+def no_audio(file: Path) -> None:
+    file.write_text("this is not audio")
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:3000])
+
+
+def damaged_within(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 2000] = bytes(2000)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [no_audio, truncated, damaged_within, Path.unlink])
+def test_a_broken_source_is_named_left_out_and_counted(
+    damage: Callable[[Path], object], tmp_path: Path, capsys: Any
+) -> None:
+    """Damage within a FLAC shows only in decoding: the clip is planned again without it."""
+    raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
+    broken = sorted(Path(raw[0]).rglob("*.flac"))[4]
+    damage(broken)
+    folder = built("librispeech", raw, tmp_path / "built")
+    name = broken.stem if damage is Path.unlink else broken.relative_to(raw[0]).as_posix()
+    assert any(name in path or name in reason for path, reason in left_out(folder).items())
+    texts = "".join(sample.answer for sample in get_task("librispeech").load(folder).samples)
+    assert "WORD3 OF 121123" in texts
+    assert "WORD4 OF 121123" not in texts
+    assert f"{broken.stem}" in capsys.readouterr().out
+    assert tree(built("librispeech", raw, folder)) == tree(built("librispeech", raw, tmp_path / "again"))
+
+
+def test_a_corpus_without_one_clip_long_enough_is_an_error(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+    built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
+    assert "no clip could be made; 28 sources left out" in capsys.readouterr().err
