@@ -50,20 +50,19 @@ class Attention:
         """
         batch, heads, length, size = self.query.shape
         groups = self.key.shape[1]
-        query = self.query[:, :, length - count :].float().reshape(batch, groups, -1, size)
-        logits = query @ self.key.float().transpose(-1, -2) * self.scaling  # (B, Hkv, H / Hkv · count, S)
-        logits = logits.reshape(batch, heads, count, length)
-        return self._masked(logits, count).softmax(-1)
+        query = (self.query[:, :, length - count :].float() * self.scaling).reshape(batch, groups, -1, size)
+        logits = query @ self.key.float().transpose(-1, -2)  # (B, Hkv, H / Hkv · count, S)
+        return self._masked(logits.view(batch, heads, count, length), count).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, count: int) -> torch.Tensor:
+        """Hide, in place, what each of the last `count` queries does not see."""
         length = logits.shape[-1]
         if self.mask is not None and self.mask.dim() == 4:
             rows = self.mask[:, :, -count:, :length]
-            return logits.masked_fill(~rows, -torch.inf) if rows.dtype == torch.bool else logits + rows.float()
-        places = torch.arange(length, device=logits.device)
-        hidden = places[None, :] > places[length - count :, None]
-        logits = logits.masked_fill(hidden, -torch.inf)
-        return logits if self.mask is None else logits.masked_fill(~self.mask[:, None, None, :].bool(), -torch.inf)
+            return logits.masked_fill_(~rows, -torch.inf) if rows.dtype == torch.bool else logits.add_(rows)
+        later = torch.ones(count, count, dtype=torch.bool, device=logits.device).triu(1)
+        logits[..., length - count :].masked_fill_(later, -torch.inf)
+        return logits if self.mask is None else logits.masked_fill_(~self.mask[:, None, None, :].bool(), -torch.inf)
 
 
 @contextmanager

@@ -200,14 +200,14 @@ class _Squeeze:
                 seed=self.seed,
             )
         )
-        # Stable, so that of equal scores (infinities above all) the earlier entry stays on every device.
-        order = score[:, candidates].sort(dim=-1, descending=True, stable=True).indices
-        best = candidates[order[:, :budget]]  # (Hkv, budget)
-        going = torch.zeros(length, dtype=torch.bool, device=device).index_fill_(0, candidates, value=True)
-        rest = going.logical_not().nonzero().flatten() if len(candidates) < length else going.new_empty(0).long()
-        kept = torch.cat([rest.expand(len(best), -1), best], dim=-1).sort(dim=-1).values
+        # What may not go is worth more than any candidate, so that one sort finds all that stays, and nothing waits for
+        # the device. Stable: of equal scores (infinities above all) the earlier entry stays everywhere.
+        most = torch.finfo(score.dtype).max
+        worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
+        best = worth.sort(dim=-1, descending=True, stable=True).indices
+        kept = best[:, : length - len(candidates) + budget].sort(dim=-1).values  # (Hkv, entries)
         if self.trace.kept_entries is not None:
-            self.trace.kept_entries.append(going.new_zeros(len(kept), length).scatter_(1, kept, value=True))
-        index_by_head = kept[None, :, :, None]
-        cache.keys = attention.key.gather(2, index_by_head.expand(-1, -1, -1, attention.key.shape[-1]))
-        cache.values = attention.value.gather(2, index_by_head.expand(-1, -1, -1, attention.value.shape[-1]))
+            self.trace.kept_entries.append(torch.zeros_like(score, dtype=torch.bool).scatter_(1, kept, value=True))
+        heads = torch.arange(len(kept), device=device)[:, None]
+        cache.keys = attention.key[:, heads, kept]
+        cache.values = attention.value[:, heads, kept]
