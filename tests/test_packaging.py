@@ -18,8 +18,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from typer.testing import CliRunner
 
 import audiomarathon
+from audiomarathon.cli import app
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.pruning.registry import all_methods
 from audiomarathon.settings import RunSettings, env_names
@@ -114,6 +116,11 @@ def test_the_version_is_said_once() -> None:
     assert "version" not in PROJECT
     assert Version(audiomarathon.__version__).release
     assert importlib.metadata.version("audiomarathon") == audiomarathon.__version__
+
+
+def test_the_command_says_its_version() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.stdout) == (0, f"audiomarathon {audiomarathon.__version__}\n")
 
 
 def test_the_kvpress_folder_does_not_shadow_the_package_of_that_name() -> None:

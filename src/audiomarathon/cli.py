@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import sys
 import warnings
@@ -12,9 +11,10 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from audiomarathon.cli_compare import compare
 from audiomarathon.cli_certify import certify
+from audiomarathon.cli_compare import compare
 from audiomarathon.cli_data import data_app
+from audiomarathon.cli_demo import demo
 from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
 from audiomarathon.cli_reproduce import reproduce
@@ -62,6 +62,23 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 def _show_warning(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
     if issubclass(category, UserWarning):
         say(f"warning: {message}")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from audiomarathon import __version__
+
+        typer.echo(f"audiomarathon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _env(name: str, text: str) -> str:
@@ -192,43 +209,6 @@ def doctor() -> int:
     return 1 if any(finding.fatal for finding in findings) else 0
 
 
-@app.command()
-@reporting_errors
-def demo(
-    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("results/demo"),
-    limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
-) -> int:
-    """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
-    import shlex
-
-    from audiomarathon.embedded.mini_benchmark import mini_benchmark
-    from audiomarathon.errors import SettingsError
-    from audiomarathon.evaluation.run import run
-    from audiomarathon.pruning.registry import get_method
-    from audiomarathon.report.plot import plot_settings
-    from audiomarathon.settings import RunSettings
-    from audiomarathon.tasks.registry import BENCHMARK
-
-    data = mini_benchmark()
-    say(f"mini benchmark: {data}")
-    here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.
-    settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
-    methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
-    finished = list(run(BENCHMARK, "embedded", settings, methods, say=say))
-    title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
-    code = show(finished, title, folders=False)
-    try:
-        say(f"picture: {plot_settings(finished, here / 'demo.png', f'{title}, n = {limit} a task')}")
-    except SettingsError as error:  # the records matter more
-        say(f"no picture: {error}")
-    say(f"records of all runs: {here}")
-    prefix = Path(sys.prefix)
-    if prefix != Path(sys.base_prefix):
-        say(f"to use this environment: source {shlex.quote(str(prefix / 'bin' / 'activate'))}")
-    return code
-
-
 @models_app.command()
 @reporting_errors
 def download(
@@ -244,6 +224,7 @@ def download(
 
 
 app.add_typer(data_app(reporting_errors), name="data")
+app.command()(reporting_errors(demo))
 app.command()(reporting_errors(certify))
 app.command()(reporting_errors(explain))
 app.command()(reporting_errors(plot))
