@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from audiomarathon.evaluation.outcome import Outcome
+    from audiomarathon.models.registry import ModelSpec
+    from audiomarathon.pruning.method import Method
     from audiomarathon.settings import RunSettings
+    from audiomarathon.tasks import Task
 
 #: What a sweep prunes with when nothing says.
 DEFAULT_METHOD = "dart"
@@ -98,11 +106,8 @@ def run_sweep(
     from rich.console import Console
 
     from audiomarathon.cli import say
-    from audiomarathon.evaluation.outcome import Outcome
     from audiomarathon.evaluation.sweep import grid, parse_ratios
-    from audiomarathon.evaluation.sweep import sweep as sweep_tasks
     from audiomarathon.models.registry import get_model
-    from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.tasks import all_tasks, get_task
 
     spec = get_model(model)
@@ -112,30 +117,47 @@ def run_sweep(
     settings_to_run = grid(names, parse_ratios(ratios), layer=settings.layer, scope=settings.scope, base=base)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     if plan:
-        from audiomarathon.evaluation.plan import plan_sweep
+        return _plan(chosen, spec, settings, settings_to_run, throughput, console)
+    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, console)
 
-        planned = plan_sweep(chosen, spec, settings, settings_to_run, throughput=throughput, say=say)
-        for line in planned.lines:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return 0 if planned.complete else 1
+
+def _plan(
+    tasks: list[Task],
+    spec: ModelSpec,
+    settings: RunSettings,
+    methods: list[Method],
+    throughput: float | None,
+    console: Console,
+) -> int:
+    from audiomarathon.cli import say
+    from audiomarathon.evaluation.plan import plan_sweep
+
+    planned = plan_sweep(tasks, spec, settings, methods, throughput=throughput, say=say)
+    for line in planned.lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0 if planned.complete else 1
+
+
+def _sweep(
+    tasks: list[Task],
+    spec: ModelSpec,
+    settings: RunSettings,
+    methods: list[Method],
+    logs: Path | None,
+    console: Console,
+) -> int:
+    from audiomarathon.cli import say
+    from audiomarathon.evaluation.sweep import sweep as sweep_tasks
+    from audiomarathon.report.sweep_report import print_outcome, write_outcome
 
     def write(outcome: Outcome) -> None:
         write_outcome(outcome, settings.results, spec.key)
 
-    outcome = sweep_tasks(
-        chosen,
-        model,
-        settings,
-        settings_to_run,
-        say=say,
-        logs=settings.results / "logs" if logs else None,
-        finished=write,
-    )
+    outcome = sweep_tasks(tasks, spec.key, settings, methods, say=say, logs=logs, finished=write)
     print_outcome(outcome, console)
-    files = write_outcome(outcome, settings.results, spec.key)
-    say(f"summary: {', '.join(map(str, files))}")
+    say(f"summary: {', '.join(str(settings.results / f'summary.{kind}') for kind in ('txt', 'csv', 'json'))}")
     return 0 if outcome.complete else 1
 
 
