@@ -165,6 +165,14 @@ class TestSweep:
         assert float(rows[1]["llm_prefill_speedup"]) == random["llm_prefill"]["measured"]
         assert rows[1]["kv_lengths"].split()[0] != rows[1]["kv_lengths"].split()[3]
 
+    def test_says_that_pyramidkvs_ratio_is_an_average(self, command) -> None:
+        said = "the ratio holds on average over layers"
+        command("gtzan", "--methods", "pyramidkv:0.5,snapkv:0.5")
+        found = {path.parent.name: json.loads(path.read_text())["note"] for path in Path("results").rglob("run.json")}
+        assert said in found.pop("pyramidkv-0.5")
+        assert not any(found.values())
+        assert f"pyramidkv: {said}" in " ".join(Path("results/summary.txt").read_text().split())
+
     def test_without_base_nothing_is_compared(self, command) -> None:
         assert command("gtzan", "--methods", "frame:0.5", "--no-base")[0] == 0
         (result,) = json.loads(Path("results/summary.json").read_text())["results"]
