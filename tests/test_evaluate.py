@@ -14,6 +14,7 @@ import task_folders
 import torch
 
 from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.evaluation.kept_bits import unpack
 from audiomarathon.evaluation.run import Result, run, score
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
@@ -60,6 +61,7 @@ class TestRecords:
             assert record["error"] is None
             assert record["clip_seconds"] == pytest.approx(1.0)
             assert (record["audio_tokens"], record["kept_audio_tokens"]) == (25, 12)
+            assert unpack(record["kept_audio_bits"], 25).sum() == 12
             length = record["prompt_tokens"]
             assert record["kv_lengths"] == [length, length, length - 13, length - 13]
             assert record["kv_bytes"] == sum(record["kv_lengths"]) * 128

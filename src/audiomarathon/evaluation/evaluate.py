@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from audiomarathon.evaluation import kept_bits
 from audiomarathon.evaluation.batches import Plan, Ready, one_by_one, prefetched, prepare, reason_of
 from audiomarathon.evaluation.records import RunFolder
 from audiomarathon.kvpress.audio_features import encoder_shared
@@ -157,7 +158,7 @@ def _record(
     assert batch.inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
     alone = len(batch.samples) == 1
-    reference = plan.task.reference(sample)
+    reference, left = plan.task.reference(sample), generation.kept_positions
     record: dict[str, Any] = {
         "id": sample.id,
         "cluster": sample.cluster,
@@ -168,11 +169,12 @@ def _record(
         "reference": reference,
         "error": None,
         "clip_seconds": round(batch.clip_seconds[row], 6),
-        "truncated": False,
+        "truncated": bool(batch.inputs.truncated and batch.inputs.truncated[row]),
         "prompt_tokens": batch.inputs.prompt_tokens[row],
         "audio_tokens": batch.inputs.audio_tokens[row],
         "window_padding_tokens": batch.inputs.window_padding[row] if batch.inputs.window_padding else 0,
         "kept_audio_tokens": generation.kept_audio_tokens[row],
+        "kept_audio_bits": kept_bits.pack(left[row], batch.inputs.audio_mask[row]) if left else None,
         "kv_lengths": list(generation.kv_lengths) if alone else None,
         "kv_bytes": generation.kv_bytes if alone else None,
         "new_tokens": reply.new_tokens,

@@ -1,0 +1,25 @@
+"""Which audio tokens a pruner kept, packed into a record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.kept_bits import pack, unpack
+
+
+@given(st.lists(st.sampled_from(["text", "kept", "dropped"]), min_size=1, max_size=60))
+def test_what_is_packed_is_what_is_unpacked(kinds: list[str]) -> None:
+    audio = torch.tensor([kind != "text" for kind in kinds])
+    kept = torch.tensor([place for place, kind in enumerate(kinds) if kind != "dropped"], dtype=torch.long)
+    expected = [kind == "kept" for kind in kinds if kind != "text"]
+    assert unpack(pack(kept, audio), len(expected)).tolist() == expected
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("AA==", 9), ("AAA=", 8), ("?", 8)])
+def test_a_damaged_record_is_refused(text: str, tokens: int) -> None:
+    with pytest.raises(RecordError, match="kept_audio_bits"):
+        unpack(text, tokens)
