@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from audiomarathon.corpora.corpus import Corpus
+from audiomarathon.data.ledger import LEFT_OUT_FILE
 from audiomarathon.errors import AudioMarathonError
 
 #: The corpora by task: the module here and its class.
@@ -28,7 +29,7 @@ CORPORA = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Says a usage error in one line, and where the help is."""
 
     def error(self, message: str) -> NoReturn:
@@ -51,10 +52,15 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         parser.print_help(sys.stderr)
         sys.exit(2)
     options = parser.parse_args(arguments)
+    leave(parser.prog, lambda: _build(corpus, options))
+
+
+def leave(program: str, work: Callable[[], str]) -> NoReturn:
+    """Do the work, print what it says and exit; an error is one line."""
     try:
-        _build(corpus, options)
+        print(work())  # noqa: T201
     except AudioMarathonError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)  # noqa: T201
@@ -62,7 +68,17 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _build(corpus: type[Corpus], options: argparse.Namespace) -> None:
+def reasons(left_out: Sequence[tuple[str, str]], folder: Path) -> list[str]:
+    """Return in lines what was left out, by reason, and where all of it is listed."""
+    if not left_out:
+        return []
+    counts = Counter(reason for _, reason in left_out)
+    first = {reason: name for name, reason in reversed(left_out)}
+    lines = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts.most_common(10)]
+    return [*lines, f"all that was left out: {folder / LEFT_OUT_FILE}"]
+
+
+def _build(corpus: type[Corpus], options: argparse.Namespace) -> str:
     from audiomarathon.data.building import build
     from audiomarathon.data.joining import Joining
 
@@ -70,22 +86,17 @@ def _build(corpus: type[Corpus], options: argparse.Namespace) -> None:
     joining = Joining(options.min, options.max, gap, options.crossfade, options.rate)
     reader = corpus(options)
     built = build(reader, joining, options.output, limit=options.limit, jobs=options.jobs, progress=sys.stderr.isatty())
-    lines = [
+    told = (
         f"{corpus.task}: {built.clips} clips, {built.seconds / 3600:.2f} h, of {built.sources} source clips "
         f"in {options.output} ({built.new} new)"
-    ]
-    reasons = Counter(reason for _, reason in built.left_out)
-    first = {reason: name for name, reason in reversed(built.left_out)}
-    lines += [f"left out: {count} x {reason} (such as {first[reason]})" for reason, count in reasons.most_common(10)]
-    if built.left_out:
-        lines.append(f"all that was left out: {options.output / 'left_out.jsonl'}")
-    print("\n".join(lines))  # noqa: T201
+    )
+    return "\n".join([told, *reasons(built.left_out, options.output)])
 
 
-def _parser(corpus: type[Corpus]) -> _Parser:
+def _parser(corpus: type[Corpus]) -> Parser:
     low, high = corpus.seconds
     script = Path(sys.argv[0]).name
-    parser = _Parser(
+    parser = Parser(
         prog=script,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=(
@@ -104,16 +115,18 @@ def _parser(corpus: type[Corpus]) -> _Parser:
     parser.add_argument("--crossfade", type=float, default=0.0, metavar="S", help="instead of a gap: seconds (0)")
     parser.add_argument("--rate", type=int, default=corpus.rate, metavar="HZ", help="of the output (%(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="of lengths, order and options (%(default)s)")
-    parser.add_argument("--limit", type=_count, default=0, metavar="N", help="make only N clips, of all classes (all)")
-    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="groups to work on at a time (%(default)s)")
+    parser.add_argument("--limit", type=count, default=0, metavar="N", help="make only N clips, of all classes (all)")
+    parser.add_argument("--jobs", type=jobs, default=1, metavar="N", help="groups to work on at a time (%(default)s)")
     return parser
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Read a number of 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
     return int(text)
 
 
-def _jobs(text: str) -> int:
-    return max(1, _count(text))
+def jobs(text: str) -> int:
+    """Read a number of jobs, at least 1."""
+    return max(1, count(text))

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from audiomarathon.audio import probe
 from audiomarathon.corpora.corpus import Corpus, Group, Row, Source
 from audiomarathon.data.joining import Joining, Piece, Plan, Range, length_at, plan, write
-from audiomarathon.data.ledger import Ledger
+from audiomarathon.data.ledger import Ledger, same_as
 from audiomarathon.errors import AudioError, DataError
 
 TAIL = "a tail too short for a clip"
@@ -79,7 +79,7 @@ class Builder:
     def _write(self, group: Group, path: str, joined: Plan, pending: _Pending) -> int | None:
         """Write a clip unless it is there; return which of its sources cannot be decoded, None where all can."""
         row = self._row(group, joined, [source for source, _ in itertools.islice(pending, len(joined.parts))])
-        if self.ledger.finished(path, lambda old: {name: old.get(name) for name in row} == row):
+        if self.ledger.finished(path, same_as(row)):
             return None
         partial = self.ledger.partial(path)
         try:

@@ -176,6 +176,11 @@ class Ledger:
         return log
 
 
+def same_as(row: Row) -> Callable[[Row], bool]:
+    """Return whether a noted row says all that this one does, as a function for :meth:`Ledger.finished`."""
+    return lambda noted: {name: noted.get(name) for name in row} == row
+
+
 def write_json(file: Path, content: object) -> None:
     """Write a JSON file in one step: it is there whole, or as it was."""
     _in_one_step(file, [json.dumps(content, indent=2, ensure_ascii=False) + "\n"])

@@ -1,0 +1,115 @@
+"""Cutting long recordings at silences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audiomarathon.data.cutting import Cutting, door, stretches
+from tests.test_building import tree
+
+RATE = 16_000
+
+
+def recording(path: Path, *spans: tuple[str, float]) -> np.ndarray:
+    """Write noise and near-silence of some seconds each; return the samples."""
+    rng = np.random.default_rng(0)
+    loudness = {"noise": 8_000, "quiet": 20}
+    parts = [rng.uniform(-1, 1, round(seconds * RATE)) * loudness[kind] for kind, seconds in spans]
+    samples = np.concatenate(parts).astype(np.int16)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, samples, RATE)
+    return samples
+
+
+def run(*arguments: object, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        door([str(argument) for argument in arguments])
+    assert ended.value.code == code
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+
+
+def test_clips_end_in_the_longest_silence_and_cut_back_to_the_recording(tmp_path: Path) -> None:
+    spans = [
+        ("noise", 3.2),
+        ("quiet", 0.2),
+        ("noise", 1.0),
+        ("quiet", 0.6),
+        ("noise", 4.5),
+        ("quiet", 0.4),
+        ("noise", 3.0),
+    ]
+    samples = recording(tmp_path / "raw" / "talk.wav", *spans)
+    run(tmp_path / "raw", "-o", tmp_path / "cut", "--min", 3, "--max", 6)
+    first, second, third = rows(tmp_path / "cut")
+    assert [row["ends_at"] for row in (first, second, third)] == ["silence", "silence", "end"]
+    assert first["seconds"] == pytest.approx(4.7, abs=0.02)
+    assert second["start"] / RATE + second["seconds"] == pytest.approx(9.7, abs=0.02)
+    written = [soundfile.read(tmp_path / "cut" / row["path"], dtype="int16")[0] for row in (first, second, third)]
+    np.testing.assert_array_equal(np.concatenate(written), samples)
+
+
+def test_where_there_is_no_silence_the_longest_length_cuts(tmp_path: Path) -> None:
+    recording(tmp_path / "talk.wav", ("noise", 13))
+    run(tmp_path / "talk.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 5)
+    assert [(row["seconds"], row["ends_at"]) for row in rows(tmp_path / "cut")] == [
+        (5.0, "length"),
+        (5.0, "length"),
+        (3.0, "end"),
+    ]
+
+
+def test_a_tail_too_short_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "a.wav", ("noise", 7.9))
+    recording(tmp_path / "b.wav", ("noise", 2))
+    run(tmp_path / "a.wav", tmp_path / "b.wav", "-o", tmp_path / "cut", "--min", 4, "--max", 5)
+    assert [row["source"] for row in rows(tmp_path / "cut")] == ["a.wav"]
+    assert "left out: 2 x a tail too short for a clip" in capsys.readouterr().out
+
+
+def test_a_folder_with_a_broken_recording_is_cut_and_continued(tmp_path: Path) -> None:
+    for number in range(3):
+        recording(tmp_path / "raw" / "talks" / f"{number}.wav", ("noise", 5 + number))
+    (tmp_path / "raw" / "talks" / "1.wav").write_text("no audio")
+    command = (tmp_path / "raw", "-o", tmp_path / "cut", "--min", 2, "--max", 3)
+    run(*command)
+    whole = tree(tmp_path / "cut")
+    assert {row["source"] for row in rows(tmp_path / "cut")} == {"talks/0.wav", "talks/2.wav"}
+    (tmp_path / "cut" / rows(tmp_path / "cut")[1]["path"]).unlink()
+    run(*command)
+    assert tree(tmp_path / "cut") == whole
+    run(*command[:-1], 4, code=2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 300)), min_size=1, max_size=30),
+    st.integers(1, 4),
+    st.integers(0, 4),
+)
+def test_clips_follow_each_other_within_the_range(runs: list[tuple[bool, int]], low: int, more: int) -> None:
+    level = np.concatenate([np.full(length, 1000.0 if loud else 1.0) for loud, length in runs])
+    frames, cutting = len(level) * 160, Cutting(low, low + more)
+    found = stretches(level, frames, cutting)
+    assert [stretch.start for stretch in found] == [0, *(stretch.stop for stretch in found)][: len(found)]
+    assert all(low * RATE <= stretch.stop - stretch.start <= (low + more) * RATE for stretch in found)
+    assert frames - (found[-1].stop if found else 0) < low * RATE
+
+
+@pytest.mark.parametrize("change", [("--min", "0"), ("--max", "1"), ("--rate", "10"), ("--silence", "-3")])
+def test_an_impossible_setting_is_refused(
+    change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording(tmp_path / "talk.wav", ("noise", 5))
+    run(tmp_path / "talk.wav", "-o", tmp_path / "cut", *change, code=2)
+    assert change[0] in capsys.readouterr().err
