@@ -15,9 +15,9 @@ import torch
 from conftest import load_tiny, noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import hidden_instead_of_dropped
 from references import Layer, layers_of
 
+from audiomarathon.certify.oracles import hidden_instead_of_dropped
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt

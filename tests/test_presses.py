@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audiomarathon.certify.oracles import HiddenEntries
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.kvpress.press import KVPress
 from audiomarathon.kvpress.presses.pyramidkv import PyramidKV
@@ -83,11 +83,12 @@ class TestEveryPress:
             generate(any_lm, prompts[0], Base(), 1)
             pressed = generate(any_lm, prompts[0], press)
         length = caught[0].layers[0].keys.shape[2]
-        kept = [
-            [positions(full.keys[0, h], short.keys[0, h, : -(STEPS - 1)]) for h in range(2)]
-            for full, short in zip(caught[0].layers, caught[1].layers, strict=True)
-        ]
-        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=kept, prompt=length))
+        kept = []
+        for full, short in zip(caught[0].layers, caught[1].layers, strict=True):
+            kept.append(torch.zeros(2, length, dtype=torch.bool))
+            for h in range(2):
+                kept[-1][h, positions(full.keys[0, h], short.keys[0, h, : -(STEPS - 1)])] = True
+        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=tuple(kept)))
         assert hidden.replies == pressed.replies
         torch.testing.assert_close(hidden.logits, pressed.logits, atol=2e-5, rtol=1e-4)
 
@@ -119,42 +120,6 @@ def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
     same = (part[:, None] == full[None]).all(-1)
     assert same.any(-1).all()
     return same.float().argmax(-1).tolist()
-
-
-@dataclass(frozen=True)
-class HiddenEntries(Method):
-    """The oracle of presses: keep every entry, but hide each head's evicted ones from decode by a mask of its own."""
-
-    kept: Any = None
-    prompt: int = 0
-
-    @contextmanager
-    def applied_to(self, lm: AudioLM, inputs: Any) -> Iterator[Any]:
-        def hook(index: int) -> Any:
-            def before(_module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-                if (args[0] if args else kwargs["hidden_states"]).shape[1] > 1:
-                    return None
-                total = kwargs["past_key_values"].get_seq_length(index) + 1
-                visible = torch.zeros(1, 4, 1, total, dtype=torch.bool)
-                visible[..., self.prompt :] = True
-                for head in range(4):
-                    visible[0, head, 0, self.kept[index][head // 2]] = True
-                given = kwargs.get("attention_mask")
-                eager = given is not None and given.dtype != torch.bool
-                kwargs["attention_mask"] = torch.zeros(visible.shape).masked_fill(~visible, -1e30) if eager else visible
-                return args, kwargs
-
-            return before
-
-        handles = [
-            layer.register_forward_pre_hook(hook(i), with_kwargs=True) for i, layer in enumerate(lm.decoder_layers)
-        ]
-        try:
-            with Base().applied_to(lm, inputs) as trace:
-                yield trace
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 class TestComposed:

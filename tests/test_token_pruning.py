@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import hidden_instead_of_dropped
 
+from audiomarathon.certify.oracles import Hidden
 from audiomarathon.errors import MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -20,7 +19,7 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.dart import Dart
 from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame
-from audiomarathon.pruning.method import Base, Method, Trace, kept_count, plain
+from audiomarathon.pruning.method import Base, Method, kept_count, plain
 from audiomarathon.pruning.random import Random
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.pruning.segment_fast_v import SegmentFastV
@@ -36,19 +35,6 @@ DROPPERS = [
 
 def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = STEPS) -> Generation:
     return lm.generate(lm.prepare(prompts), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
-
-
-@dataclass(frozen=True)
-class Hidden(Method):
-    """The oracle as a method: hides in layers from `first` on what another run dropped."""
-
-    kept: torch.Tensor | None = None
-    first: int = 0
-
-    @contextmanager
-    def applied_to(self, lm, inputs) -> Iterator[Trace]:
-        with hidden_instead_of_dropped(lm.decoder_layers, self.first, self.kept, inputs.audio_mask.shape[1]):
-            yield Trace(())
 
 
 @contextmanager

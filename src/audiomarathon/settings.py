@@ -176,6 +176,11 @@ def env_names() -> dict[str, str]:
     return {setting.metadata["env"]: setting.metadata["allowed"] for setting in _settings()}
 
 
+def cache_folder() -> Path:
+    """Return the folder for what is kept between runs: `AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`."""
+    return Path(os.environ.get("AUDIOMARATHON_CACHE") or Path.home() / ".cache" / "audiomarathon")
+
+
 def _settings() -> list[dataclasses.Field[Any]]:
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 

@@ -160,6 +160,8 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
 
 def _facts(setup: Session, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
     """Return what `run.json` says of every setting of a task alike."""
+    from audiomarathon.certify.certificate import stamp
+
     return {
         "task": task.key,
         "model": setup.spec.key,

@@ -6,14 +6,19 @@ disk. Audio is encoded in independent two-second windows; the LLM sees 25 audio 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
+from transformers import (
+    AutoTokenizer,
+    Qwen2_5OmniProcessor,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
@@ -22,6 +27,13 @@ from audiomarathon.models.loading import check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _AUDIO = "<|AUDIO|>"
+
+
+class _AudioOnly(Qwen2_5OmniProcessor):  # type: ignore[misc]
+    """The family's processor without its parts for pictures."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
@@ -90,6 +102,22 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             yield
         finally:
             self.model.model.rope_deltas = None
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
+        """See :meth:`AudioLM.documented_inputs`; without the processor's parts for pictures, which want torchvision."""
+        processor = _AudioOnly(
+            feature_extractor=WhisperFeatureExtractor.from_pretrained(path),
+            tokenizer=self.tokenizer,
+            chat_template=self.tokenizer.chat_template,
+        )
+        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+        text = processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+        inputs: Mapping[str, torch.Tensor] = processor(
+            text=text, audio=list(prompt.clips), return_tensors="pt", padding=True
+        )
+        return inputs
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""

@@ -1,0 +1,194 @@
+"""What the checks work with: a model, seeded clips, replies with their logits, and how far rounding moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from audiomarathon.certify.oracles import Hidden
+from audiomarathon.embedded.signals import noise, voice
+from audiomarathon.errors import MethodError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.pruning.method import Base, Method
+
+QUESTION = "What is said in this recording? Answer in one sentence."
+STEPS = 8
+LONGER = 3.0
+"""The longer clip, in lengths of the others."""
+_ROUNDING = 128 * torch.finfo(torch.float32).eps
+_FACTOR = 4.0
+
+
+@dataclass(frozen=True)
+class Replied:
+    """One sample's greedy tokens, and the raw logits of each step, float32, shape (steps, vocabulary)."""
+
+    tokens: tuple[int, ...]
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Match:
+    """How two replies to the same question compare.
+
+    Attributes
+    ----------
+    distance
+        Root mean square of the difference of logits in units of their standard deviation, at the worst step.
+    steps
+        How many steps were compared: to the end, or to the first token that differs; later ones answer another text.
+    gap
+        Where a token differs, how far the reference preferred its own, in the same units; else 0.
+    """
+
+    distance: float
+    steps: int
+    gap: float = 0.0
+
+    def within(self, tolerance: float) -> bool:
+        """Tell whether rounding explains the difference; a token may differ where its runner-up was as close."""
+        return self.distance <= tolerance and self.gap <= 8 * tolerance
+
+    def figure(self, tolerance: float) -> str:
+        """Return the comparison in words."""
+        sign = "≤" if self.distance <= tolerance else ">"
+        other = f", then another token, {self.gap:.1e} apart" if self.gap else ""
+        return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{other}"
+
+
+def match(reply: Replied, reference: Replied) -> Match:
+    """Compare two replies, logits and tokens."""
+    pairs = enumerate(zip(reply.tokens, reference.tokens, strict=True))
+    differs = next((step for step, (own, other) in pairs if own != other), None)
+    steps = len(reference.tokens) if differs is None else differs + 1
+    spread = reference.logits[:steps].std(-1)
+    apart = (reply.logits[:steps] - reference.logits[:steps]).square().mean(-1).sqrt() / spread
+    if differs is None:
+        return Match(float(apart.max()), steps)
+    row = reference.logits[differs]
+    gap = (row[reference.tokens[differs]] - row[reply.tokens[differs]]) / spread[differs]
+    return Match(float(apart.max()), steps, float(gap))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model under examination.
+
+    Attributes
+    ----------
+    path
+        The checkpoint's folder.
+    seconds
+        Length of the clips; one is :data:`LONGER` times as long.
+    """
+
+    lm: AudioLM
+    path: Path
+    seconds: float
+
+    def clip(self, seed: int, lengths: float = 1.0) -> Waveform:
+        """Return a synthetic voice, the same for the same seed."""
+        return speech_like(seed, self.seconds * lengths, self.lm.sampling_rate)
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """The question about the first clip."""
+        return Prompt(QUESTION, (self.clip(1),), seed=1)
+
+    @cached_property
+    def long_prompt(self) -> Prompt:
+        """The question about the longer clip."""
+        return Prompt(QUESTION, (self.clip(3, LONGER),), seed=3)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The first prompt, prepared."""
+        return self.lm.prepare([self.prompt])
+
+    @cached_property
+    def base(self) -> Replied:
+        """The reply to the first prompt with nothing dropped."""
+        return self.reply(self.inputs)
+
+    def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
+        """Generate `steps` tokens for one sample, past any end token; base without a method."""
+        (only,) = self.replies(inputs, method, steps)
+        return only
+
+    def replies(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> list[Replied]:
+        """Generate `steps` tokens for each sample of a batch."""
+        done = self.lm.generate(inputs, method or Base(), max_new_tokens=steps, ignore_end=True, keep_logits=True)
+        assert done.logits is not None
+        logits = done.logits.float().unbind(1)
+        return [Replied(reply.token_ids, own) for reply, own in zip(done.replies, logits, strict=True)]
+
+    def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
+        """Reply by the model's own greedy `generate` alone: no hook, no timer, no method; penalties are nobody's."""
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=steps,
+            eos_token_id=None,
+            pad_token_id=self.lm.tokenizer.pad_token_id,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        with torch.inference_mode():
+            done = self.lm.model.generate(**tensors, generation_config=config)
+        new = done.sequences[0, tensors["input_ids"].shape[1] :].tolist()
+        return Replied(tuple(new), torch.stack(done.logits)[:, 0].float().cpu())
+
+    @cached_property
+    def floor(self) -> float:
+        """How far equivalent computations of base are apart on this machine: what rounding alone does.
+
+        One attends under a mask that hides nothing, which takes other kernels; one runs as two equal rows of a batch.
+        """
+        everything = torch.arange(self.inputs.audio_mask.shape[1])
+        masked = self.reply(self.inputs, Hidden(kept=everything))
+        row = self.replies(self.lm.prepare([self.prompt, self.prompt]))[1]
+        return max(match(masked, self.base).distance, match(row, self.base).distance)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far apart two results may be and still count as equal: four times the floor."""
+        return max(_FACTOR * self.floor, _ROUNDING)
+
+
+def highest_floor(dtype: torch.dtype) -> float:
+    """Return the noise floor above which nothing can be told: twice the root of the precision's epsilon."""
+    return float(2 * torch.finfo(dtype).eps ** 0.5)
+
+
+def speech_like(seed: int, seconds: float, rate: int) -> Waveform:
+    """Return phrases of one to two seconds with pauses, each of a voice of its own, over faint noise."""
+    rng = np.random.default_rng(seed)
+    samples = 0.01 * noise(rng, round(seconds * rate), rate, (200, 1.5))
+    at = 0
+    while at < len(samples):
+        size = min(round(rng.uniform(1, 2) * rate), len(samples) - at)
+        formants = (rng.uniform(300, 800), rng.uniform(900, 2200), rng.uniform(2300, 3200))
+        pitch, pace = rng.uniform(90, 240), rng.uniform(3, 6)
+        phrase = voice(rng, size, rate, f0=pitch, formants=formants, syllables=pace, melody=(0.7, 0.1))
+        samples[at : at + size] += 0.1 * phrase
+        at += size + round(rng.uniform(0.1, 0.4) * rate)
+    return np.clip(samples, -1, 1).astype(np.float32)
+
+
+def applicable(lm: AudioLM, methods: Sequence[Method]) -> tuple[list[Method], dict[str, str]]:
+    """Return the methods that a model can carry, and for each of the others why it cannot."""
+    able, why_not = [], {}
+    for method in methods:
+        try:
+            method.check(lm)
+        except MethodError as error:
+            why_not[method.key] = str(error)
+        else:
+            able.append(method)
+    return able, why_not

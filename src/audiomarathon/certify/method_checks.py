@@ -1,0 +1,151 @@
+"""The checks of the methods: ratio 0 is base, dropping is masking, pressing is hiding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
+from audiomarathon.certify.finding import Finding
+from audiomarathon.certify.oracles import Hidden, HiddenEntries
+from audiomarathon.kvpress.press import KVPress
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs
+from audiomarathon.pruning.method import Base, Method, Trace, kept_count
+from audiomarathon.pruning.token_pruner import TokenPruner
+
+RATIO = 0.7
+
+
+def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
+    """Ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
+    able, why_not = applicable(bench.lm, methods)
+    moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, _base(bench))]
+    if moved:
+        return Finding.fail(f"not bit-identical: {', '.join(moved)}")
+    left = f"; not applicable: {', '.join(why_not)}" if why_not else ""
+    return Finding.ok(f"{len(able)} methods bit-identical over {STEPS} tokens{left}")
+
+
+def _base(bench: Bench) -> torch.Tensor:
+    return bench.base.logits
+
+
+def dropping(bench: Bench, method: TokenPruner) -> Finding:
+    """Dropping tokens at layer K equals keeping them and hiding them from all attention from layer K on."""
+    method = dataclasses.replace(method, ratio=RATIO)
+    if why_not := applicable(bench.lm, [method])[1]:
+        return Finding.not_applicable(why_not[method.key])
+    entered: list[tuple[torch.Tensor, ...]] = []
+    generation = bench.lm.generate(
+        bench.inputs,
+        _Watched(inner=method, layer=method.layer, entered=entered),
+        max_new_tokens=STEPS,
+        ignore_end=True,
+        keep_logits=True,
+    )
+    bench.reply(bench.inputs, _Watched(inner=Base(), layer=method.layer, entered=entered), steps=1)
+    assert generation.logits is not None
+    assert generation.kept_positions is not None
+    (kept,) = generation.kept_positions
+    if wrong := _wrong_positions(bench.inputs, kept):
+        return Finding.fail(wrong)
+    pruned, whole = entered
+    rows = [part.index_select(-2, kept.to(part.device)) for part in whole]
+    if not all(torch.equal(part, row) for part, row in zip(pruned, rows, strict=True)):
+        return Finding.fail(f"what enters layer {method.layer} is not the tokens that were said to be kept")
+    reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
+    hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer))
+    found, moves = match(reply, hidden), match(reply, bench.base).distance
+    figure = f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}"
+    return Finding.of(found.within(bench.tolerance), figure)
+
+
+def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
+    """Say what is wrong with the prompt positions that stayed; "" when all text and k audio tokens did."""
+    audio = inputs.audio_mask[0].cpu()
+    stays = torch.zeros_like(audio)
+    stays[kept] = True
+    if bool((~audio & ~stays).any()):
+        return f"{int((~audio & ~stays).sum())} text tokens were dropped"
+    if (left := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
+        return f"{left} audio tokens were kept where {planned} are to stay"
+    return ""
+
+
+def pressing(bench: Bench, method: KVPress) -> Finding:
+    """A press leaves each layer the entries and bytes that it plans, and decode as if the others were hidden."""
+    method = dataclasses.replace(method, ratio=RATIO)
+    if why_not := applicable(bench.lm, [method])[1]:
+        return Finding.not_applicable(why_not[method.key])
+    lm, inputs = bench.lm, bench.inputs
+    caches: list[Any] = []
+    with _caches_caught(lm, caches):
+        full = lm.generate(inputs, Base(), max_new_tokens=1, ignore_end=True)
+        pressed = lm.generate(inputs, method, max_new_tokens=1, ignore_end=True, keep_entries=True)
+    assert pressed.kept_entries is not None
+    (total,), (prompt,), layers = inputs.audio_tokens, inputs.prompt_tokens, len(lm.decoder_layers)
+    planned = tuple(prompt - total + budget for budget in method.budgets(total, layers))
+    if pressed.kv_lengths != planned or sum(planned) != layers * (prompt - total + kept_count(total, RATIO)):
+        return Finding.fail(f"the cache holds {pressed.kv_lengths} entries a layer, planned {planned}")
+    if pressed.kv_bytes * layers * prompt != full.kv_bytes * sum(planned):
+        return Finding.fail(f"the cache takes {pressed.kv_bytes} bytes, {full.kv_bytes} without the press")
+    for index, kept in enumerate(pressed.kept_entries):
+        before, after = (cache.layers[index] for cache in caches)
+        for name in ("keys", "values"):
+            rows = getattr(before, name)[0][kept.to(getattr(before, name).device)]
+            if not torch.equal(rows, getattr(after, name)[0].flatten(0, 1)):
+                return Finding.fail(f"layer {index}: the cached {name} are not the entries said to be kept")
+    del caches[:]
+    reply = bench.reply(inputs, method)
+    hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
+    found = match(reply, hidden)
+    moves = match(reply, bench.base).distance
+    figure = f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}; KV {pressed.kv_bytes / full.kv_bytes:.0%}"
+    return Finding.of(found.within(bench.tolerance), figure)
+
+
+@contextmanager
+def _caches_caught(lm: AudioLM, caches: list[Any]) -> Iterator[None]:
+    """Collect the cache of each `generate` inside the block."""
+
+    def catch(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        caches.append(kwargs["past_key_values"])
+
+    handle = lm.decoder.register_forward_pre_hook(catch, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class _Watched(Method):
+    """Another method, and what enters a layer in prefill under it: hidden states, and the rotary cos and sin."""
+
+    key: ClassVar[str] = "watched"
+
+    inner: Method = dataclasses.field(default_factory=Base)
+    layer: int = 0
+    entered: list[tuple[torch.Tensor, ...]] = dataclasses.field(default_factory=list)
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`; looks after the method's own hooks have changed what enters."""
+
+        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            handle.remove()
+            hidden = args[0] if args else kwargs["hidden_states"]
+            self.entered.append((hidden.clone(), *kwargs.get("position_embeddings", ())))
+
+        with self.inner.applied_to(lm, inputs) as trace:
+            handle = lm.decoder_layers[self.layer].register_forward_pre_hook(look, with_kwargs=True)
+            try:
+                yield trace
+            finally:
+                handle.remove()

@@ -1,0 +1,173 @@
+"""The checks of the model itself: what it replies, what it hears, and that nothing of ours stays on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import GenerationConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from audiomarathon.certify.bench import LONGER, STEPS, Bench, highest_floor, match
+from audiomarathon.certify.finding import Finding
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.pruning.frame import Frame
+
+_SAMPLING = {"do_sample": True, "temperature": 5.0, "top_k": 0, "top_p": 1.0}
+
+
+def noise_floor(bench: Bench) -> Finding:
+    """Equivalent computations of base agree so far that something can be told in this precision."""
+    highest = highest_floor(bench.lm.model.dtype)
+    figure = f"rounding moves base by {bench.floor:.1e}; at most {highest:.1e}; tolerance {bench.tolerance:.1e}"
+    return Finding.of(bench.floor <= highest, figure)
+
+
+def documented(bench: Bench) -> Finding:
+    """Base replies as the family's documented `generate` does, on the inputs of its own processor."""
+    theirs = bench.lm.documented_inputs(bench.path, bench.prompt)
+    source = "own inputs, since the family's processor cannot be built here"
+    tensors = bench.inputs.tensors
+    if theirs is not None:
+        source, tensors = "the processor's inputs", _on_device(theirs, bench.inputs)
+        own, other = (inputs["input_ids"].tolist() for inputs in (bench.inputs.tensors, tensors))
+        if own != other:
+            return Finding.fail(f"prompt of {len(own[0])} tokens, the processor's has {len(other[0])} or others")
+    plain = bench.plain_reply(tensors)
+    found = match(bench.base, plain)
+    return Finding.of(found.within(bench.tolerance), f"{source}; {found.figure(bench.tolerance)}")
+
+
+def _on_device(theirs: Mapping[str, Any], own: Inputs) -> dict[str, torch.Tensor]:
+    """Move a processor's tensors to where our inputs are, in their precision."""
+    precision = next(tensor.dtype for tensor in own.tensors.values() if tensor.is_floating_point())
+    device = own.audio_mask.device
+    tensors = {name: value for name, value in theirs.items() if torch.is_tensor(value)}
+    return {
+        name: tensor.to(device, precision if tensor.is_floating_point() else None) for name, tensor in tensors.items()
+    }
+
+
+def greedy(bench: Bench) -> Finding:
+    """The same call twice is the same to the bit, each token is its logits' best, and a sampling config is ignored."""
+    again = bench.reply(bench.inputs)
+    if again.tokens != bench.base.tokens or not torch.equal(again.logits, bench.base.logits):
+        return Finding.fail("the same call twice gave two replies or other logits")
+    best = again.logits.argmax(-1).tolist()
+    if list(again.tokens) != best:
+        return Finding.fail("a token is not the most likely one of its step: the reply is sampled")
+    kept = bench.lm.model.generation_config
+    bench.lm.model.generation_config = GenerationConfig(**_SAMPLING)
+    try:
+        sampled = bench.reply(bench.inputs)
+    finally:
+        bench.lm.model.generation_config = kept
+    figure = f"three calls bit-identical over {STEPS} tokens, one beside a sampling generation config"
+    return Finding.of(sampled.tokens == again.tokens, figure if sampled.tokens == again.tokens else "sampling heeded")
+
+
+def hears(bench: Bench) -> Finding:
+    """Silence, another clip, and another ending of the longer clip each change the first token's logits."""
+    silence = np.zeros_like(bench.clip(1))
+    moved = {"silence": _moved(bench, bench.prompt, silence), "another": _moved(bench, bench.prompt, bench.clip(2))}
+    ending = bench.long_prompt.clips[0].copy()
+    tail = min(len(ending) // 4, bench.lm.sampling_rate)
+    ending[-tail:] = bench.clip(4)[:tail]
+    name = f"the last second of {bench.seconds * LONGER:.0f} s"
+    moved[name] = _moved(bench, bench.long_prompt, ending)
+    figure = ", ".join(f"{name} {value:.1e}" for name, value in moved.items())
+    # Any effect at all counts for the ending: one second of many may move the logits by less than other kernels do.
+    good = min(moved["silence"], moved["another"]) > bench.tolerance and moved[name] > 0
+    return Finding.of(good, f"first logits move by: {figure}; more than {bench.tolerance:.1e}")
+
+
+def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
+    other = Prompt(prompt.text, (clip,), prompt.seed)
+    one, two = (bench.reply(bench.lm.prepare([asked]), steps=1) for asked in (prompt, other))
+    return float((one.logits - two.logits).square().mean().sqrt() / one.logits.std())
+
+
+def audio_mask(bench: Bench) -> Finding:
+    """The positions that change with the audio, as they enter the first layer, are those that the mask names."""
+    other = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])
+    if other.audio_mask.shape != bench.inputs.audio_mask.shape:
+        return Finding.fail("two clips of one length gave prompts of different lengths")
+    first, second = (_entering(bench, inputs) for inputs in (bench.inputs, other))
+    changed = (first != second).any(-1)[0].cpu()
+    mask = bench.inputs.audio_mask[0].cpu()
+    missed, extra = int((changed & ~mask).sum()), int((mask & ~changed).sum())
+    counts = f"{int(mask.sum())} of {len(mask)} positions"
+    if missed or extra:
+        return Finding.fail(f"{counts} are named; {missed} audio positions are not, {extra} others are")
+    return Finding.ok(f"{counts} carry audio, exactly those named")
+
+
+def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
+    seen: list[torch.Tensor] = []
+
+    def look(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        seen.append(hidden if hidden.dim() == 3 else hidden[0])
+
+    handle = bench.lm.decoder_layers[0].register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        bench.reply(inputs, steps=1)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def batch(bench: Bench) -> Finding:
+    """Three clips of unequal lengths in one batch give what they give alone, with and without pruning."""
+    short = Prompt("And here?", (bench.clip(5, 0.5),), seed=5)
+    prompts = [bench.long_prompt, bench.prompt, short]
+    together = bench.lm.prepare(prompts)
+    worst = []
+    for method in (None, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))):
+        for prompt, in_batch in zip(prompts, bench.replies(together, method), strict=True):
+            worst.append(match(in_batch, bench.reply(bench.lm.prepare([prompt]), method)))
+    furthest = max(worst, key=lambda found: found.distance)
+    good = all(found.within(bench.tolerance) for found in worst)
+    same = sum(not found.gap for found in worst)
+    figure = f"batch of {len(prompts)}, base and frame: {same} of {len(worst)} replies the same tokens"
+    return Finding.of(good, f"{figure}; {furthest.figure(bench.tolerance)}")
+
+
+def adapter(bench: Bench) -> Finding:
+    """Switching the family's adapter off changes the logits: it is on."""
+    off = bench.lm.without_adapter()
+    if off is None:
+        return Finding.not_applicable("this family has no adapter")
+    with off:
+        bare = bench.reply(bench.inputs, steps=1)
+    back = bench.reply(bench.inputs, steps=1)
+    on = bench.base.logits[:1]
+    if not torch.equal(back.logits, on):
+        return Finding.fail("switched off and on again, the adapter does not do what it did")
+    moved = float((bare.logits - on).square().mean().sqrt() / on.std())
+    return Finding.of(moved > bench.tolerance, f"without it first logits move by {moved:.1e}")
+
+
+def leftovers(bench: Bench) -> Finding:
+    """After all checks the model is as it was loaded: no hook, no wrapper, no memory, no other generation config."""
+    lm, found = bench.lm, []
+    for name, module in lm.model.named_modules():
+        if module._forward_pre_hooks or module._forward_hooks:
+            found.append(f"a hook on {name or 'the model'}")
+        if "forward" in module.__dict__ and not hasattr(module, "_hf_hook"):  # accelerate's own shadow forward too
+            found.append(f"a stand-in for the forward of {name or 'the model'}")
+    if ALL_ATTENTION_FUNCTIONS._local_mapping:
+        found.append("a wrapped attention function")
+    if lm.model.generation_config.to_diff_dict() != GenerationConfig().to_diff_dict():
+        found.append("another generation config")
+    if lm.model.training:
+        found.append("training mode")
+    if found:
+        return Finding.fail(f"left behind: {'; '.join(found[:3])}" + (" …" if len(found) > 3 else ""))
+    again = bench.reply(bench.inputs)
+    if not torch.equal(again.logits, bench.base.logits):
+        return Finding.fail("base is not bit-identical to what it was before the other checks")
+    return Finding.ok(f"{sum(1 for _ in lm.model.modules())} modules clean; base bit-identical to the first call")

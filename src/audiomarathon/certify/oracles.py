@@ -1,0 +1,156 @@
+"""What pruning and presses must be equal to: nothing removed, but hidden from attention by masks.
+
+Written without a line of the code that removes: same tokens and same logits must come out (METHODS.md, section 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from audiomarathon.pruning.method import Method, Trace
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+
+@contextmanager
+def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int) -> Iterator[None]:
+    """Mask, in layers from `first` on, every prompt position that is not in `kept`; batch of one, no padding."""
+    dropped = torch.ones(prompt, dtype=torch.bool)
+    dropped[kept] = False
+
+    def mask_for(queries: torch.Tensor, total: int, like: torch.Tensor | None, hidden: torch.Tensor) -> torch.Tensor:
+        keys = torch.arange(total)
+        visible = keys[None] <= queries[:, None]
+        visible &= ~torch.cat([dropped, torch.zeros(total - prompt, dtype=torch.bool)])[None] | (
+            keys[None] == queries[:, None]
+        )
+        return _as_mask(visible[None, None].to(hidden.device), like, hidden.dtype)
+
+    def hook(index: int) -> Any:
+        def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            length = hidden.shape[-2]
+            past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length(index)
+            given = kwargs.get("attention_mask")
+            kwargs["attention_mask"] = mask_for(torch.arange(past, past + length), past + length, given, hidden)
+            return args, kwargs
+
+        return before
+
+    with _hooked(layers, {i: hook(i) for i in range(first, len(layers))}):
+        yield
+
+
+@contextmanager
+def hidden_instead_of_evicted(
+    layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
+) -> Iterator[None]:
+    """Mask, in decode, each layer's cache entries that are not kept, for each head its own; batch of one.
+
+    Parameters
+    ----------
+    heads
+        Query heads.
+    kept
+        For each layer which of its `prompt` entries stay, boolean, shape (Hkv, prompt).
+    """
+
+    def hook(index: int) -> Any:
+        def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            if hidden.shape[-2] > 1:
+                return None
+            total = kwargs["past_key_values"].get_seq_length(index) + 1
+            own = kept[index].repeat_interleave(heads // len(kept[index]), dim=0)
+            visible = torch.cat([own, own.new_ones(heads, total - prompt)], dim=-1)[None, :, None]
+            kwargs["attention_mask"] = _as_mask(visible.to(hidden.device), kwargs.get("attention_mask"), hidden.dtype)
+            return args, kwargs
+
+        return before
+
+    with _hooked(layers, {i: hook(i) for i in range(len(layers))}):
+        yield
+
+
+def _as_mask(visible: torch.Tensor, like: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    if like is None or like.dtype == torch.bool:
+        return visible
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+
+
+@contextmanager
+def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
+    handles = [layers[index].register_forward_pre_hook(hook, with_kwargs=True) for index, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _masks_possible(lm: AudioLM) -> Iterator[None]:
+    """Attend by sdpa where the active implementation is flash attention, which takes no such masks."""
+    config: Any = lm.decoder.config
+    active = lm.attn_implementation
+    config._attn_implementation = "sdpa" if "flash" in active else active
+    try:
+        yield
+    finally:
+        config._attn_implementation = active
+
+
+@dataclass(frozen=True)
+class Hidden(Method):
+    """The oracle of token pruning: hides, in layers from `first` on, what another run dropped.
+
+    Attributes
+    ----------
+    kept
+        Prompt positions that stay.
+    """
+
+    key: ClassVar[str] = "hidden"
+
+    kept: torch.Tensor | None = None
+    first: int = 0
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`."""
+        assert self.kept is not None
+        prompt = inputs.audio_mask.shape[1]
+        with _masks_possible(lm), hidden_instead_of_dropped(lm.decoder_layers, self.first, self.kept, prompt):
+            yield Trace(tuple(inputs.audio_tokens))
+
+
+@dataclass(frozen=True)
+class HiddenEntries(Method):
+    """The oracle of presses: keeps every entry, but hides each head's evicted ones from decode.
+
+    Attributes
+    ----------
+    kept
+        For each layer which entries another run kept, boolean, shape (Hkv, prompt).
+    """
+
+    key: ClassVar[str] = "hidden_entries"
+
+    kept: tuple[torch.Tensor, ...] = ()
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`."""
+        config: Any = lm.decoder.config
+        prompt = inputs.audio_mask.shape[1]
+        hiding = hidden_instead_of_evicted(lm.decoder_layers, config.num_attention_heads, self.kept, prompt)
+        with _masks_possible(lm), hiding:
+            yield Trace(tuple(inputs.audio_tokens))

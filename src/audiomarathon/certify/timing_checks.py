@@ -1,0 +1,123 @@
+"""The checks of what is measured: the stages of one call, and the encoder that settings share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from audiomarathon.certify.bench import STEPS, Bench
+from audiomarathon.certify.finding import PASS, Finding
+from audiomarathon.evaluation.timing import Stages
+from audiomarathon.kvpress import audio_features
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.pruning.frame import Frame
+from audiomarathon.pruning.method import Base
+
+_FEW, _MANY, _ROUNDS, _ATTEMPTS = 4, 24, 3, 4
+_STAGES = ("encoder", "llm_prefill", "decode")
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """The stages that a call reported, and what a watch around it showed."""
+
+    stages: Stages
+    wall: float
+
+
+def timing(bench: Bench) -> Finding:
+    """Stages are there and add up to the call; decode grows with tokens; prefill is as long as a call of one token.
+
+    Other work on the machine can only make a call longer, and may hit any: so the quickest of several counts, and the
+    check is made anew where it fails. A fault fails every time.
+    """
+    found = _attempt(bench)
+    for _ in range(_ATTEMPTS - 1):
+        if found.verdict == PASS:
+            break
+        found = _attempt(bench)
+    return found
+
+
+def _attempt(bench: Bench) -> Finding:
+    rounds = [{tokens: _timed(bench, tokens) for tokens in (1, _FEW, _MANY)} for _ in range(_ROUNDS)]
+    calls = [call for calls in rounds for call in calls.values()]
+    if absent := [name for name in _STAGES if any(not getattr(r[_MANY].stages, name) > 0 for r in rounds)]:
+        return Finding.fail(f"not measured: {', '.join(absent)}")
+    few, many = (min(r[tokens].stages.decode for r in rounds) for tokens in (_FEW, _MANY))
+    alone, prefill = min(r[1].wall for r in rounds), min(r[_MANY].stages.prefill for r in rounds)
+    shares = [(call.stages.prefill + call.stages.decode) / call.wall for call in calls]
+    faults = []
+    if any(call.stages.prefill != call.stages.encoder + call.stages.llm_prefill for call in calls):
+        faults.append("prefill is not encoder + LLM prefill")
+    if max(shares) > 1:
+        faults.append("stages take longer than the call")
+    if max(shares) < 0.8:
+        faults.append("stages do not account for the call")
+    if not few < many:
+        faults.append(f"{_FEW} tokens took as long to decode as {_MANY}")
+    if not 0.5 < prefill / alone < 2:
+        faults.append("prefill is not as long as a call of one token")
+    best = min((r[_MANY] for r in rounds), key=lambda call: call.wall)
+    figures = ", ".join(f"{name} {1000 * getattr(best.stages, name):.1f}" for name in _STAGES)
+    figure = (
+        f"{figures} ms, up to {max(shares):.0%} of the call; {_FEW} and {_MANY} tokens decode in {1000 * few:.1f} and "
+        f"{1000 * many:.1f} ms; prefill {1000 * prefill:.1f} ms, a call of one token {1000 * alone:.1f} ms"
+    )
+    return Finding.fail(f"{'; '.join(faults)}: {figure}") if faults else Finding.ok(figure)
+
+
+def _timed(bench: Bench, tokens: int) -> _Timed:
+    bench.lm.clock.synchronize()
+    start = time.perf_counter()
+    done = bench.lm.generate(bench.inputs, Base(), max_new_tokens=tokens, ignore_end=True)
+    bench.lm.clock.synchronize()
+    return _Timed(done.stages, time.perf_counter() - start)
+
+
+def shared_encoder(bench: Bench) -> Finding:
+    """Settings that share the encoder's output run it once a sample, hear their own sample, and reply as when alone."""
+    lm, pruned = bench.lm, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))
+    samples = [bench.inputs, lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])]
+    with _counted(lm.audio_tower) as runs:
+        alone = [_logits(lm, inputs, method) for inputs in samples for method in (Base(), pruned)]
+        apart = len(runs)
+        runs.clear()
+        together = []
+        for inputs in samples:
+            with audio_features.encoder_shared(lm):
+                together += [_logits(lm, inputs, method) for method in (Base(), pruned)]
+        shared = len(runs)
+    if not all(torch.equal(one, other) for one, other in zip(alone, together, strict=True)):
+        return Finding.fail("replies with a shared encoder differ from those without: another sample was heard")
+    if torch.equal(together[0], together[2]):
+        return Finding.fail("two clips gave the same logits: the second was never encoded")
+    if not runs or 2 * shared != apart:
+        return Finding.fail(f"two settings of two samples ran {shared} of the encoder's modules, {apart} unshared")
+    return Finding.ok("two settings of two samples: encoded twice instead of four times; replies bit-identical")
+
+
+def _logits(lm: AudioLM, inputs: Inputs, method: Any) -> torch.Tensor:
+    done = lm.generate(inputs, method, max_new_tokens=STEPS, ignore_end=True, keep_logits=True)
+    assert done.logits is not None
+    return done.logits
+
+
+@contextmanager
+def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
+    """Collect the calls of the modules inside the tower; the tower's own forward may be shadowed by a memory."""
+    runs: list[nn.Module] = []
+    inner = [module for module in tower.modules() if module is not tower]
+    handles = [module.register_forward_hook(lambda module, _args, _out: runs.append(module)) for module in inner]
+    try:
+        yield runs
+    finally:
+        for handle in handles:
+            handle.remove()

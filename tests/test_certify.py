@@ -1,0 +1,285 @@
+"""The certificate: every family passes it, and each planted fault fails the check that names it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+from families import Family
+from transformers import GenerationConfig
+
+import audiomarathon
+from audiomarathon.certify import certificate as certificates
+from audiomarathon.certify.certificate import Certificate, certify
+from audiomarathon.certify.finding import Finding
+from audiomarathon.cli import main
+from audiomarathon.evaluation.session import Session, open_session
+from audiomarathon.kvpress import audio_features, press
+from audiomarathon.kvpress.presses.snapkv import SnapKV
+from audiomarathon.models import audio_lm
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.pruning.dropping import Drop
+from audiomarathon.pruning.fast_v import FastV
+from audiomarathon.pruning.method import Base
+from audiomarathon.pruning.random import Random
+from audiomarathon.settings import RunSettings
+
+SECONDS = 1.0
+SOME = (Base(), Random(), FastV(), SnapKV())
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["audiomarathon", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def session_of(model: str, folder: Path) -> Session:
+    return open_session(model, RunSettings.read({}, model_path=str(folder), device="cpu"), ())
+
+
+@pytest.fixture(scope="module")
+def family_session(family: Family, family_checkpoint: Any) -> Session:
+    """Each family, opened as the command opens it."""
+    return session_of(family.key, family_checkpoint(family.key))
+
+
+@pytest.fixture(scope="module")
+def session(tiny_checkpoint: Path) -> Session:
+    """The tiny Qwen2.5-Omni, to plant faults in."""
+    return session_of("qwen2.5-omni-7b", tiny_checkpoint)
+
+
+def verdicts(certificate: Certificate) -> dict[str, str]:
+    return {check.name: finding.verdict for check, finding in certificate.rows}
+
+
+def failed(session: Session) -> set[str]:
+    return {name for name, verdict in verdicts(certify(session, SECONDS)).items() if verdict == "fail"}
+
+
+def test_a_family_passes(family_session: Session) -> None:
+    certificate = certify(family_session, 4.0)
+    assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
+    assert {"documented", "ratio 0", "dropping dart", "pressing snapkv", "leftovers"} <= set(verdicts(certificate))
+    unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}
+    assert unchecked <= {"adapter"}
+
+
+class TestPlantedFaults:
+    """Each fault is planted in the engine itself, and the certificate is made, with a few of the methods."""
+
+    @pytest.fixture(autouse=True)
+    def some_methods(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Fewer methods than there are: the fault is the same for all."""
+        monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
+
+    def test_none(self, session: Session) -> None:
+        assert failed(session) == set()
+
+    def test_an_audio_mask_shifted_by_one(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        prepare = session.lm.prepare
+
+        def shifted(prompts: Any) -> Any:
+            inputs = prepare(prompts)
+            return replace(inputs, audio_mask=inputs.audio_mask.roll(1, dims=-1))
+
+        monkeypatch.setattr(session.lm, "prepare", shifted)
+        assert failed(session) == {"audio mask"}  # every method then drops, exactly, what the mask names
+
+    def test_other_tokens_dropped_than_said(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        keep = Drop.keep
+
+        def off_by_one(drop: Drop, chosen: Any) -> None:
+            keep(drop, chosen)
+            right = drop.kept_positions
+            drop.index = drop.index.roll(1, dims=-1)
+            drop.kept_positions = lambda: tuple(row.roll(-1) for row in right())  # type: ignore[method-assign]
+
+        monkeypatch.setattr(Drop, "keep", off_by_one)
+        found = failed(session)
+        assert {"dropping random", "dropping fast_v"} <= found
+        assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
+
+    def test_dropped_tokens_seen_in_decode(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        attach = Drop.attach
+
+        def but_the_last(drop: Drop, layers: Any, first: int, decide: Any) -> list[Any]:
+            handles = attach(drop, layers, first, decide)
+            handles.pop().remove()
+            return handles
+
+        monkeypatch.setattr(Drop, "attach", but_the_last)
+        assert "dropping random" in failed(session)
+
+    def test_a_press_that_keeps_other_entries_than_said(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compress = press._Squeeze._compress
+
+        def other_values(squeeze: Any, cache: Any, *rest: Any) -> None:
+            compress(squeeze, cache, *rest)
+            cache.values = cache.values.roll(1, dims=2)
+
+        monkeypatch.setattr(press._Squeeze, "_compress", other_values)
+        assert failed(session) == {"pressing snapkv"}
+
+    def test_a_hook_left_behind(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        applied_to, handles = FastV.applied_to, []
+
+        @contextmanager
+        def leaving(method: FastV, lm: AudioLM, inputs: Any) -> Iterator[Any]:
+            handles.append(lm.decoder_layers[1].register_forward_pre_hook(lambda *_: None))
+            with applied_to(method, lm, inputs) as trace:
+                yield trace
+
+        monkeypatch.setattr(FastV, "applied_to", leaving)
+        try:
+            assert failed(session) == {"leftovers"}
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def test_an_adapter_that_is_off(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Switching off what is not on changes nothing."""
+        monkeypatch.setattr(session.lm, "without_adapter", nullcontext)
+        assert failed(session) == {"adapter"}
+
+    def test_a_real_adapter_switched_off(self, family_checkpoint: Any) -> None:
+        session = session_of("phi4mm", family_checkpoint("phi4mm"))
+        session.lm.model.disable_adapters()
+        assert "adapter" in failed(session)
+
+    def test_sampling_on(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        def sampling(**options: Any) -> Any:
+            return GenerationConfig(**options | {"do_sample": True, "temperature": 3.0})
+
+        monkeypatch.setattr(audio_lm, "GenerationConfig", sampling)
+        found = failed(session)
+        assert {"greedy", "documented"} <= found
+
+    def test_a_shipped_sampling_config_left_on(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
+        assert failed(session) == {"leftovers"}
+
+    def test_a_stale_encoder_cache(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        shared, stale = audio_features.encoder_shared, []
+
+        @contextmanager
+        def remembering(lm: AudioLM) -> Iterator[list[Any]]:
+            with shared(lm) as memory:
+                memory.extend(stale)
+                yield memory
+                stale[:] = memory
+
+        monkeypatch.setattr(audio_features, "encoder_shared", remembering)
+        assert failed(session) == {"shared encoder"}
+
+    def test_a_memory_that_outlives_its_block(self, session: Session) -> None:
+        """The first clip's encoding answers for every later one."""
+        tower = session.lm.audio_tower
+        forward, memory = tower.forward, []
+
+        def once(*args: Any, **kwargs: Any) -> Any:
+            memory.append(forward(*args, **kwargs) if not memory else memory[0])
+            return memory[0]
+
+        tower.forward = once
+        try:
+            assert {"hears", "audio mask", "shared encoder", "leftovers"} <= failed(session)
+        finally:
+            del tower.forward
+
+
+class TestStamp:
+    @pytest.fixture(autouse=True)
+    def cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        """A cache of the test's own."""
+        monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))
+        return tmp_path
+
+    def certificate(self, session: Session, verdict: str = "pass") -> Certificate:
+        (check, *_rest) = certificates.checks()
+        row = (check, Finding(verdict, "0 of 0"))
+        return Certificate(certificates.about(session), "tiny", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
+
+    def test_a_matching_session_gets_it(self, session: Session) -> None:
+        assert certificates.stamp(session) is None
+        certificates.store(self.certificate(session))
+        stamp = certificates.stamp(session)
+        assert stamp == {
+            "date": "2026-01-01T00:00:00+00:00",
+            "version": audiomarathon.__version__,
+            "verdict": "pass",
+            "checks": {"documented": "pass"},
+        }
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda s: replace(s, checkpoint_hash="another"),
+            lambda s: replace(s, hardware=replace(s.hardware, dtype="bfloat16")),
+            lambda s: replace(s, settings=replace(s.settings, attn_implementation="eager")),
+        ],
+        ids=["checkpoint", "dtype", "attention"],
+    )
+    def test_another_sessions_does_not_count(self, session: Session, other: Any) -> None:
+        certificates.store(self.certificate(session))
+        assert certificates.stamp(other(session)) is None
+
+    @pytest.mark.parametrize("name", ["device_name", "__version__"])
+    def test_another_device_or_version_does_not_count(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        certificates.store(self.certificate(session))
+        monkeypatch.setattr(certificates, name, (lambda *_: "another") if name == "device_name" else "99")
+        assert certificates.stamp(session) is None
+
+    def test_one_that_failed_warns(self, session: Session) -> None:
+        certificates.store(self.certificate(session, "fail"))
+        with pytest.warns(UserWarning, match=r"FAILED its certificate \(documented\)"):
+            stamp = certificates.stamp(session)
+        assert stamp["verdict"] == "fail"
+
+    def test_a_damaged_file_is_no_certificate(self, session: Session) -> None:
+        file = certificates.store(self.certificate(session))
+        file.write_text(file.read_text()[:40])
+        assert certificates.stamp(session) is None
+
+
+def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(
+    tiny_checkpoint: Path, tmp_path: Path, no_env: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    no_env("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    chosen = ["--model", "qwen2.5-omni", "--model-path", str(tiny_checkpoint), "--device", "cpu"]
+    out = tmp_path / "new" / "certificate.json"
+    assert command(monkeypatch, "certify", *chosen, "--seconds", "1.5", "-o", str(out)) == 0
+    shown = capsys.readouterr().out
+    assert all(words in shown for words in ("PASS", "dropping fast_v", "when it fails"))
+    content = json.loads(out.read_text())
+    assert content["verdict"] == "pass"
+    assert len(content["checks"]) > 20
+    tau = task_folders.build_tau(tmp_path / "data" / "TAU")
+    results = tmp_path / "results"
+    ran = ["run", "tau", *chosen, "--data", str(tau), "--limit", "1", "--max-new-tokens", "2"]
+    assert command(monkeypatch, *ran, "--results", str(results)) == 0
+    (run_file,) = results.rglob("run.json")
+    held = json.loads(run_file.read_text())["certificate"]
+    assert held["verdict"] == "pass"
+    assert held["checks"] == {name: finding["verdict"] for name, finding in content["checks"].items()}
+
+
+def test_clips_too_short_to_say_anything_are_refused(
+    no_env: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert command(monkeypatch, "certify", "--seconds", "0.2") == 2
+    assert "--seconds 0.2: not allowed" in capsys.readouterr().err
