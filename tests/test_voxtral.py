@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import mistral_common
 import numpy as np
 import pytest
 import soundfile
@@ -19,6 +20,7 @@ from transformers import VoxtralConfig, VoxtralForConditionalGeneration, Voxtral
 
 from audiomarathon.audio import decode
 from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.environment import environment
 from audiomarathon.evaluation.flops import count_cost
 from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.models.checkpoint import find_checkpoint, is_ignored
@@ -222,6 +224,9 @@ class TestFacts:
         convolutions = 3000 * 128 * 3 * 8 + 1500 * 8 * 3 * 8
         layer = 1500 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 1500 * 1500 * 8
         assert count_cost(voxtral).encoder_flops_per_second == pytest.approx(2 * (convolutions + layer) / 30)
+
+    def test_the_tokenizers_version_is_on_record(self) -> None:
+        assert environment()["packages"]["mistral-common"] == mistral_common.__version__
 
     def test_published_sizes(self) -> None:
         """The memory table of Voxtral/README.md rests on these dimensions: 4.68 B parameters, 9.4 GB in bfloat16."""

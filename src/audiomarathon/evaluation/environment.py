@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from audiomarathon import __version__
 
 _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
+_EXTRAS = ("mistral-common", "peft")  # what single families rest on: a tokenizer, adapters
 _GPU_FIELDS = (
     "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
     "clocks_event_reasons.active", "memory.used", "memory.total",
@@ -39,8 +42,16 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda,
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "packages": dict(_versions()),
     }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        yield name, importlib.metadata.version(name)
+    for name in _EXTRAS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
 
 
 def gpu_state() -> list[dict[str, str]]:
