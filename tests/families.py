@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tiny_aero
 import tiny_qwen2_5_omni
+import tiny_qwen2_audio
 import tiny_voxtral
 import torch
 
@@ -57,5 +59,7 @@ FAMILIES = {
             tiny_qwen2_5_omni.audio_tokens,
         ),
         Family("voxtral", tiny_voxtral.checkpoint, tiny_voxtral.documented, tiny_voxtral.audio_tokens),
+        Family("aero-1", tiny_aero.checkpoint, tiny_aero.documented, tiny_aero.audio_tokens),
+        Family("qwen2-audio", tiny_qwen2_audio.checkpoint, tiny_qwen2_audio.documented, tiny_qwen2_audio.audio_tokens),
     )
 }

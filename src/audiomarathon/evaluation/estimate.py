@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audiomarathon.audio import probe
@@ -175,6 +175,7 @@ def find_model(spec: ModelSpec, settings: RunSettings, hardware: Hardware) -> Kn
     """Return the checkpoint if it is here, what its headers say, and why not."""
     try:
         checkpoint = find_checkpoint(settings.model_path or spec.checkpoint, download=False)
+        checkpoint = replace(checkpoint, variant=spec.variant)
     except ModelError as error:
         return KnownModel(spec, None, None, str(error))
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.checkpoint import is_ignored
-from audiomarathon.models.loading import loading
+from audiomarathon.models.loading import loading, native_config
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
 _SPEECH_MAKERS = ("talker", "token2wav", "code2wav")  # parts of a checkpoint that are left on disk
@@ -59,9 +59,7 @@ def model_facts(path: Path, size: int) -> ModelFacts:
 
 
 def _facts(path: Path, size: int) -> ModelFacts:
-    from transformers import AutoConfig
-
-    whole = AutoConfig.from_pretrained(path)
+    whole = native_config(path)
     config = whole.get_text_config(decoder=True)
     layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads

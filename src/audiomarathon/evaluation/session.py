@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from audiomarathon.errors import SettingsError
@@ -65,7 +65,7 @@ def open_session(
     from audiomarathon.evaluation.flops import count_cost
 
     spec = get_model(model)
-    checkpoint = find_checkpoint(settings.model_path or spec.checkpoint)
+    checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
     hardware = find_hardware(settings)
     own = settings.model_path and settings.model_path != spec.checkpoint
     name = f"{checkpoint.name}, run as {spec.key}," if own else f"{spec.key} ({checkpoint.name})"

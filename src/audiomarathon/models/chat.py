@@ -82,3 +82,11 @@ def template_beside(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template") from error
     return template
+
+
+def processor_template(path: Path) -> str | None:
+    """Return the chat template in a file of its own, from which processors take it, or None where there is none."""
+    if (path / "chat_template.json").is_file():
+        return template_beside(path)
+    file = path / "chat_template.jinja"
+    return file.read_text(encoding="utf-8") if file.is_file() else None

@@ -20,6 +20,7 @@ from audiomarathon.models.registry import EMBEDDED
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _TENSOR_BYTES = 4096
+_MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
 _IGNORED = ("*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json")
 
 
@@ -33,15 +34,19 @@ class Checkpoint:
         What people call it: the hub id, or the folder's name.
     path
         The folder that holds `config.json`.
+    variant
+        How a model departs from what is usual with its checkpoint ("30s"): its runs are not the usual ones.
     """
 
     name: str
     path: Path
+    variant: str = ""
 
     @property
     def folder_name(self) -> str:
         """The name as a folder in a results tree: no separators, colons or spaces."""
-        return "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
+        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
+        return f"{name}-{self.variant}" if self.variant else name
 
     def fingerprint(self) -> str:
         """Return a hash of the checkpoint's content that is quick even for 60 GB.
@@ -50,7 +55,7 @@ class Checkpoint:
         a block in its middle, so that any fine-tune differs, whichever part it touched. Files that are not downloaded
         do not count.
         """
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.variant.encode())
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
         for file in sorted(file for file in self.path.iterdir() if file.suffix in kinds and not is_ignored(file.name)):
             size = file.stat().st_size
@@ -114,6 +119,8 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     ModelError
         When there is no such folder or repository, the hub refuses, or cannot be reached; it says what to do.
     """
+    if source in _MISTAKEN:
+        raise ModelError(f"{source}: there is no such model on the hub; did you mean {_MISTAKEN[source]}?")
     if source == EMBEDDED:
         return Checkpoint("embedded", embedded_checkpoint())
     folder = Path(source).expanduser()

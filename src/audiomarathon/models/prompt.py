@@ -50,12 +50,15 @@ class Inputs:
     window_padding
         How many of a sample's audio tokens stand for the silence that fills up its last window; empty for families
         without fixed windows.
+    truncated
+        Whether a sample's audio was cut short, as some models' published practice has it; empty where none was.
     """
 
     tensors: Mapping[str, torch.Tensor]
     audio_mask: torch.Tensor
     seeds: tuple[int, ...]
     window_padding: tuple[int, ...] = ()
+    truncated: tuple[bool, ...] = ()
 
     @property
     def attention_mask(self) -> torch.Tensor:

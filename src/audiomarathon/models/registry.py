@@ -36,6 +36,8 @@ class ModelSpec:
         The folder of the repository with this model's scripts, if it has one.
     download_gb
         About how much a download takes, in GB; 0 when nothing is downloaded.
+    variant
+        Set where two models share a checkpoint and treat it differently: keeps their results apart.
     """
 
     key: str
@@ -46,6 +48,7 @@ class ModelSpec:
     aliases: tuple[str, ...] = ()
     folder: str = ""
     download_gb: float = 0.0
+    variant: str = ""
 
     def load_family(self) -> type[AudioLM]:
         """Import and return the family's class."""
@@ -56,6 +59,7 @@ class ModelSpec:
 
 _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
 _VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
+_QWEN2_AUDIO = "audiomarathon.models.qwen2_audio"
 
 _BUILT_IN = (
     ModelSpec(
@@ -102,6 +106,33 @@ _BUILT_IN = (
         title="Voxtral Small 24B",
         folder="Voxtral",
         download_gb=48.5,
+    ),
+    ModelSpec(
+        key="aero-1",
+        family="audiomarathon.models.aero:Aero",
+        checkpoint="lmms-lab/Aero-1-Audio",
+        tokens_per_second=25,
+        title="Aero-1-Audio 1.5B",
+        aliases=("aero",),
+        folder="Aero-1",
+        download_gb=4.4,
+    ),
+    ModelSpec(
+        key="qwen2-audio",
+        family=f"{_QWEN2_AUDIO}:Qwen2Audio",
+        checkpoint="Qwen/Qwen2-Audio-7B-Instruct",
+        tokens_per_second=25,
+        title="Qwen2-Audio 7B, clips whole",
+        download_gb=16.8,
+    ),
+    ModelSpec(
+        key="qwen2-audio-30s",
+        family=f"{_QWEN2_AUDIO}:Qwen2AudioFirst30",
+        checkpoint="Qwen/Qwen2-Audio-7B-Instruct",
+        tokens_per_second=25,
+        title="Qwen2-Audio 7B as published: the first 30 s of each clip, flagged truncated",
+        download_gb=16.8,
+        variant="30s",
     ),
 )
 

@@ -1,0 +1,38 @@
+"""Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder before Qwen2.5-1.5B.
+
+The published code builds the parts of Qwen2-Audio under names of its own, so transformers' Qwen2-Audio class runs it,
+and no code comes with the checkpoint. Windows of 30 s have a placeholder each, with a line break after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.qwen2_audio import Qwen2Audio
+
+
+class Aero(Qwen2Audio):
+    """Aero-1-Audio."""
+
+    title: ClassVar[str] = "Aero-1"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "^audio_modal_projector": "model.multi_modal_projector",
+        "^audio_tower": "model.audio_tower",
+        "^language_model.lm_head": "lm_head",
+        "^language_model.model": "model.language_model",
+    }
+    template: ClassVar[str] = (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+        "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}<|AUDIO|>\n"
+        "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
+        """Return None: the family's processor is code that comes with the checkpoint, which is not run."""
+        return None

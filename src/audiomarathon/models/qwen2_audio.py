@@ -1,0 +1,174 @@
+"""Qwen2-Audio (arXiv 2407.10759), on transformers' native class.
+
+A Whisper encoder hears windows of 30 s; the prompt has a placeholder for each, with 25 audio tokens a second. The last
+window is filled up with silence for the encoder alone: silence has no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from transformers import (
+    AutoTokenizer,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
+    Qwen2AudioProcessor,
+    WhisperFeatureExtractor,
+)
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import chat_text, processor_template, windows, with_audio_tokens
+from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.prompt import Inputs, Prompt
+
+_AUDIO = "<|AUDIO|>"
+
+
+class Qwen2Audio(AudioLM):
+    """Qwen2-Audio, hearing clips whole: window after window."""
+
+    title: ClassVar[str] = "Qwen2-Audio"
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names in the checkpoint that the native class does not know, as patterns, and what it calls them."""
+    template: ClassVar[str] = (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+        "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}"
+        "Audio {{ loop.index }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n"
+        "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    """The template that the family's processor has built in, for one user's turn. One in the checkpoint goes first."""
+
+    @classmethod
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
+        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
+        with loading(path, cls.title):
+            config = Qwen2AudioConfig.from_pretrained(path)  # whatever kind the file names
+            model, info = Qwen2AudioForConditionalGeneration.from_pretrained(
+                path,
+                config=config,
+                key_mapping=dict(cls.renamed),
+                dtype=getattr(torch, dtype),
+                attn_implementation=attn_implementation,
+                device_map=device_map or None,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+                output_loading_info=True,
+            )
+            # Without the config it would ask whether to run the code that Aero's checkpoint names.
+            tokenizer = AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)
+            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
+            if not device_map:
+                model = model.to(device)
+            _tie_head(model, info)
+        check_loading(path, info)
+        # The tokenizer's own template, where it has one, is the bare LLM's and knows no audio.
+        tokenizer.chat_template = processor_template(path) or cls.template
+        return cls(model, tokenizer, feature_extractor)
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        super().__init__(model, tokenizer, feature_extractor)
+        self.audio_token = tokenizer.convert_tokens_to_ids(_AUDIO)
+        if self.audio_token != model.config.audio_token_id:
+            raise ModelError(
+                f"the tokenizer's {_AUDIO} is token {self.audio_token}, the config's audio token "
+                f"{model.config.audio_token_id}: tokenizer and weights do not belong together"
+            )
+
+    @property
+    def decoder(self) -> nn.Module:
+        """See :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model.language_model
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_tower`. The projector, one linear layer, counts as LLM prefill."""
+        tower: nn.Module = self.model.model.audio_tower
+        return tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """See :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.lm_head
+        return head
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
+        prompts = [self._in_windows(prompt) for prompt in prompts]
+        features = self.feature_extractor(
+            [window for prompt in prompts for window in prompt.clips],
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        tokens = ((features["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1
+        counts = iter(tokens.tolist())
+        texts = [
+            with_audio_tokens(chat_text(self.tokenizer, prompt), _AUDIO, [next(counts) for _ in prompt.clips])
+            for prompt in prompts
+        ]
+        encoded = self.tokenizer(
+            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        )
+        tensors = {
+            "input_ids": encoded["input_ids"],
+            "attention_mask": encoded["attention_mask"],
+            "input_features": features["input_features"].to(self.model.dtype),
+            "feature_attention_mask": features["attention_mask"].long(),
+        }
+        return Inputs(
+            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
+            audio_mask=(encoded["input_ids"] == self.audio_token).to(self.device),
+            seeds=tuple(prompt.seed for prompt in prompts),
+        )
+
+    def _in_windows(self, prompt: Prompt) -> Prompt:
+        extractor = self.feature_extractor
+        if any(len(clip) <= 2 * extractor.hop_length for clip in prompt.clips):
+            raise ModelError("a clip is too short for a single audio token (0.04 s)")
+        return replace(
+            prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, extractor.n_samples))
+        )
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
+        """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
+        processor = Qwen2AudioProcessor.from_pretrained(path)
+        prompt = self._in_windows(prompt)
+        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+        text = processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+        return dict(
+            processor(text=text, audio=list(prompt.clips), sampling_rate=self.sampling_rate, return_tensors="pt")
+        )
+
+
+class Qwen2AudioFirst30(Qwen2Audio):
+    """Qwen2-Audio as published: of each clip the first 30 s, which is where its processor cuts. Records say so."""
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`; `truncated` tells whose clips were cut."""
+        limit = self.feature_extractor.n_samples
+        cut = [replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)) for prompt in prompts]
+        truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
+        return replace(super().prepare(cut), truncated=truncated)
+
+
+def _tie_head(model: Any, info: Mapping[str, Any]) -> None:
+    """Make the token embeddings the LM head too, where the config ties the two and the checkpoint holds no head.
+
+    The native class ties nothing by itself.
+    """
+    if model.config.text_config.tie_word_embeddings and "lm_head.weight" in info["missing_keys"]:
+        embeddings, device = model.get_input_embeddings().weight, model.lm_head.weight.device
+        # Two devices where the model is spread over several.
+        model.lm_head.weight = embeddings if embeddings.device == device else nn.Parameter(embeddings.to(device))
+        info["missing_keys"].discard("lm_head.weight")

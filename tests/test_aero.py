@@ -1,0 +1,82 @@
+"""What is particular to Aero-1: names and config of its own, a tied head, and code that is not run."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_aero
+import torch
+from conftest import noise
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.model_facts import model_facts
+from audiomarathon.models.aero import Aero
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.qwen2_audio import Qwen2Audio
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint("aero-1")
+
+
+def load(folder: Path, family: type[Qwen2Audio] = Aero) -> Qwen2Audio:
+    return family.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+class TestLoading:
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_the_hubs_layout_gives_the_native_layouts_logits(self, tmp_path: Path, tied: bool) -> None:
+        folder = tiny_aero.checkpoint(tmp_path / "aero", tied=tied)
+        lm, native = load(folder), tiny_aero.native(folder)
+        theirs = native.state_dict()
+        assert lm.model.state_dict().keys() == theirs.keys()
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in lm.model.state_dict().items())
+        assert torch.equal(lm.lm_head.weight, lm.decoder.embed_tokens.weight) is tied
+        tensors = lm.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))]).tensors
+        with torch.no_grad():
+            assert torch.equal(lm.model(**tensors).logits, native(**tensors).logits)
+
+    def test_a_tied_head_takes_no_memory_of_its_own(self, folder: Path) -> None:
+        lm = load(folder)
+        assert lm.lm_head.weight.data_ptr() == lm.decoder.embed_tokens.weight.data_ptr()
+
+    def test_the_code_that_a_checkpoint_names_is_neither_run_nor_asked_about(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[object] = []
+        monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "n")
+        lm = load(folder)
+        facts = model_facts(folder, 4)
+        assert asked == []
+        assert facts.weight_bytes == 4 * sum(parameter.numel() for parameter in lm.model.parameters())
+        assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4  # layers; keys and values; 2 heads of 8 numbers of 4 bytes
+
+    def test_another_familys_checkpoint_is_refused(self, folder: Path) -> None:
+        with pytest.raises(ModelError, match=r"missing keys in the checkpoint: model\.multi_modal_projector"):
+            load(folder, Qwen2Audio)
+
+    def test_the_model_of_an_old_readme_is_refused_before_any_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_a, **_k: pytest.fail("asked the hub"))
+        with pytest.raises(ModelError, match="did you mean lmms-lab/Aero-1-Audio"):
+            find_checkpoint("Aero-1/Aero-1-7B")
+
+
+class TestPrompt:
+    @pytest.mark.parametrize("in_a_file", [True, False])
+    def test_has_a_placeholder_and_a_line_for_each_window(self, tmp_path: Path, in_a_file: bool) -> None:
+        """From the checkpoint's template or, as the processor does without one, from the one built in."""
+        folder = tiny_aero.checkpoint(tmp_path / "aero")
+        if not in_a_file:
+            (folder / "chat_template.json").unlink()
+        lm = load(folder)
+        inputs = lm.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
+        assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]) == (
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            + "<|AUDIO|>" * 750 + "\n" + "<|AUDIO|>" * 25 + "\n" + "<|AUDIO|>" * 50 + "\n"
+            + "Who?<|im_end|>\n<|im_start|>assistant\n"
+        )  # fmt: skip

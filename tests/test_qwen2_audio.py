@@ -1,0 +1,107 @@
+"""What is particular to Qwen2-Audio: windows, and its published practice of hearing 30 s."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import task_folders
+import tiny_qwen2_audio
+import torch
+from conftest import noise
+from safetensors.torch import load_file, save_file
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.run import run
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.qwen2_audio import Qwen2Audio, Qwen2AudioFirst30
+from audiomarathon.pruning.method import Base
+from audiomarathon.settings import RunSettings
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint("qwen2-audio")
+
+
+def load(family: type[Qwen2Audio], folder: Path) -> AudioLM:
+    return family.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> AudioLM:
+    return load(Qwen2Audio, folder)
+
+
+class TestWindows:
+    def test_each_is_an_audio_of_its_own(self, whole: AudioLM) -> None:
+        inputs = whole.prepare([Prompt("Who?", (noise(31.0), noise(2.0)))])
+        assert whole.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            + "Audio 1: <|audio_bos|>" + "<|AUDIO|>" * 750 + "<|audio_eos|>\n"
+            + "Audio 2: <|audio_bos|>" + "<|AUDIO|>" * 25 + "<|audio_eos|>\n"
+            + "Audio 3: <|audio_bos|>" + "<|AUDIO|>" * 50 + "<|audio_eos|>\nWho?<|im_end|>"
+        )  # fmt: skip
+
+    def test_are_the_processors_own_tensors(self, whole: AudioLM, folder: Path) -> None:
+        prompt = Prompt("Who?", (noise(31.0), noise(2.0)))
+        ours, theirs = whole.prepare([prompt]).tensors, whole.documented_inputs(folder, prompt)
+        assert theirs is not None
+        assert set(ours) == set(theirs)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    def test_the_tower_hears_all_of_a_batch_at_once(self, whole: AudioLM, prompts: list[Prompt]) -> None:
+        calls: list[int] = []
+        handle = whole.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
+        whole.generate(whole.prepare([*prompts, Prompt("?", (noise(61.0),))]), Base(), max_new_tokens=3)
+        handle.remove()
+        assert calls == [4 + 3]
+
+    def test_a_last_window_too_short_for_a_token_does_no_harm(self, whole: AudioLM) -> None:
+        inputs = whole.prepare([Prompt("?", (noise(30.01),))])
+        assert inputs.audio_tokens == [750]
+        assert whole.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits.isfinite().all()
+
+    def test_a_clip_without_a_single_audio_token_is_refused(self, whole: AudioLM) -> None:
+        assert whole.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
+        with pytest.raises(ModelError, match="too short"):
+            whole.prepare([Prompt("?", (noise(0.02),))])
+
+    def test_a_window_that_is_not_in_use_is_no_sliding_window(self, whole: AudioLM) -> None:
+        assert whole.decoder.config.max_window_layers == 1
+        assert set(whole.decoder.config.layer_types) == {"full_attention"}
+
+
+class TestFirst30Seconds:
+    def test_are_all_that_is_heard_and_it_says_so(self, whole: AudioLM, folder: Path) -> None:
+        long, short = noise(31.0), noise(4.0)
+        inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (long,)), Prompt("?", (short,))])
+        assert inputs.truncated == (True, False)
+        first = whole.prepare([Prompt("?", (long[:480000],)), Prompt("?", (short,))])
+        assert first.truncated == ()
+        assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
+
+    def test_records_tell_and_lie_beside_those_of_whole_clips(self, folder: Path, tmp_path: Path, no_env) -> None:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+        for clip in (tmp_path / "data" / "TAU").rglob("*.wav"):
+            task_folders.write_clip(clip, seconds=30.5)
+        flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
+        seen = {}
+        for model in ("qwen2-audio", "qwen2-audio-30s"):
+            (result,) = run(["tau"], model, RunSettings.read({}, **flags, limit=1), None, progress=False)
+            (record,) = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
+            assert record["error"] is None
+            seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
+        assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.5)}
+
+
+def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:
+    folder = tiny_qwen2_audio.checkpoint(tmp_path / "headless")
+    weights = load_file(folder / "model.safetensors")
+    del weights["language_model.lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"missing keys.*lm_head"):
+        load(Qwen2Audio, folder)
