@@ -5,6 +5,7 @@ Dropping, presses and batches are tested on every family in test_token_pruning.p
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.dropping import call_of
 from audiomarathon.pruning.method import Base
 
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
@@ -122,6 +124,20 @@ class TestReplies:
     def test_every_stage_is_measured(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         stages = family_lm.generate(family_lm.prepare(prompts[:1]), Base(), max_new_tokens=4, ignore_end=True).stages
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
+
+
+def test_rotations_of_the_future_are_those_of_decode(family_lm: AudioLM, prompts: list[Prompt]) -> None:
+    """Presses ask `rotation` for the positions that follow the prompt."""
+    layer = family_lm.decoder_layers[0]
+    signature, seen = inspect.signature(layer.forward), []
+    handle = layer.register_forward_pre_hook(
+        lambda _m, args, kwargs: seen.append(call_of(signature, args, kwargs)["position_embeddings"]), with_kwargs=True
+    )
+    inputs = family_lm.prepare(prompts[:1])
+    family_lm.generate(inputs, Base(), max_new_tokens=4, ignore_end=True)
+    handle.remove()
+    for ours, theirs in zip(family_lm.rotation(inputs.prompt_tokens[0], 3), zip(*seen[1:], strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.cat(theirs, 1)[0])
 
 
 class TestLoading:
