@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 import numpy as np
 import soundfile
+from real_recordings import RECORDINGS
 
 from audiomarathon.audio import decode
-from tests.real_recordings import RECORDINGS
 
 
 class Noise:

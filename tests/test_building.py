@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from raw_corpora import MAKERS, Noise, Recordings
 
 from audiomarathon.audio import pcm_blocks
 from audiomarathon.corpora.door import door
 from audiomarathon.data.ledger import Ledger
 from audiomarathon.tasks import get_task
-from tests.raw_corpora import MAKERS, Noise, Recordings
 
 SHORT = ["--min", "3", "--max", "5"]
 SPOKEN = {"race"}  # its source is a text

@@ -83,6 +83,8 @@ class Corpus(ABC):
         Whether the last clip may be shortened to reach a length exactly.
     shuffled
         Whether clips are joined in a seeded order rather than their own.
+    spoken
+        Whether the audio is yet to be made, by a command that may fail.
     metadata_file
         The task's JSON, or "".
     """
@@ -97,6 +99,7 @@ class Corpus(ABC):
     container: ClassVar[str] = "WAV"
     cut: ClassVar[bool] = False
     shuffled: ClassVar[bool] = False
+    spoken: ClassVar[bool] = False
     metadata_file: ClassVar[str] = ""
 
     def __init__(self, arguments: Namespace) -> None:

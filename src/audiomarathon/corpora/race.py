@@ -27,6 +27,7 @@ class RaceCorpus(Corpus):
 A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) and {out} (the WAV it must write)."""
     example = 'RACE/test --tts "espeak-ng -w {out} -f {text}" -o data/RACE'
     seconds = (120.0, 252.0)
+    spoken = True
     metadata_file = Race.metadata_file
 
     def __init__(self, arguments: Namespace) -> None:

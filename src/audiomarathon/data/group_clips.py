@@ -47,7 +47,7 @@ class Builder:
                 if not used:
                     return
                 if joined is None:
-                    self._leave_out(pending.taken(used))
+                    self._leave_out(pending.taken(used), fixed=len(sources) == 1)
                 elif (broken := self._write(group, path, joined, pending)) is not None:
                     pending.remove(broken)  # and this clip is planned again without it
                     used = 1
@@ -121,15 +121,16 @@ class Builder:
         }
         return dict(json.loads(json.dumps(row)))  # as the manifest gives it back
 
-    def _leave_out(self, pieces: list[tuple[Source, Piece]]) -> None:
+    def _leave_out(self, pieces: list[tuple[Source, Piece]], *, fixed: bool) -> None:
         high = round(self.joining.high * self.joining.rate)
         for source, piece in pieces:
             reason = TOO_LONG if piece.frames > high and not self.corpus.cut else TAIL
-            self.ledger.leave_out(source.name, reason)
+            self.ledger.leave_out(source.name, reason, fixed=fixed, size=source.path.stat().st_size)
 
     def _broken(self, source: Source, reason: str) -> None:
         size = source.path.stat().st_size if source.path.is_file() else None
-        self.ledger.leave_out(source.name, reason, fixed=True, size=size)
+        # A speech synthesiser that failed may work the next time; a damaged file will not.
+        self.ledger.leave_out(source.name, reason, fixed=not self.corpus.spoken, size=size)
         tqdm.write(f"left out: {source.name}: {reason}")
 
 

@@ -87,9 +87,12 @@ class Ledger:
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
         """Whether a clip is there as planned: its row agrees, its size and hash are the row's."""
         with self._mutex:
-            self._mentioned.add(path)
             row = self._row(path)
-        return row is not None and agrees(row) and _is_as_said(self.folder / path, row)
+        if row is None or not agrees(row) or not _is_as_said(self.folder / path, row):
+            return False
+        with self._mutex:
+            self._mentioned.add(path)
+        return True
 
     def add(self, path: str, partial: Path, row: Row) -> None:
         """Give a written clip its name and note its row."""

@@ -1,0 +1,338 @@
+"""What each raw corpus says, and the mistakes that the public release made with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from raw_corpora import MAKERS, PLACES, Noise
+from test_building import built, left_out, manifest
+
+from audiomarathon.corpora.door import CORPORA
+from audiomarathon.tasks import get_task
+from audiomarathon.tasks.task import LETTERS
+
+ROOT = Path(__file__).parent.parent
+DOORS = {
+    "TAU_task": "tau",
+    "GTZAN_task": "gtzan",
+    "HAD_segment": "had",
+    "Vox2_task": "vox",
+    "Vox_age_task": "vox_age",
+    "LibriSpeech_task": "librispeech",
+    "VESUS_task": "vesus",
+    "DESED_task": "desed",
+    "SLUE_task": "slue",
+    "RACE_task": "race",
+}
+
+
+@pytest.fixture
+def raw(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """The arguments of the task's builder, the task being the name before the test's first underscores."""
+    task = next(task for task in sorted(MAKERS, key=len, reverse=True) if f"test_{task}_" in request.node.name)
+    return MAKERS[task](tmp_path / "raw", Noise())
+
+
+def samples(task: str, folder: Path) -> list[Any]:
+    return list(get_task(task).load(folder).samples)
+
+
+def answer(sample: Any) -> str:
+    return str(sample.options[LETTERS.index(sample.answer)])
+
+
+# --- TAU --------------------------------------------------------------------------------------------------------------
+
+
+def test_tau_scenes_come_from_the_label_column_and_stay_apart(raw: list[str], tmp_path: Path) -> None:
+    """`metro_station-…` begins with `metro`; the release took the first word."""
+    meta = Path(raw[0]) / "meta.csv"
+    # A label that contradicts the file name: the column counts.
+    meta.write_text(meta.read_text().replace("\tmetro\tlyon", "\tpark\tlyon"))
+    folder = built("tau", raw, tmp_path / "tau")
+    assert {answer(sample) for sample in samples("tau", folder)} == {"Metro", "Metro station", "Park"}
+    for row in manifest(folder):
+        names = {Path(source["path"]).name.rsplit("-", 2)[0] for source in row["sources"]}
+        assert len(names) == 1
+        scene, place = names.pop().split("-", 1)
+        assert row["facts"]["identifier"] == place
+        assert row["facts"]["scene"] == ("park" if place == "lyon-1001" and scene == "metro" else scene)
+
+
+def test_tau_clips_of_one_place_are_one_cluster(raw: list[str], tmp_path: Path) -> None:
+    clusters = {sample.cluster for sample in samples("tau", built("tau", raw, tmp_path / "tau"))}
+    assert clusters == {f"{s}-{p}" for s in ("metro", "metro_station") for p in ("lisbon-1000", "lyon-1001")}
+
+
+def test_tau_devices_that_recorded_side_by_side_are_not_joined(raw: list[str], tmp_path: Path) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    for name in meta.read_text().splitlines()[1:5]:
+        clip = name.split("\t")[0]
+        shutil.copy(Path(raw[0]) / clip, Path(raw[0]) / clip.replace("-a.wav", "-b.wav"))
+        meta.write_text(meta.read_text() + name.replace("-a.wav", "-b.wav")[:-1] + "b\n")
+    rows = manifest(built("tau", raw, tmp_path / "tau"))
+    assert {"a", "b"} == {row["facts"]["device"] for row in rows}
+    assert all(source["path"][-5] == row["facts"]["device"] for row in rows for source in row["sources"])
+
+
+@pytest.mark.parametrize("edit", [("metro_station\t", "subway\t"), ("\tidentifier", "\tplace")])
+def test_tau_with_a_strange_table_is_refused(
+    edit: tuple[str, str], raw: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    meta.write_text(meta.read_text().replace(*edit))
+    built("tau", raw, tmp_path / "tau", code=2)
+    assert str(meta) in capsys.readouterr().err
+
+
+# --- GTZAN, HAD, VESUS ------------------------------------------------------------------------------------------------
+
+
+def test_gtzan_clips_have_the_exact_length_and_the_broken_file_is_named(raw: list[str], tmp_path: Path) -> None:
+    broken = Path(raw[0]) / "blues" / "blues.00003.au"
+    broken.write_bytes(b"\0" * 500)
+    folder = built("gtzan", raw, tmp_path / "gtzan")
+    assert {row["frames"] for row in manifest(folder)} == {4 * 22_050}
+    assert "blues/blues.00003.au" in left_out(folder)
+    assert {"Blues - blues", "Hiphop - hiphop"} == {answer(sample) for sample in samples("gtzan", folder)}
+
+
+def test_had_fake_clips_hold_fake_segments_and_real_ones_none(raw: list[str], tmp_path: Path) -> None:
+    """The release cut clips at the label's segments and joined the pieces."""
+    folder = built("had", raw, tmp_path / "had")
+    for row in manifest(folder):
+        kind = row["path"].split("/")[0]
+        assert all(bool(source["facts"]["fakes"]) == (kind == "fake") for source in row["sources"])
+    for sample in samples("had", folder):
+        assert ("event_onset" in sample.meta) == (answer(sample) == "Fake")
+    fake = next(row for row in manifest(folder) if row["path"].startswith("fake"))
+    event = next(row for row in json.loads((folder / "events.json").read_text()) if row["path"] == fake["path"])
+    assert (event["event_onset"], event["event_seconds"]) == (pytest.approx(0.3), pytest.approx(0.25))
+
+
+def test_had_a_label_that_contradicts_itself_is_left_out(raw: list[str], tmp_path: Path) -> None:
+    file = Path(raw[0]) / "HAD_train_label.txt"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0][:-1] + "0", *lines[1:]]) + "\n")
+    assert "flagged half-truth, but has no fake" in " ".join(left_out(built("had", raw, tmp_path / "had")).values())
+    file.write_text("HAD_train_real_00000000 0.00-1 1\n")
+    built("had", raw, tmp_path / "other", code=2)
+
+
+def test_vesus_neutral_is_monotone_and_persons_stay_apart(raw: list[str], tmp_path: Path) -> None:
+    folder = built("vesus", raw, tmp_path / "vesus")
+    assert {(s.meta["person"], s.meta["emotion"]) for s in samples("vesus", folder)} == {
+        (person, emotion) for person in ("1", "10") for emotion in ("happy", "monotone")
+    }
+    for row in manifest(folder):
+        assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
+
+
+# --- VoxCeleb ---------------------------------------------------------------------------------------------------------
+
+
+def test_vox_gender_comes_from_the_table(raw: list[str], tmp_path: Path) -> None:
+    folder = built("vox", raw, tmp_path / "vox")
+    assert {(s.cluster, answer(s)) for s in samples("vox", folder)} == {("id00012", "Male"), ("id00015", "Female")}
+    assert left_out(folder)["id00016"].startswith("the table does not tell")
+
+
+def test_vox_reads_the_table_of_voxceleb1_too(raw: list[str], tmp_path: Path) -> None:
+    table = tmp_path / "vox1_meta.csv"
+    rows = ["VoxCeleb1 ID\tVGGFace1 ID\tGender\tNationality\tSet"]
+    rows += [f"{speaker}\tSome_Body\tf\tIreland\tdev" for speaker in ("id00012", "id00015", "id00016")]
+    table.write_text("\n".join(rows) + "\n")
+    folder = built("vox", [*raw, "--meta", str(table)], tmp_path / "vox")
+    assert {(s.cluster, answer(s)) for s in samples("vox", folder)} == {(f"id000{n}", "Female") for n in (12, 15, 16)}
+
+
+def test_vox_in_its_own_format_says_how_to_convert_it(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    for clip in Path(raw[0]).rglob("*.wav"):
+        clip.rename(clip.with_suffix(".m4a"))
+    built("vox", raw, tmp_path / "vox", code=2)
+    assert "ffmpeg -i" in capsys.readouterr().err
+
+
+def test_vox_age_groups_have_their_edges_and_children_belong_to_none(raw: list[str], tmp_path: Path) -> None:
+    folder = built("vox_age", raw, tmp_path / "age")
+    assert {(s.cluster, answer(s), s.meta["speaker_age"]) for s in samples("vox_age", folder)} == {
+        ("id00012", "Young Adult (18-30)", 30),
+        ("id00015", "Early Career (31-40)", 31),
+    }
+    assert "id00016" in left_out(folder)
+
+
+@pytest.mark.parametrize("lines", ["id00012,old", "id00012,30\nid00012,31", ""])
+def test_vox_age_with_a_strange_table_is_refused(lines: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    Path(raw[-1]).write_text(f"id,age\n{lines}\n" if lines else "")
+    built("vox_age", raw, tmp_path / "age", code=2)
+    assert "ages.csv" in capsys.readouterr().err
+
+
+# --- LibriSpeech, DESED, SLUE -----------------------------------------------------------------------------------------
+
+
+def test_librispeech_transcripts_are_joined_as_the_audio_is(raw: list[str], tmp_path: Path) -> None:
+    folder = built("librispeech", raw, tmp_path / "ls")
+    texts = {row["path"]: " ".join(source["facts"]["text"] for source in row["sources"]) for row in manifest(folder)}
+    for sample in samples("librispeech", folder):
+        assert sample.answer == texts[sample.clips[0].relative_to(folder).as_posix()]
+    for row in manifest(folder):
+        numbers = [int(Path(source["path"]).stem[-4:]) for source in row["sources"]]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert len({Path(source["path"]).parent for source in row["sources"]}) == 1
+
+
+def test_desed_asks_for_an_event_that_occurs_among_three_that_do_not(raw: list[str], tmp_path: Path) -> None:
+    folder = built("desed", raw, tmp_path / "desed")
+    table = (Path(raw[0]) / "metadata" / "validation" / "validation.tsv").read_text().splitlines()[1:]
+    occur: dict[str, set[str]] = {}
+    for name, _, _, label in (line.split("\t") for line in table):
+        occur.setdefault(name, set()).add(label.lower())
+    rows = {row["path"]: row for row in manifest(folder)}
+    for sample in samples("desed", folder):
+        sources = rows[sample.clips[0].relative_to(folder).as_posix()]["sources"]
+        heard = {label for source in sources for label in occur[Path(source["path"]).name]} - {""}
+        labels = dict(zip(LETTERS, sample.labels, strict=False))
+        assert {letter for letter, label in labels.items() if label in heard} == {sample.answer}
+        assert sorted(heard) == sample.meta["all_events"]
+    assert len(samples("desed", folder)) >= 8
+
+
+def test_desed_onsets_are_shifted_to_where_the_soundscape_lies(raw: list[str], tmp_path: Path) -> None:
+    folder = built("desed", raw, tmp_path / "desed")
+    rows = {row["path"]: row for row in manifest(folder)}
+    for sample in samples("desed", folder):
+        events = {
+            (label, round(source["offset"] / 16_000 + onset, 6), round(offset - onset, 6))
+            for source in rows[sample.clips[0].relative_to(folder).as_posix()]["sources"]
+            for label, onset, offset in source["facts"]["events"]
+        }
+        asked = sample.labels[LETTERS.index(sample.answer)]
+        assert (asked, round(sample.meta["event_onset"], 6), round(sample.meta["event_seconds"], 6)) in events
+
+
+def test_slue_asks_for_an_entity_that_is_named_among_three_that_are_not(raw: list[str], tmp_path: Path) -> None:
+    folder = built("slue", raw, tmp_path / "slue")
+    rows = {row["path"]: row for row in manifest(folder)}
+    assert rows
+    for sample in samples("slue", folder):
+        text = " ".join(
+            source["facts"]["text"] for source in rows[sample.clips[0].relative_to(folder).as_posix()]["sources"]
+        )
+        named = {place for place in PLACES if f" {place} " in f" {text} "}
+        assert set(sample.options) & named == {answer(sample)}
+
+
+def test_slue_without_entities_is_refused(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    table = Path(raw[0]) / "slue-voxpopuli_dev.tsv"
+    table.write_text("\n".join("\t".join(line.split("\t")[:5]) for line in table.read_text().splitlines()))
+    built("slue", raw, tmp_path / "slue", code=2)
+    assert "normalized_ner" in capsys.readouterr().err
+
+
+# --- RACE -------------------------------------------------------------------------------------------------------------
+
+
+def test_race_questions_are_the_exams_own_and_share_their_passage(raw: list[str], tmp_path: Path) -> None:
+    folder = built("race", raw, tmp_path / "race")
+    found = samples("race", folder)
+    assert [sample.id for sample in found] == [
+        f"{passage}.wav#{number}" for passage in ("high/0", "high/1", "middle/2") for number in (0, 1)
+    ]
+    assert [answer(sample) for sample in found[:2]] == ["It.", "Neither."]
+    assert {sample.meta["difficulty"] for sample in found} == {"high", "middle"}
+
+
+def test_race_passages_too_long_are_counted_and_not_spoken_again(raw: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    raw[2] = raw[2].replace("sh -c '", f"sh -c 'echo >> {log}; ")
+    for _ in range(2):
+        folder = built("race", raw, tmp_path / "race")
+    assert len(log.read_text().splitlines()) == 3
+    Noise().write(tmp_path / "raw" / "spoken.wav", rate=22_050, seconds=6.0)
+    (folder / "high" / "0.wav").unlink()
+    for _ in range(2):
+        built("race", raw, folder)
+    assert left_out(folder) == {"high/0.txt": "longer than a clip may be"}
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_race_passages_already_spoken_are_not_spoken_again(raw: list[str], tmp_path: Path) -> None:
+    folder = built("race", raw, tmp_path / "race")
+    (tmp_path / "raw" / "spoken.wav").unlink()  # the command would fail
+    built("race", raw, folder)
+    (folder / "high" / "0.wav").unlink()
+    built("race", raw, folder)
+    assert "ended with 1" in left_out(folder)["high/0.txt"]
+    assert not (folder / "high" / "0.wav").exists()
+
+
+@pytest.mark.parametrize("tts", ["espeak-ng", "no-such-program -w {out} -f {text}"])
+def test_race_with_a_command_that_cannot_work_is_refused(tts: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    built("race", [raw[0], "--tts", tts], tmp_path / "race", code=2)
+    assert "--tts" in capsys.readouterr().err
+
+
+def test_race_spoken_by_espeak_ng_says_the_passage(raw: list[str], tmp_path: Path) -> None:
+    if not shutil.which("espeak-ng"):
+        pytest.skip("no speech synthesiser: apt-get install espeak-ng")
+    folder = built("race", [raw[0], "--tts", "espeak-ng -w {out} -f {text}"], tmp_path / "race", "--max", "20")
+    text = tmp_path / "passage.txt"
+    text.write_text(json.loads((Path(raw[0]) / "high" / "0.txt").read_text())["article"] + "\n")
+    subprocess.run(["espeak-ng", "-w", tmp_path / "said.wav", "-f", text], check=True)
+    spoken, native = soundfile.info(folder / "high" / "0.wav"), soundfile.info(tmp_path / "said.wav")
+    assert (spoken.samplerate, spoken.duration) == (16_000, pytest.approx(native.duration, abs=1e-3))
+
+
+# --- the doors --------------------------------------------------------------------------------------------------------
+
+
+def call(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "Segment" / f"{script}.py"), *arguments]
+    return subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=120, env=os.environ)
+
+
+def test_there_is_a_door_to_each_corpus_and_to_the_cutter() -> None:
+    assert set(DOORS.values()) == set(CORPORA)
+    assert {file.stem for file in (ROOT / "Segment").glob("*.py")} == {*DOORS, "cut"}
+    for script, task in DOORS.items():
+        assert f'door("{task}")' in (ROOT / "Segment" / f"{script}.py").read_text()
+
+
+@pytest.mark.parametrize("script", ["cut", "TAU_task", "RACE_task"])
+def test_a_door_without_arguments_says_what_it_needs_and_shows_an_example(script: str, tmp_path: Path) -> None:
+    done = call(script, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "example:" in done.stderr
+    assert f"python {script}.py " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_command_is_one_line(tmp_path: Path) -> None:
+    done = call("TAU_task", str(tmp_path), "-o", "out", "--limit", "many", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_without_the_corpus_is_an_error_that_shows_the_layout(tmp_path: Path) -> None:
+    done = call("TAU_task", str(tmp_path), "-o", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "meta.csv" in done.stderr
+
+
+@pytest.mark.parametrize("task", sorted(MAKERS))
+def test_every_corpus_explains_itself(task: str, capsys: Any) -> None:
+    built(task, [], Path("unused"), "--help")
+    said = capsys.readouterr().out
+    assert f"the task `{task}`" in said
+    assert "-o data/" in said
