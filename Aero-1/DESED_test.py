@@ -1,0 +1,5 @@
+"""DESED domestic sound events on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("desed", model="aero-1")

@@ -1,0 +1,5 @@
+"""GTZAN music genres on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("gtzan", model="aero-1")

@@ -1,0 +1,5 @@
+"""HAD real and half-truth speech on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("had", model="aero-1")

@@ -1,0 +1,5 @@
+"""LibriSpeech transcription on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("librispeech", model="aero-1")

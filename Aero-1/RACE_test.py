@@ -1,0 +1,5 @@
+"""RACE questions on passages read aloud on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("race", model="aero-1")

@@ -1,0 +1,5 @@
+"""SLUE named-entity questions on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("slue", model="aero-1")

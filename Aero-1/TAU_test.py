@@ -1,0 +1,5 @@
+"""TAU acoustic scenes on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("tau", model="aero-1")

@@ -1,0 +1,5 @@
+"""VESUS emotions on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("vesus", model="aero-1")

@@ -1,0 +1,5 @@
+"""VoxCeleb speaker gender on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("vox", model="aero-1")
