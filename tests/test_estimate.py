@@ -22,7 +22,7 @@ BASE, FRAME = get_method("base"), get_method("frame", 0.5)
 
 
 def todo(base: tuple[float, ...], frame: tuple[float, ...]) -> Todo:
-    return Todo(2, max(base, frame), ((BASE, base), (FRAME, frame)), 0)
+    return Todo(2, 20.0, max(base, frame), ((BASE, base), (FRAME, frame)), 0)
 
 
 class TestFromFlops:

@@ -44,13 +44,14 @@ class Todo:
 
     Attributes
     ----------
-    samples
-        All that the run selects.
+    samples, seconds
+        All that the run selects, and their audio.
     on_record
         Replies that are there already.
     """
 
     samples: int
+    seconds: float
     heard: tuple[float, ...]
     durations: tuple[tuple[Method, tuple[float, ...]], ...]
     on_record: int
@@ -80,6 +81,7 @@ def what_is_left(samples: Sequence[Sample], folders: Sequence[tuple[Method, RunF
     needed = {id_ for _method, ids in pending for id_ in ids}
     return Todo(
         len(samples),
+        sum(seconds.values()),
         tuple(seconds[id_] for id_ in seconds if id_ in needed),
         tuple((method, tuple(seconds[id_] for id_ in ids)) for method, ids in pending),
         sum(len(seconds) - len(ids) for _method, ids in pending),

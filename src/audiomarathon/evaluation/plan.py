@@ -116,7 +116,7 @@ def _part(
         todo = what_is_left(select(data.samples, settings.limit, settings.seed), folders)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
-    line = f"{task.key}: {todo.samples:,} samples ({sum(todo.heard) / 3600:.2f} h of audio) x {len(methods)} settings"
+    line = f"{task.key}: {todo.samples:,} samples ({todo.seconds / 3600:.2f} h of audio) x {len(methods)} settings"
     if todo.on_record:
         line += f", {todo.on_record:,} replies on record, {todo.replies:,} to do"
     replies, longest = todo.replies, max(todo.heard, default=0.0)
