@@ -15,9 +15,10 @@ import benchmark_efficiency
 import benchmark_sweep
 from efficiency.overhead import gathering_timed
 from efficiency.random_models import SIZES, random_model
-from efficiency.stages import forced, prepare
+from efficiency.stages import forced, measure, prepare
 
 from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.evaluation.timing import CpuClock
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.pruning.dropping import Drop
 from audiomarathon.pruning.method import Base, kept_count
@@ -54,6 +55,34 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "50 of 100" in printed
     assert "decode a token ÷ control's: " in printed
+
+
+class FakeMemory(CpuClock):
+    """Each call of a module that `rise` hooks lifts the peak."""
+
+    peak = 0
+
+    def rise(self, to: int) -> None:
+        self.peak = max(self.peak, to)
+
+    def reset_peak_memory(self) -> None:
+        self.peak = 1
+
+    def peak_memory_bytes(self) -> int:  # type: ignore[override]
+        return self.peak
+
+
+@pytest.mark.parametrize(("tower", "llm", "peak"), [(50, 20, 50), (50, 80, 80)])
+def test_every_settings_peak_of_memory_counts_the_tower(
+    tower: int, llm: int, peak: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, clock = random_model("tiny", "cpu", "float32"), FakeMemory()
+    monkeypatch.setattr(lm, "clock", clock)
+    lm.audio_tower.conv1.register_forward_hook(lambda *_: clock.rise(tower))
+    lm.decoder_layers[0].register_forward_hook(lambda *_: clock.rise(llm))
+    methods = [Base(), get_method("frame", 0.5)]
+    rows = measure(lm, count_cost(lm), 1.0, methods, repeats=2, decode_tokens=2, control=False)
+    assert [row.peak_memory_bytes for row in rows] == [peak, peak]
 
 
 def test_settings_named_twice_are_measured_once(tmp_path: Path) -> None:
