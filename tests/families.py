@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_aero
+import tiny_phi4mm
 import tiny_qwen2_5_omni
 import tiny_qwen2_audio
 import tiny_voxtral
@@ -58,6 +59,7 @@ FAMILIES = {
             tiny_qwen2_5_omni.documented,
             tiny_qwen2_5_omni.audio_tokens,
         ),
+        Family("phi4mm", tiny_phi4mm.checkpoint, tiny_phi4mm.documented, tiny_phi4mm.audio_tokens),
         Family("voxtral", tiny_voxtral.checkpoint, tiny_voxtral.documented, tiny_voxtral.audio_tokens),
         Family("aero-1", tiny_aero.checkpoint, tiny_aero.documented, tiny_aero.audio_tokens),
         Family("qwen2-audio", tiny_qwen2_audio.checkpoint, tiny_qwen2_audio.documented, tiny_qwen2_audio.audio_tokens),

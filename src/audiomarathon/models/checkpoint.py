@@ -21,7 +21,17 @@ _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _TENSOR_BYTES = 4096
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
-_IGNORED = ("*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json")
+_IGNORED = (
+    "*.gguf",
+    "*.onnx",
+    "*.msgpack",
+    "*.h5",
+    "original/*",
+    "*.pth",
+    "consolidated*",
+    "params.json",
+    "vision-lora/*",
+)
 
 
 @dataclass(frozen=True)
@@ -52,14 +62,18 @@ class Checkpoint:
         """Return a hash of the checkpoint's content that is quick even for 60 GB.
 
         Small files count whole. Of safetensors files the header counts, and of each tensor its first and last bytes and
-        a block in its middle, so that any fine-tune differs, whichever part it touched. Files that are not downloaded
-        do not count.
+        a block in its middle, so that any fine-tune differs, whichever part it touched. An adapter in a folder of its
+        own counts; files that are not downloaded do not.
         """
         digest = hashlib.sha256(self.variant.encode())
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
-        for file in sorted(file for file in self.path.iterdir() if file.suffix in kinds and not is_ignored(file.name)):
+        found = [*self.path.iterdir(), *self.path.glob("*/adapter_*")]
+        files = {file.relative_to(self.path).as_posix(): file for file in found if file.suffix in kinds}
+        for name, file in sorted(files.items()):
+            if is_ignored(name):
+                continue
             size = file.stat().st_size
-            digest.update(f"{file.name}:{size}\n".encode())
+            digest.update(f"{name}:{size}\n".encode())
             with file.open("rb") as stream:
                 spans = _tensor_spans(stream, size) if file.suffix == ".safetensors" else _blocks(size)
                 for start, end in spans:
@@ -69,7 +83,7 @@ class Checkpoint:
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file of a checkpoint is left on the hub: weights in formats that are never loaded."""
+    """Tell whether a file of a checkpoint is left on the hub: weights that are never loaded."""
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
@@ -110,7 +124,7 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     Parameters
     ----------
     source
-        A folder, a hub id (`org/name`, optionally `org/name@revision`), or `"embedded"`.
+        A folder, a hub id (`org/name`, optionally `org/name@revision`, which may be `refs/pr/N`), or `"embedded"`.
     download
         Whether the hub may be asked; False looks in the cache only.
 
@@ -128,9 +142,14 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: no config.json, so this folder is not a checkpoint")
         return Checkpoint(folder.resolve().name, folder.resolve())
-    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
+    if folder.is_absolute() or source.startswith((".", "~")) or _name_of(source).count("/") != 1:
         raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
     return _from_hub(source, download=download)
+
+
+def _name_of(source: str) -> str:
+    """Return a hub id without its revision, which may hold slashes: `org/name@refs/pr/70`."""
+    return source.partition("@")[0]
 
 
 def _from_hub(source: str, *, download: bool) -> Checkpoint:
@@ -144,7 +163,7 @@ def _from_hub(source: str, *, download: bool) -> Checkpoint:
         RevisionNotFoundError,
     )
 
-    name, _, revision = source.partition("@")
+    name, revision = _name_of(source), source.partition("@")[2]
     fetch = f"audiomarathon models download {source}"
     try:
         path = snapshot_download(

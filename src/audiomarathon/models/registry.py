@@ -60,6 +60,7 @@ class ModelSpec:
 _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
 _VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
 _QWEN2_AUDIO = "audiomarathon.models.qwen2_audio"
+_PHI4MM = "audiomarathon.models.phi4mm:Phi4MM"
 
 _BUILT_IN = (
     ModelSpec(
@@ -87,6 +88,16 @@ _BUILT_IN = (
         title="Qwen2.5-Omni 3B, thinker only",
         folder="Qwen_2.5_Omni",
         download_gb=12.1,
+    ),
+    ModelSpec(
+        key="phi4mm",
+        family=_PHI4MM,
+        checkpoint="microsoft/Phi-4-multimodal-instruct@refs/pr/70",
+        tokens_per_second=12.5,
+        title="Phi-4-multimodal with its speech adapter",
+        aliases=("phi-4-multimodal", "phi4-mm"),
+        folder="Phi4MM",
+        download_gb=10.4,
     ),
     ModelSpec(
         key="voxtral",

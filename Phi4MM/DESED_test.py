@@ -1,0 +1,5 @@
+"""DESED domestic sound events on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("desed", model="phi4mm")

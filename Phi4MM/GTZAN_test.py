@@ -1,0 +1,5 @@
+"""GTZAN music genres on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("gtzan", model="phi4mm")

@@ -1,0 +1,5 @@
+"""HAD real and half-truth speech on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("had", model="phi4mm")

@@ -1,0 +1,5 @@
+"""LibriSpeech transcription on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("librispeech", model="phi4mm")

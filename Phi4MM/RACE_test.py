@@ -1,0 +1,5 @@
+"""RACE questions on passages read aloud on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("race", model="phi4mm")

@@ -1,0 +1,5 @@
+"""TAU acoustic scenes on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("tau", model="phi4mm")

@@ -1,0 +1,5 @@
+"""VESUS emotions on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("vesus", model="phi4mm")

@@ -1,0 +1,5 @@
+"""VoxCeleb speaker age groups on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("vox_age", model="phi4mm")

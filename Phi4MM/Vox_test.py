@@ -1,0 +1,5 @@
+"""VoxCeleb speaker gender on Phi-4-multimodal. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("vox", model="phi4mm")

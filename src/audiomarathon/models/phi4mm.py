@@ -1,0 +1,246 @@
+"""Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, its speech adapter loaded and active.
+
+The class wants the hub's converted revision (`refs/pr/70`). A Conformer hears 40 s at a time and gives the LLM 12.5
+audio tokens a second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for
+sequences of up to 4,096 tokens and long ones for the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoTokenizer,
+    GenerationMixin,
+    Phi4MultimodalFeatureExtractor,
+    Phi4MultimodalForCausalLM,
+    Phi4MultimodalProcessor,
+)
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models import speech_adapter
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import chat_text, template_beside, with_audio_tokens
+from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.shadowing import shadowed
+
+
+class Phi4MM(AudioLM):
+    """Phi-4-multimodal with its speech adapter; the vision adapter stays on disk."""
+
+    @classmethod
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Phi4MM:
+        """Load a checkpoint in the layout of the hub's converted revision; see :meth:`AudioLM.load`."""
+        _refuse_other_layouts(path)
+        speech_adapter.refuse_without(path)
+        # The encoders stay on sdpa: the audio encoder adds a bias to every pair of frames, which flash attention cannot
+        # take, and both have an eager attention of their own, which attention_patch.py would mistake for the LLM's.
+        attention = {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
+        with loading(path, "Phi-4-multimodal"):
+            model, info = Phi4MultimodalForCausalLM.from_pretrained(
+                path,
+                dtype=getattr(torch, dtype),
+                attn_implementation=attention,
+                device_map=device_map or None,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            feature_extractor = Phi4MultimodalFeatureExtractor.from_pretrained(path)
+        check_loading(path, info)
+        speech_adapter.load_into(model, path)
+        if not device_map:
+            with loading(path, "Phi-4-multimodal"):
+                model = model.to(device)
+        if not (path / "chat_template.jinja").is_file() and (path / "chat_template.json").is_file():
+            tokenizer.chat_template = template_beside(path)  # the tokenizer's own may know nothing of audio
+        return cls(model, tokenizer, feature_extractor)
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        super().__init__(model, tokenizer, feature_extractor)
+        self.audio_text = getattr(tokenizer, "audio_token", None) or "<|audio|>"
+        self.audio_token = tokenizer.convert_tokens_to_ids(self.audio_text)
+        config = model.config
+        if self.audio_token != config.audio_config.audio_token_id:
+            raise ModelError(
+                f"the tokenizer's {self.audio_text} is token {self.audio_token}, the config's audio token "
+                f"{config.audio_config.audio_token_id}: tokenizer and weights do not belong together"
+            )
+        if (config.sliding_window or 0) >= config.max_position_embeddings:
+            config.sliding_window = None  # no prompt is longer; a cache with a window would only be harder to prune
+        self._factors = _rotary_factors(self.decoder.rotary_emb)
+        speech_adapter.check_active(self.decoder_layers)
+
+    @property
+    def decoder(self) -> nn.Module:
+        """See :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_tower`: encoder, projector, and putting their output among the text's embeddings."""
+        tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
+        return tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """See :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.lm_head
+        return head
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """See :meth:`AudioLM.without_adapter`."""
+        return speech_adapter.switched_off(self.model)
+
+    @contextmanager
+    def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:
+        """Fix each sample's rotary factors for the whole call, keep its cache, and encode each clip as if alone.
+
+        transformers chooses the factors anew at every step, by the longest sample of the batch, and drops the cache,
+        context and all, when it changes them. Here a sample whose prompt and token limit together exceed the switching
+        point has the long factors from the start, whatever else is in the batch and whatever is pruned.
+
+        Raises
+        ------
+        ModelError
+            When prompt and limit exceed what the model has positions for.
+        """
+        config, rotary = self.model.config, self.decoder.rotary_emb
+        ends = inputs.attention_mask.sum(-1) + max_new_tokens
+        if int(ends.max()) > config.max_position_embeddings:
+            raise ModelError(
+                f"prompt and token limit make {int(ends.max())} tokens, this model takes "
+                f"{config.max_position_embeddings}"
+            )
+        encoder: Any = self.audio_tower.encoder
+        with ExitStack() as stack:
+            stack.enter_context(shadowed(self.model, "prepare_inputs_for_generation", self._inputs_of_a_step))
+            stack.enter_context(shadowed(encoder, "forward", functools.partial(_each_alone, encoder.forward)))
+            if self._factors is not None:
+                switch, short, long = self._factors
+                rows = torch.where((ends > switch)[:, None, None].to(short.device), long, short)
+                for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
+                    stack.enter_context(shadowed(rotary, name, rows.clone()))
+            yield
+
+    def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
+        """Prepare a step as models in general do: no dropping of the cache, and no audio after prefill."""
+        if not kwargs.get("is_first_iteration"):
+            kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
+        step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
+        return step
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        clips = [clip for prompt in prompts for clip in prompt.clips]
+        if min(len(clip) for clip in clips) < self.feature_extractor.win_length:
+            raise ModelError("a clip is too short for a single audio token (0.025 s)")
+        alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
+        features = [one["audio_input_features"][0] for one in alone]
+        sizes = [int(one["audio_embed_sizes"][0]) for one in alone]
+        counts = iter(sizes)
+        texts = [
+            with_audio_tokens(self._chat(prompt), self.audio_text, [next(counts) for _ in prompt.clips])
+            for prompt in prompts
+        ]
+        encoded = self.tokenizer(
+            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        )
+        audio_mask = encoded["input_ids"] == self.audio_token
+        tensors = {
+            "input_ids": encoded["input_ids"].to(self.device),
+            "attention_mask": encoded["attention_mask"].to(self.device),
+            "audio_input_features": pad_sequence(features, batch_first=True).to(self.device, self.model.dtype),
+            "audio_embed_sizes": torch.tensor(sizes),  # the model slices by them, so a GPU would be waited for
+        }
+        if len(clips) > 1:  # as the processor does it
+            frames = torch.tensor([len(one) for one in features])
+            tensors["audio_attention_mask"] = (torch.arange(int(frames.max())) < frames[:, None]).to(self.device)
+        return Inputs(
+            tensors=tensors,
+            audio_mask=audio_mask.to(self.device),
+            seeds=tuple(prompt.seed for prompt in prompts),
+        )
+
+    def _chat(self, prompt: Prompt) -> str:
+        try:
+            return chat_text(self.tokenizer, prompt)
+        except TypeError:  # an older template, which takes only strings
+            text: str = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": self.audio_text * len(prompt.clips) + prompt.text}],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            return text
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
+        """See :meth:`AudioLM.documented_inputs`."""
+        processor = _SpeechProcessor(
+            image_processor=None,
+            audio_processor=Phi4MultimodalFeatureExtractor.from_pretrained(path),
+            tokenizer=self.tokenizer,
+        )
+        inputs: Mapping[str, torch.Tensor] = processor(
+            text=self._chat(prompt), audio=list(prompt.clips), sampling_rate=self.sampling_rate, return_tensors="pt"
+        )
+        return inputs
+
+
+class _SpeechProcessor(Phi4MultimodalProcessor):  # type: ignore[misc]
+    """The family's processor without its part for pictures, which wants torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def _refuse_other_layouts(path: Path) -> None:
+    """Refuse what is not the converted revision, such as the hub's main one.
+
+    Raises
+    ------
+    ModelError
+        Saying which revision to name.
+    """
+    try:
+        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{path}: config.json cannot be read ({error})") from error
+    if kind != "phi4_multimodal":
+        raise ModelError(
+            f"{path}: config.json says model type {kind!r}, not 'phi4_multimodal'; of the hub's checkpoint take the "
+            "converted revision: MODEL_PATH=microsoft/Phi-4-multimodal-instruct@refs/pr/70"
+        )
+
+
+def _rotary_factors(rotary: Any) -> tuple[int, torch.Tensor, torch.Tensor] | None:
+    """Return LongRoPE's switching point in tokens, and its short and long inverse frequencies; None for plain RoPE."""
+    if rotary.rope_type != "longrope":
+        return None
+    switch: int = rotary.config.rope_parameters["original_max_position_embeddings"]
+    device = rotary.inv_freq.device
+    rotary(torch.empty(0, device=device), torch.tensor([[switch]], device=device))  # works out the long ones
+    return switch, rotary.original_inv_freq.clone(), rotary.long_inv_freq.clone()
+
+
+def _each_alone(
+    encode: Callable[..., torch.Tensor], features: torch.Tensor, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Encode the clips of a batch one by one.
+
+    Together they would differ from what they are alone: the subsampling convolutions read on into the padding, and the
+    encoder adds its boolean padding mask to the attention logits as 0 and 1, which hides nothing.
+    """
+    if mask is None:
+        return encode(features, None)
+    clips = [row[None, :frames] for row, frames in zip(features, mask.sum(-1).tolist(), strict=True)]
+    return pad_sequence([encode(clip, None)[0] for clip in clips], batch_first=True)
