@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -83,6 +84,33 @@ def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]
         yield references
 
 
+def calls_in_decode(lm: AudioLM, inputs: Inputs, method: Method) -> int:
+    """How many functions are called from the second decode step's decoder to the fourth's."""
+    steps, calls = 0, 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps in (3, 5):
+            sys.setprofile(count if steps == 3 else None)
+        return forward(*args, **kwargs)
+
+    forward = lm.decoder.forward
+    lm.decoder.forward = counted
+    gc.disable()  # its callbacks would be counted
+    try:
+        generate(lm, inputs, method, 6)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+        del lm.decoder.forward
+    return calls
+
+
 def alive(references: dict[str, weakref.ref[Any]]) -> list[str]:
     return [name for name, reference in references.items() if reference() is not None]
 
@@ -131,6 +159,11 @@ class TestAfterARun:
             del lm.decoder.forward
         assert "lm_head" in steps[0]
         assert steps[1:] == [[]] * 4
+
+    def test_decode_makes_not_one_call_more_than_base(self, lm: AudioLM, method: Method) -> None:
+        """Python and C functions called in two decode steps, counted: what a clock on a busy machine cannot show."""
+        inputs = lm.prepare([PROMPT])
+        assert calls_in_decode(lm, inputs, method) == calls_in_decode(lm, inputs, Base()) > 1000
 
     def test_a_shared_encoder_changes_nothing(self, lm: AudioLM, method: Method) -> None:
         inputs = lm.prepare([PROMPT])
