@@ -22,6 +22,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import transformers
+from benchmark_efficiency import at_least
 from efficiency.random_models import SIZES, random_model
 from rich.console import Console
 from rich.table import Table
@@ -58,7 +60,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--config", choices=("embedded", *SIZES), default="embedded")
     parser.add_argument("--task", default="tau", help="of the mini benchmark [%(default)s]")
     parser.add_argument("--method", default="fast_v", help="[%(default)s]")
-    parser.add_argument("--samples", type=int, default=10, help="[%(default)s]")
+    parser.add_argument("--samples", type=at_least(1), default=10, help="[%(default)s]")
     parser.add_argument("--threads", default="1", help="CPU threads of each process [%(default)s]")
     return parser.parse_args()
 
@@ -68,6 +70,8 @@ def main() -> None:
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
 
     flags = read_flags()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     rows: dict[str, tuple[tuple[float, float], dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
