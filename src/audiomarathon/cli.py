@@ -15,6 +15,7 @@ from audiomarathon.cli_certify import certify
 from audiomarathon.cli_compare import compare
 from audiomarathon.cli_data import data_app
 from audiomarathon.cli_demo import demo
+from audiomarathon.cli_doctor import doctor
 from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
 from audiomarathon.cli_reproduce import reproduce
@@ -190,25 +191,6 @@ def list_command(
             console.print(listing())
 
 
-@app.command()
-@reporting_errors
-def doctor() -> int:
-    """Check versions, GPU, model cache and data: what is there, what is missing, what to do."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    from audiomarathon.doctor import examine
-
-    findings = examine()
-    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path is no markup, and ":b:" is no picture
-    for finding in findings:
-        mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
-        console.print(f"{mark} {escape(finding.text)}")
-        if finding.remedy:
-            console.print(f"   {finding.remedy}", markup=False)
-    return 1 if any(finding.fatal for finding in findings) else 0
-
-
 @models_app.command()
 @reporting_errors
 def download(
@@ -226,6 +208,7 @@ def download(
 app.add_typer(data_app(reporting_errors), name="data")
 app.command()(reporting_errors(demo))
 app.command()(reporting_errors(certify))
+app.command()(reporting_errors(doctor))
 app.command()(reporting_errors(explain))
 app.command()(reporting_errors(plot))
 app.command()(reporting_errors(compare))

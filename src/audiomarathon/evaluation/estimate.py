@@ -163,11 +163,7 @@ def from_flops(
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
     """Say in a line what a batch of the longest clip takes; shorter ones are padded to it."""
     tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
-    parts = {
-        "weights": facts.weight_bytes,
-        "KV cache": batch * facts.kv_bytes * tokens,
-        "activations": batch * (facts.activation_bytes * tokens + facts.logits_bytes),
-    }
+    parts = facts.memory(tokens, batch)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
     where = f"at the longest clip ({longest:.0f} s, {tokens:,} tokens)" + f" in batches of {batch}" * (batch > 1)
     return f"memory: about {sum(parts.values()) / 1e9:.2f} GB {where}: {shown}"

@@ -37,6 +37,15 @@ class ModelFacts:
     activation_bytes: float
     logits_bytes: float
 
+    def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
+        """Return the bytes that a batch of prompts of so many tokens takes, by what takes them."""
+        return {
+            "weights": self.weight_bytes,
+            "KV cache": batch * self.kv_bytes * tokens,
+            "activations": batch * self.activation_bytes * tokens,
+            "LM head": batch * self.logits_bytes,
+        }
+
 
 def model_facts(path: Path, size: int) -> ModelFacts:
     """Read a checkpoint folder's config and headers.
@@ -74,7 +83,7 @@ def _facts(path: Path, size: int) -> ModelFacts:
     return ModelFacts(
         config=config,
         cost=cost,
-        weight_bytes=float(_parameters(path) * size),
+        weight_bytes=float((_parameters(path) or _configured_parameters(whole)) * size),
         kv_bytes=float(keys * layers * size),
         activation_bytes=float((6 * hidden + 3 * wide) * size),
         logits_bytes=4.0 * config.vocab_size,
@@ -94,10 +103,8 @@ def _tower(config: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters that are loaded, from the headers of the safetensors files."""
+    """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
     files = sorted(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
-    if not files:
-        raise ValueError("no safetensors files")
     total = 0
     for file in files:
         with file.open("rb") as stream:
@@ -108,3 +115,13 @@ def _parameters(path: Path) -> int:
             if name != "__metadata__" and name.partition(".")[0] not in _SPEECH_MAKERS
         )
     return total
+
+
+def _configured_parameters(config: Any) -> int:
+    """Count the parameters that a model of this config has, where no weights are on disk; no memory is claimed."""
+    import torch
+    from transformers import AutoModelForMultimodalLM
+
+    with torch.device("meta"):
+        model = AutoModelForMultimodalLM.from_config(getattr(config, "thinker_config", config))
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,125 @@
+"""Whether a model fits: the memory of long audio by the checkpoint's config, beside the GPU at hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.estimate import TEXT_TOKENS
+from audiomarathon.evaluation.model_facts import ModelFacts, model_facts
+from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.settings import RunSettings
+
+LENGTHS = (90, 180, 300)
+CUDA_BYTES = 0.5e9
+"""What CUDA's own context takes, about."""
+_GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
+_USABLE = 0.95
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What audio of some length takes, in bytes by part, batch 1, nothing dropped."""
+
+    seconds: float
+    tokens: int
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a model takes, and what there is.
+
+    Attributes
+    ----------
+    source
+        Where the number of parameters comes from.
+    room
+        Bytes free on the GPU at hand; None without one.
+    room_name
+        Which GPU that is.
+    """
+
+    spec: ModelSpec
+    checkpoint: str
+    dtype: str
+    source: str
+    facts: ModelFacts
+    room: float | None
+    room_name: str
+
+    def need(self, seconds: float) -> Need:
+        """Return what audio of so many seconds takes."""
+        tokens = math.ceil(seconds * self.spec.tokens_per_second) + TEXT_TOKENS
+        return Need(seconds, tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES})
+
+    def fits(self, seconds: float) -> bool | None:
+        """Tell whether it fits the GPU at hand; None without one."""
+        return None if self.room is None else self.need(seconds).total <= self.room
+
+    def longest(self, room: float) -> float:
+        """Return the seconds of audio that fit into so many bytes and the model's positions; 0 when none do."""
+        each = self.facts.kv_bytes + self.facts.activation_bytes
+        left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
+        tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
+        return max(0.0, math.floor(tokens / self.spec.tokens_per_second))
+
+    def card(self, seconds: float) -> int | None:
+        """Return the smallest usual GPU that would do, in GiB; None when none does."""
+        need = self.need(seconds).total
+        return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
+
+
+def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
+    """Read a checkpoint's config and look at the GPU.
+
+    Raises
+    ------
+    ModelError
+        When neither the cache nor a folder holds the checkpoint, or its config cannot be read.
+    """
+    source = settings.model_path or spec.checkpoint
+    try:
+        checkpoint = find_checkpoint(source, download=False)
+    except ModelError:
+        if Path(source).expanduser().is_dir() or source.count("/") != 1:
+            raise  # a folder of theirs, and what is wrong with it
+        raise ModelError(
+            f"{spec.key}: {source} is not in {hub_cache()}; fetch it with `audiomarathon models download "
+            f"{spec.key if source == spec.checkpoint else source}`, or name with --model-path a folder that holds its "
+            "config.json: that alone is enough for these estimates"
+        ) from None
+    facts = model_facts(checkpoint.path, _BYTES[settings.dtype])
+    weights = any(checkpoint.path.glob("*.safetensors"))
+    room, name = _gpu(settings)
+    return MemoryPlan(
+        spec,
+        checkpoint.name,
+        "bfloat16" if settings.dtype == "auto" else settings.dtype,
+        "parameters counted in the weights' headers" if weights else "no weights there: parameters by the config",
+        facts,
+        room,
+        name,
+    )
+
+
+def _gpu(settings: RunSettings) -> tuple[float | None, str]:
+    """Return the free bytes of the GPU that a run would take, or of all with a device map, and its name."""
+    import torch
+
+    if not torch.cuda.is_available() or settings.device == "cpu":
+        return None, ""
+    indices = range(torch.cuda.device_count()) if settings.device_map else [int(settings.device[5:] or 0)]
+    if settings.device == "auto" and not settings.device_map:
+        indices = [0]
+    free = sum(torch.cuda.mem_get_info(index)[0] for index in indices)
+    return float(free), " + ".join(torch.cuda.get_device_name(index) for index in indices)
