@@ -18,6 +18,7 @@ from audiomarathon.cli_demo import demo
 from audiomarathon.cli_doctor import doctor
 from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
+from audiomarathon.cli_report import report
 from audiomarathon.cli_reproduce import reproduce
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
@@ -213,6 +214,7 @@ app.command()(reporting_errors(explain))
 app.command()(reporting_errors(plot))
 app.command()(reporting_errors(compare))
 app.command()(reporting_errors(reproduce))
+app.command()(reporting_errors(report))
 app.command()(reporting_errors(sweep))
 
 

@@ -1,0 +1,185 @@
+"""The samples of a report: what was asked, what each setting replied, which moments it kept, and how the clip looks."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon import audio
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.evaluation.kept_bits import unpack
+from audiomarathon.evaluation.savings import Record
+from audiomarathon.evaluation.sides import Side
+from audiomarathon.tasks import get_task, task_folder
+from audiomarathon.tasks.task import Sample
+
+STRIP = 160  # columns of a strip, and of a spectrogram
+BANDS = 32
+_LONGEST_REPLY = 4_000  # characters
+_LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
+_RATE = 16_000
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which samples a report shows, of how many; each is a task's key and an id."""
+
+    chosen: list[tuple[str, str]]
+    total: int
+
+
+def choose(sides: Sequence[Side], limit: int) -> Shown:
+    """Choose samples to show: those on which settings disagree first, then wrong or unparsed ones, then the others."""
+    verdicts: dict[tuple[str, str], set[bool]] = {}
+    for side in sides:
+        for task, run in side.runs.items():
+            for id_, record in run.records.items():
+                verdicts.setdefault((task, id_), set()).add(_right(record))
+    order = {frozenset({True, False}): 0, frozenset({False}): 1, frozenset({True}): 2}
+    ranked = sorted(verdicts, key=lambda key: (order[frozenset(verdicts[key])], key))
+    chosen = set(ranked[:limit])
+    return Shown([key for key in verdicts if key in chosen], len(verdicts))
+
+
+def _right(record: Record) -> bool:
+    return bool(record["correct"]) if "correct" in record else record.get("errors") == 0
+
+
+def samples_of(
+    sides: Sequence[Side],
+    shown: Shown,
+    *,
+    data: Path | None,
+    heard: Callable[[Path], str | None],
+    spectrograms: bool,
+    step: Callable[[], object] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Return each chosen sample with the replies of all settings.
+
+    Parameters
+    ----------
+    data
+        Root of the tasks' data; None looks where the runs found theirs. Without data there are replies but no prompts.
+    heard
+        Returns the address under which a page plays a clip, None for no player.
+    spectrograms
+        Whether to draw the clips, which decodes them.
+    step
+        Called after each sample.
+    """
+    known = {task: _samples(sides, task, data) for task in dict.fromkeys(task for task, _ in shown.chosen)}
+    found = []
+    for task, id_ in shown.chosen:
+        replies = [
+            _reply(index, side.runs[task].records[id_])
+            for index, side in enumerate(sides)
+            if task in side.runs and id_ in side.runs[task].records
+        ]
+        record = next(s.runs[task].records[id_] for s in sides if task in s.runs and id_ in s.runs[task].records)
+        found.append(
+            {
+                "task": task,
+                "id": id_,
+                "cluster": record.get("cluster"),
+                "seconds": record.get("clip_seconds"),
+                "answer": (record.get("reference") or {}).get("answer"),
+                "options": (record.get("reference") or {}).get("options"),
+                **_told(known[task].get(id_), task, heard, spectrograms=spectrograms),
+                "replies": replies,
+            }
+        )
+        step()
+    return found
+
+
+def _samples(sides: Sequence[Side], key: str, data: Path | None) -> Mapping[str, Sample]:
+    """Return a task's samples by id; none where its data is not here."""
+    try:
+        task = get_task(key)
+        if data is not None:
+            folder = task_folder(task, data, {})
+        else:
+            folder = Path(str(next(side.runs[key].facts["data_folder"] for side in sides if key in side.runs)))
+            if not folder.is_dir():
+                return {}
+        return {sample.id: sample for sample in task.load(folder).samples}
+    except (AudioMarathonError, KeyError):
+        return {}
+
+
+def _told(
+    sample: Sample | None, key: str, heard: Callable[[Path], str | None], *, spectrograms: bool
+) -> dict[str, Any]:
+    if sample is None:
+        return {"prompt": None, "audio": [], "picture": None, "event": None}
+    onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
+    clips = [clip for clip in sample.clips if clip.is_file()]
+    return {
+        "prompt": get_task(key).prompt(sample),
+        "audio": [address for clip in clips if (address := heard(clip))],
+        "picture": picture(clips[0]) if spectrograms and len(clips) == 1 else None,
+        "event": None if onset is None else [float(onset), float(length or 1.0)],
+    }
+
+
+def _reply(setting: int, record: Record) -> dict[str, Any]:
+    text = str(record.get("reply"))
+    return {
+        "setting": setting,
+        "reply": text if len(text) <= _LONGEST_REPLY else f"{text[:_LONGEST_REPLY]} … ({len(text)} characters)",
+        "parsed": record.get("parsed"),
+        "rule": record.get("rule"),
+        "right": _right(record),
+        "unparsed": "parsed" in record and record["parsed"] is None,
+        "wer": record["errors"] / record["words"] if record.get("words") else None,
+        "finish": record.get("finish"),
+        "kept": strip(record),
+    }
+
+
+def strip(record: Record) -> str | None:
+    """Return which moments of the audio a pruner kept, as base64 of a byte a column: 0 none, 255 all of its tokens."""
+    bits = record.get("kept_audio_bits")
+    if not bits:
+        return None
+    kept = unpack(str(bits), int(record["audio_tokens"])).astype(float)
+    heard = kept[: len(kept) - int(record.get("window_padding_tokens") or 0)]
+    return _encoded(np.round(255 * columns(heard[None], STRIP)[0]).astype(np.uint8)) if len(heard) else None
+
+
+def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
+    """Average (rows, n) over n into so many columns of equal length; fewer values than columns are repeated."""
+    n = values.shape[1]
+    edges = np.linspace(0, n, count + 1)
+    starts = np.minimum(np.floor(edges[:-1]).astype(int), n - 1)
+    ends = np.maximum(np.ceil(edges[1:]).astype(int), starts + 1)
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    means: npt.NDArray[np.float64] = (sums[:, ends] - sums[:, starts]) / (ends - starts)
+    return means
+
+
+def picture(clip: Path) -> str | None:
+    """Return a clip's log-mel spectrogram of 160 × 32 pixels as base64, two pixels a byte; None if it cannot be read.
+
+    Loudest is 15; 80 dB below it, or less, is 0. Rows run from low to high frequency, each from left to right.
+    """
+    import librosa
+
+    try:
+        wave = audio.decode(clip, _RATE)
+    except AudioMarathonError:
+        return None
+    power = librosa.feature.melspectrogram(y=wave, sr=_RATE, n_fft=1024, hop_length=1024, n_mels=BANDS)
+    decibels = librosa.power_to_db(columns(power, STRIP), ref=np.max, top_db=80)
+    levels = np.round((decibels + 80) / 80 * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
+    return _encoded(levels[::2] << 4 | levels[1::2])
+
+
+def _encoded(values: npt.NDArray[np.uint8]) -> str:
+    return base64.b64encode(values.tobytes()).decode()

@@ -1,0 +1,171 @@
+"""What a paper needs of a set of runs: vector figures with the CSV behind each, tables, and all records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from audiomarathon.evaluation.records import write_text
+from audiomarathon.evaluation.sides import Side
+from audiomarathon.report.curves import Panel, read_panels
+from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
+from audiomarathon.report.plot_ratios import plot_panel
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+_FLAT = (
+    "reply",
+    "finish",
+    "parsed",
+    "rule",
+    "correct",
+    "strict",
+    "errors",
+    "words",
+    "error",
+    "clip_seconds",
+    "truncated",
+)
+_COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
+
+
+def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
+    """Write a PDF and a CSV a task (and of their mean), `scores.md`, `scores.tex` and `records.csv`.
+
+    Raises
+    ------
+    RecordError
+        When nothing finished, or a file cannot be written.
+    """
+    panels = read_panels([path for side in sides for path in side.folders.values()])
+    written = []
+    for panel in panels:
+        written.append(plot_panel(panel, folder / f"{panel.name}.pdf"))
+        written.append(_write(folder / f"{panel.name}.csv", pd.DataFrame(_rows(panel)).to_csv(index=False)))
+    table = scores(sides)
+    written.append(_write(folder / "scores.md", markdown(table)))
+    written.append(_write(folder / "scores.tex", latex(table)))
+    written.append(_write(folder / "records.csv", records(sides).to_csv(index=False)))
+    return written
+
+
+def _write(path: Path, text: str) -> Path:
+    write_text(path, text)
+    return path
+
+
+def _rows(panel: Panel) -> list[dict[str, Any]]:
+    return [
+        {
+            "setting": one.label,
+            "method": one.method,
+            "ratio": one.ratio,
+            "ideal_speed_up": one.ideal,
+            **{
+                f"{name}{end}": value
+                for name, figure in one.figures.items()
+                for end, value in zip(("", "_low", "_high"), asdict(figure).values(), strict=True)
+            },
+        }
+        for one in panel.settings
+    ]
+
+
+Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By setting's name and task (or group, or "overall"): a cell with `score`, `low` and `high`."""
+
+
+def scores(sides: Sequence[Side]) -> Scores:
+    """Return each setting's score by task, then by group, then over all."""
+    names = [setting["name"] for setting in settings_of(sides)]
+    cells = cells_of(sides)
+    means = sorted(means_of(cells, len(sides)), key=lambda mean: mean["scope"] == OVERALL)
+    found: dict[str, dict[str, Mapping[str, Any]]] = {name: {} for name in names}
+    for cell in cells:
+        if cell["score"] is not None:
+            found[names[cell["setting"]]][cell["task"]] = cell
+    for mean in means:
+        found[names[mean["setting"]]][mean["scope"]] = mean
+    return found
+
+
+def columns_of(table: Scores) -> list[str]:
+    """Return the tasks, groups and "overall" that any setting has, in order."""
+    names = list(dict.fromkeys(name for row in table.values() for name in row))
+    return sorted(names, key=lambda name: name == OVERALL)
+
+
+def best_of(table: Scores, column: str) -> float | None:
+    """Return the best score of a column as it is printed."""
+    return max((round(row[column]["score"], 3) for row in table.values() if column in row), default=None)
+
+
+def markdown(table: Scores) -> str:
+    """Return scores with their intervals as Markdown, the best of each column in bold."""
+    columns = columns_of(table)
+    lines = [["setting", *columns], ["---"] * (len(columns) + 1)]
+    for name, row in table.items():
+        lines.append([name, *(_cell(row.get(c), best_of(table, c), "**{}**", "–") for c in columns)])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def latex(table: Scores) -> str:
+    """Return the same as a LaTeX tabular (with booktabs)."""
+    columns = columns_of(table)
+    body = [
+        " & ".join([escaped(name), *(_cell(row.get(c), best_of(table, c), r"\textbf{{{}}}", "--") for c in columns)])
+        for name, row in table.items()
+    ]
+    head = " & ".join(["setting", *map(escaped, columns)])
+    rows = " \\\\\n".join(body)
+    align = "l" + "r" * len(columns)
+    parts = [f"\\begin{{tabular}}{{{align}}}", r"\toprule", rf"{head} \\", r"\midrule", rf"{rows} \\", r"\bottomrule"]
+    return "\n".join([*parts, r"\end{tabular}", ""])
+
+
+def escaped(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+
+
+def _cell(cell: Mapping[str, Any] | None, best: float | None, bold: str, missing: str) -> str:
+    if cell is None:
+        return missing
+    text = f"{cell['score']:.3f}"
+    text = bold.format(text) if round(cell["score"], 3) == best else text
+    return text if cell["low"] is None else f"{text} [{cell['low']:.3f}, {cell['high']:.3f}]"
+
+
+def records(sides: Sequence[Side]) -> pd.DataFrame:
+    """Return every answered record of every run as one flat table."""
+    names = [setting["name"] for setting in settings_of(sides)]
+    rows = [
+        {
+            "checkpoint": side.checkpoint,
+            "setting": name,
+            "task": task,
+            "id": record["id"],
+            "cluster": record.get("cluster"),
+            "answer": (record.get("reference") or {}).get("answer"),
+            **{field: record.get(field) for field in (*_FLAT, *_COUNTS)},
+            **{f"{stage}_s": seconds for stage, seconds in (record.get("time") or {}).items()},
+        }
+        for side, name in zip(sides, names, strict=True)
+        for task, run in side.runs.items()
+        for record in run.records.values()
+    ]
+    return pd.DataFrame(rows)
