@@ -1,0 +1,60 @@
+"""Builders on real recordings at the lengths that users get, up to a run of the embedded model on what was built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import soundfile
+from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts, recordings
+from test_building import left_out, manifest
+
+from audiomarathon.corpora.door import door
+from audiomarathon.evaluation.run import run
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import get_task
+
+
+def built(task: str, raw: Path, folder: Path) -> Path:
+    with pytest.raises(SystemExit) as ended:
+        door(task, [str(raw), "-o", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+def test_what_is_built_of_real_ambience_runs_on_the_embedded_model(tmp_path: Path) -> None:
+    """44.1 kHz stereo; the recordings are of no urban scene, so the label means nothing."""
+    (tmp_path / "raw" / "audio").mkdir(parents=True)
+    lines = ["filename\tscene_label\tidentifier\tsource_label"]
+    for number, recording in enumerate(recordings("ambience")):
+        name = f"audio/park-lisbon-1-{number:05d}-a.ogg"
+        (tmp_path / "raw" / name).symlink_to(recording)
+        lines.append(f"{name}\tpark\tlisbon-1\ta")
+    (tmp_path / "raw" / "meta.csv").write_text("\n".join(lines) + "\n")
+    folder = built("tau", tmp_path / "raw", tmp_path / "data" / "TAU")
+    (clip,) = manifest(folder)
+    assert 90 <= clip["seconds"] <= 210
+    settings = RunSettings.read({}, data=str(tmp_path / "data"), results=tmp_path / "results")
+    (result,) = run(["tau"], "embedded", settings, [get_method("base")], progress=False)
+    assert (result.summary["complete"], result.summary["n"], result.summary["errors"]) == (True, 1, 0)
+    assert result.summary["audio_seconds"] == pytest.approx(clip["seconds"])
+
+
+def test_real_speech_with_its_texts_becomes_long_clips_with_theirs(tmp_path: Path) -> None:
+    if not prompts():
+        pytest.skip(f"no voice prompts: apt-get install {PROMPT_PACKAGES}")
+    chapter = tmp_path / "LibriSpeech" / "dev-clean" / "1" / "10"
+    chapter.mkdir(parents=True)
+    lines = []
+    for number, (prompt, text) in enumerate(list(prompts().items())[:60]):
+        samples, rate = soundfile.read(prompt, dtype="int16")
+        soundfile.write(chapter / f"1-10-{number:04d}.flac", samples, rate)
+        lines.append(f"1-10-{number:04d} {librispeech_text(text)}")
+    (chapter / "1-10.trans.txt").write_text("\n".join(lines) + "\n")
+    folder = built("librispeech", tmp_path / "LibriSpeech", tmp_path / "built")
+    loaded = get_task("librispeech").load(folder)
+    assert loaded.bad_rows == ()
+    assert all(60 <= row["seconds"] <= 240 for row in manifest(folder))
+    used = [line.partition(" ")[2] for line in lines if not any(line[:9] in path for path in left_out(folder))]
+    assert " ".join(sample.answer for sample in loaded.samples) == " ".join(used)
