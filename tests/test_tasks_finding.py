@@ -13,7 +13,7 @@ from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.tasks import GROUPS, all_tasks, get_task, registry, task_folder
-from audiomarathon.tasks.finding import download_command, walk
+from audiomarathon.tasks.finding import walk
 from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
 from audiomarathon.tasks.manifest import Expected, read_manifest
 from audiomarathon.tasks.task import Task
@@ -130,7 +130,7 @@ def test_the_tasks_own_variable_ends_the_search(tmp_path: Path) -> None:
     build_all(tmp_path / "root", ["vesus"])
     (tmp_path / "empty").mkdir()
     for own in ("empty", "missing"):
-        with pytest.raises(DataError, match="hf download"):
+        with pytest.raises(DataError, match="audiomarathon data download"):
             task_folder(get_task("vesus"), tmp_path / "root", {"VESUS_DATA_PATH": str(tmp_path / own)})
 
 
@@ -142,19 +142,11 @@ def test_no_data_says_how_to_get_it(key: str, root: str | None, tmp_path: Path) 
         task_folder(get_task(key), tmp_path / root if root else None, {})
     message = str(caught.value)
     assert "\n" not in message
-    assert 'hf download Hezep/AudioMarathon --repo-type dataset --include "*VESUS*"' in message
+    assert f"audiomarathon data download {key}" in message
     assert "AUDIOMARATHON_DATA" in message
     assert f"{key.upper()}_DATA_PATH" in message
     assert "VESUS" in message
     assert root is None or str(tmp_path / root) in message
-
-
-def test_the_download_command_asks_for_the_metadata_file_by_name() -> None:
-    for task in all_tasks():
-        command = download_command(task.key)
-        file = getattr(task, "metadata_file", "")
-        assert command.endswith("--local-dir data")
-        assert not file or any(part.strip('"*') in file for part in command.split() if part.startswith('"'))
 
 
 # Names ---------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ class DataError(AudioMarathonError):
     """A task's data is missing or malformed. The message names the file and, where there is one, the row."""
 
 
+class MissingDataError(DataError):
+    """A task's data is nowhere under the data root."""
+
+
 class AudioError(AudioMarathonError):
     """A clip cannot be decoded to usable samples.
 

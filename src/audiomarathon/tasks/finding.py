@@ -7,25 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from audiomarathon.errors import DataError
+from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.tasks.task import Task
 
 HUB_DATASET = "Hezep/AudioMarathon"
 
-#: What to ask the hub for, as glob patterns over whole paths (`*` crosses folders). Folder names there are not
-#: confirmed, so each task has its metadata file's name beside the likely folder's.
-_HUB_PATTERNS: Mapping[str, tuple[str, ...]] = {
-    "librispeech": ("*[Ll]ibri*", "*.trans.txt"),
-    "race": ("*RACE*", "*race*"),
-    "slue": ("*SLUE*", "*merged_audio_data.json"),
-    "tau": ("*TAU*", "*acoustic_scene_task_meta.json"),
-    "gtzan": ("*GTZAN*", "*music_genre_classification_meta.json"),
-    "desed": ("*DESED*", "*desed*"),
-    "vesus": ("*VESUS*", "*audio_emotion_dataset.json"),
-    "had": ("*HAD*", "*real/*", "*fake/*"),
-    "vox": ("*[Vv]ox*", "*gender_id_task_meta.json"),
-    "vox_age": ("*[Vv]ox*", "*age_classification_task_meta.json"),
-}
+#: The tasks of the public data set, all of which `audiomarathon data download` can fetch.
+HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
 
 @dataclass(frozen=True)
@@ -79,10 +67,12 @@ def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
 
 
 def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
-    """Return the only folder found, or raise :class:`DataError`: none (and how to get the data), or several."""
+    """Return the only folder found, or raise: :class:`MissingDataError` (how to get the data), or
+    :class:`DataError` where there are several.
+    """
     if not found:
         place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
-        raise DataError(f"{task.key}: {place}. {how_to_get(task)}")
+        raise MissingDataError(f"{task.key}: {place}. {how_to_get(task)}")
     if len(found) > 1:
         several = ", ".join(str(path) for path in sorted(found))
         raise DataError(
@@ -105,20 +95,14 @@ def path_variable(task: Task) -> str:
 def how_to_get(task: Task) -> str:
     """Return in one line the command that downloads a task's data, and the env vars to set after it."""
     advice = ""
-    if task.key in _HUB_PATTERNS:
-        advice = f"Get it with: {download_command(task.key)}; then "
+    if task.key in HUB_TASKS:
+        advice = f"Get it with: audiomarathon data download {task.key}; then "
         if task.key != "vesus":
             advice = (
-                f"Start with the smallest task (VESUS, under 1 GB): {download_command('vesus')}. For {task.key}: "
-                f"{download_command(task.key)} (--dry-run lists what it would fetch); then "
+                "Start with the smallest task (VESUS, under 1 GB): audiomarathon data download vesus. For "
+                f"{task.key}: audiomarathon data download {task.key} (--limit 20 fetches 20 samples only); then "
             )
     return f"{advice}set AUDIOMARATHON_DATA to the data root, or {path_variable(task)} to the folder of this task"
-
-
-def download_command(key: str, target: str = "data") -> str:
-    """Return the hub client's command for one task of the benchmark."""
-    patterns = " ".join(f'--include "{pattern}"' for pattern in _HUB_PATTERNS[key])
-    return f"hf download {HUB_DATASET} --repo-type dataset {patterns} --local-dir {target}"
 
 
 def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> Path:
@@ -147,7 +131,7 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     if data_root is None and (root := env.get("AUDIOMARATHON_DATA", "").strip()):
         data_root = Path(root).expanduser()
     if data_root is None:
-        raise DataError(f"{task.key}: no data root is set. {how_to_get(task)}")
+        raise MissingDataError(f"{task.key}: no data root is set. {how_to_get(task)}")
     if not data_root.is_dir():
-        raise DataError(f"the data root {data_root} is not a folder. {how_to_get(task)}")
+        raise MissingDataError(f"the data root {data_root} is not a folder. {how_to_get(task)}")
     return task.find(data_root)

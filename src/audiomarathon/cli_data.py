@@ -1,0 +1,156 @@
+"""`audiomarathon data …`: from nothing to a verified data root, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from audiomarathon.tasks import Task
+
+SHOWN_PROBLEMS = 20
+
+Root = Annotated[Path | None, typer.Option("--data", help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")]
+Tasks = Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all'; without any: those that are there.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one a core.")]
+
+
+def verify(
+    tasks: Tasks = None,
+    data: Root = None,
+    deep: Annotated[bool, typer.Option(help="Decode every clip, not its header only.")] = False,
+    jobs: Jobs = 0,
+    tolerance: Annotated[float, typer.Option(min=0, help="Seconds a clip may miss the range.")] = 1.0,
+    report: Annotated[Path | None, typer.Option("--json", help="Write everything found into this file.")] = None,
+) -> int:
+    """Check rows, clips, durations and counts against what is expected of each task.
+
+    Exit code 0: nothing is wrong; 1: something is. A task that is not there is wrong when it was named, 'all' names the
+    ten; without names at least one must be there.
+    """
+    from audiomarathon.cli import say
+    from audiomarathon.data.verify import verify as verify_task
+    from audiomarathon.report.data_tables import verify_table
+
+    reports = [
+        verify_task(task, _root(data), _env(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)
+    ]
+    _print(verify_table(reports))
+    wrong = [one for one in reports if one.state == "wrong"]
+    missing = [one for one in reports if one.state == "missing"]
+    for one in wrong:
+        for problem in one.problems[:SHOWN_PROBLEMS]:
+            say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
+        if (more := len(one.problems) - SHOWN_PROBLEMS) > 0:
+            say(f"{one.task}: {more} more problems; --json FILE lists all")
+    if missing:
+        say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
+    good = not wrong and not (missing and tasks) and len(missing) < len(reports)
+    if report:
+        content = {"good": good, "deep": deep, "tasks": [one.as_json() for one in reports]}
+        _write(report, json.dumps(content, indent=2) + "\n")
+    return 0 if good else 1
+
+
+def durations(
+    tasks: Tasks = None,
+    data: Root = None,
+    jobs: Jobs = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for JSON, CSV and a PNG a task and of all.")
+    ] = None,
+) -> int:
+    """Say how long the clips are, and how many audio tokens they cost each model.
+
+    Exit code 1 when a clip cannot be read; the others are measured all the same.
+    """
+    from audiomarathon.cli import say
+    from audiomarathon.data.durations import durations as durations_of
+    from audiomarathon.data.durations import write_durations
+    from audiomarathon.errors import MissingDataError
+    from audiomarathon.report.data_tables import durations_table, tokens_table
+    from audiomarathon.report.durations import plot_durations
+    from audiomarathon.tasks import task_folder
+
+    found = []
+    for task in _named(tasks):
+        try:
+            folder = task_folder(task, _root(data), _env(data))
+        except MissingDataError as error:
+            if tasks:
+                raise
+            missing = error
+            continue
+        found.append(durations_of(task, task.load(folder), jobs=jobs))
+    if not found:
+        raise missing
+    _print(durations_table(found), tokens_table(found))
+    for one in found:
+        for clip, reason in one.broken:
+            say(f"{one.task.key}: broken: {clip}: {reason}")
+        if one.bad_rows:
+            say(f"{one.task.key}: {one.bad_rows} bad rows are left out (audiomarathon data verify {one.task.key})")
+    for path in [*write_durations(found, output), *plot_durations(found, output)] if output else ():
+        say(f"wrote {path}")
+    return 1 if any(one.broken for one in found) else 0
+
+
+def _named(names: list[str] | None) -> list[Task]:
+    """Return the tasks that names stand for; none and 'all' stand for every task."""
+    from audiomarathon.tasks import all_tasks, get_task
+    from audiomarathon.tasks.registry import BENCHMARK
+
+    if not names:
+        return list(all_tasks())
+    return list(BENCHMARK) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
+
+
+def _root(data: Path | None) -> Path | None:
+    return data.expanduser() if data else None
+
+
+def _env(data: Path | None) -> dict[str, str]:
+    """Return the environment in which tasks are found: a flag wins over every variable, those of single tasks too."""
+    return {} if data else dict(os.environ)
+
+
+def _print(*tables: Any) -> None:
+    from rich.console import Console
+
+    for table in tables:
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _write(path: Path, text: str) -> None:
+    from audiomarathon.errors import DataError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
+    """Return the `data` command, each of its own commands wrapped so that a user's errors are one line."""
+    app = typer.Typer(
+        help="Download, verify, measure, vary and describe the benchmark's data.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    for command in (verify, durations):
+        app.command()(reporting_errors(command))
+    return app
+
+
+def durations_script(*tasks: str) -> None:
+    """Measure tasks as the scripts in `analyse_audio_duration/` do; `-o` is `durations/` by default."""
+    from audiomarathon.cli import app
+
+    app(["data", "durations", *tasks, "-o", "durations", *sys.argv[1:]], prog_name=Path(sys.argv[0]).name)

@@ -1,0 +1,157 @@
+"""How long a task's clips are: probed in parallel, described, and turned into audio tokens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from audiomarathon.audio import ClipInfo, decode, probe
+from audiomarathon.errors import AudioError
+from audiomarathon.models.registry import all_models
+from audiomarathon.tasks import Loaded, Sample, Task
+
+PERCENTILES = (5, 25, 50, 75, 95)
+HISTOGRAM_BINS = 20
+
+
+def clips_of(samples: Iterable[Sample]) -> list[Path]:
+    """Return the clips of samples, each once, sorted: several questions may share one."""
+    return sorted({clip for sample in samples for clip in sample.clips})
+
+
+def probe_clips(
+    clips: Sequence[Path], *, deep: bool = False, jobs: int = 0, progress: bool | None = None, what: str = "clips"
+) -> dict[Path, ClipInfo | str]:
+    """Read every clip's header, or with `deep` all of its audio, in parallel.
+
+    Parameters
+    ----------
+    jobs
+        Threads (libsndfile and numpy work outside Python's lock); 0: one a core.
+    progress
+        Whether to show a bar; None shows one on a terminal.
+
+    Returns
+    -------
+    dict
+        For each clip what it holds, or in words why it cannot be read. With `deep` its length is the one decoded.
+    """
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        found = pool.map(_decoded if deep else _probed, clips)
+        bar = tqdm(found, total=len(clips), desc=what, unit="clip", disable=None if progress is None else not progress)
+        return dict(zip(clips, bar, strict=True))
+
+
+def _probed(clip: Path) -> ClipInfo | str:
+    try:
+        return probe(clip)
+    except AudioError as error:
+        return error.reason
+
+
+def _decoded(clip: Path) -> ClipInfo | str:
+    try:
+        info = probe(clip)
+        frames = len(decode(clip, info.sampling_rate))
+    except AudioError as error:
+        return error.reason
+    return replace(info, frames=frames, seconds=frames / info.sampling_rate)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """The durations of one task's clips.
+
+    Attributes
+    ----------
+    seconds
+        Of each clip that can be read, in the clips' order.
+    broken
+        For each clip that cannot be read, its path and why.
+    bad_rows
+        How many rows of the metadata stand for no sample (`audiomarathon data verify` lists them).
+    """
+
+    task: Task
+    seconds: tuple[float, ...]
+    samples: int
+    broken: tuple[tuple[Path, str], ...] = ()
+    bad_rows: int = 0
+
+    def statistics(self) -> dict[str, float | int | None]:
+        """Return count, hours, mean, std (of the clips there are), min, percentiles and max, in seconds."""
+        names = ["mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max"]
+        figures: dict[str, float | int | None] = {"clips": len(self.seconds), "samples": self.samples}
+        if not self.seconds:
+            return figures | {"total_hours": 0.0, **dict.fromkeys(names)}
+        array = np.array(self.seconds)
+        values = [array.mean(), array.std(), array.min(), *np.percentile(array, PERCENTILES), array.max()]
+        rounded = {name: round(float(value), 3) for name, value in zip(names, values, strict=True)}
+        return figures | {"total_hours": round(float(array.sum()) / 3600, 4), **rounded}
+
+    def histogram(self) -> dict[str, list[float] | list[int]]:
+        """Return counts and their bins' edges in seconds, the last bin closed; empty without clips."""
+        if not self.seconds:
+            return {"counts": [], "edges": []}
+        counts, edges = np.histogram(self.seconds, HISTOGRAM_BINS)
+        return {"counts": counts.tolist(), "edges": [round(float(edge), 3) for edge in edges]}
+
+    def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
+        """Return, for each rate of audio tokens that models have, what these clips cost: models, median, max, total."""
+        by_rate: dict[float, list[str]] = {}
+        for model in all_models():
+            by_rate.setdefault(model.tokens_per_second, []).append(model.key)
+        array = np.array(self.seconds or [0.0])
+        spread = {"median": float(np.median(array)), "max": float(array.max()), "total": float(array.sum())}
+        return {
+            f"{rate:g}": {"models": models, **{name: round(value * rate) for name, value in spread.items()}}
+            for rate, models in by_rate.items()
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON-compatible values."""
+        return {
+            "task": self.task.key,
+            **self.statistics(),
+            "histogram": self.histogram(),
+            "audio_tokens_by_tokens_per_second": self.tokens(),
+            "broken": [{"clip": str(clip), "reason": reason} for clip, reason in self.broken],
+            "bad_rows": self.bad_rows,
+        }
+
+
+def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | None = None) -> Durations:
+    """Probe a loaded task's clips and describe their durations; clips that cannot be read are listed, not fatal."""
+    probed = probe_clips(clips_of(loaded.samples), jobs=jobs, progress=progress, what=task.key)
+    return Durations(
+        task,
+        tuple(info.seconds for info in probed.values() if isinstance(info, ClipInfo)),
+        len(loaded.samples),
+        tuple((clip, reason) for clip, reason in probed.items() if isinstance(reason, str)),
+        len(loaded.bad_rows),
+    )
+
+
+def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
+    """Write `durations.json` and `durations.csv` into a folder, one entry or row a task, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    as_json, as_csv = folder / "durations.json", folder / "durations.csv"
+    content = [one.as_json() for one in found]
+    as_json.write_text(json.dumps(content, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
+    rows: list[Mapping[str, Any]] = [
+        {"task": one.task.key, **one.statistics(), "broken": len(one.broken)} for one in found
+    ]
+    with as_csv.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]) if rows else ["task"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return [as_json, as_csv]

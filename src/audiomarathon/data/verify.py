@@ -1,0 +1,121 @@
+"""Is a data root whole? Every task's rows, clips, durations and counts, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from audiomarathon.audio import ClipInfo
+from audiomarathon.data.durations import clips_of, probe_clips
+from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.tasks import Task, task_folder
+from audiomarathon.tasks.manifest import Expected, read_manifest
+
+TOLERANCE_S = 1.0
+"""By how much a clip may miss the range: the published one is rounded to quarters of a minute."""
+
+Kind = Literal["task", "row", "clip", "duration", "count"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes
+    ----------
+    kind
+        `task` (cannot be read at all), `row` (no sample can be made of it: a missing clip, an answer that is no option,
+        a duplicate id, …), `clip` (not audio that can be read), `duration` (out of range) or `count`.
+    text
+        What was found, and where.
+    """
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What verifying one task found; `state` is `ok`, `wrong` or `missing`."""
+
+    task: str
+    state: Literal["ok", "wrong", "missing"]
+    expected: Expected
+    folder: Path | None = None
+    licence: str = ""
+    samples: int = 0
+    clips: int = 0
+    hours: float = 0.0
+    seconds: tuple[float, float] | None = None
+    problems: tuple[Problem, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON-compatible values."""
+        return asdict(self) | {"folder": str(self.folder) if self.folder else None}
+
+
+def verify(
+    task: Task,
+    data_root: Path | None,
+    env: Mapping[str, str],
+    *,
+    deep: bool = False,
+    jobs: int = 0,
+    tolerance: float = TOLERANCE_S,
+    progress: bool | None = None,
+) -> TaskReport:
+    """Check one task of a data root.
+
+    Parameters
+    ----------
+    data_root, env
+        Where to look, as :func:`~audiomarathon.tasks.finding.task_folder` does.
+    deep
+        Decode every clip instead of reading its header.
+    jobs
+        Threads; 0: one a core.
+    tolerance
+        Seconds by which a clip may miss the expected range.
+
+    Returns
+    -------
+    TaskReport
+        Never an exception for what is wrong with the data: it is a problem in the report.
+    """
+    published = Expected(task.count, task.seconds)
+    try:
+        folder = task_folder(task, data_root, env)
+    except MissingDataError as error:
+        return TaskReport(task.key, "missing", published, problems=(Problem("task", str(error)),))
+    except DataError as error:
+        return TaskReport(task.key, "wrong", published, problems=(Problem("task", str(error)),))
+    try:
+        manifest, loaded = read_manifest(folder), task.load(folder)
+    except DataError as error:
+        return TaskReport(task.key, "wrong", published, folder, problems=(Problem("task", str(error)),))
+    expected = manifest.expected(task)
+    probed = probe_clips(clips_of(loaded.samples), deep=deep, jobs=jobs, progress=progress, what=task.key)
+    seconds = [info.seconds for info in probed.values() if isinstance(info, ClipInfo)]
+    problems = [Problem("row", str(row)) for row in loaded.bad_rows]
+    for clip, info in probed.items():
+        if isinstance(info, str):
+            problems.append(Problem("clip", f"{clip}: {info}"))
+        elif not expected.seconds[0] - tolerance <= info.seconds <= expected.seconds[1] + tolerance:
+            low, high = expected.seconds
+            problems.append(Problem("duration", f"{clip}: {info.seconds:.2f} s, expected {low:g} to {high:g} s"))
+    if len(loaded.samples) != expected.count:
+        problems.append(Problem("count", f"{len(loaded.samples)} samples in {folder}, expected {expected.count}"))
+    return TaskReport(
+        task.key,
+        "wrong" if problems else "ok",
+        expected,
+        folder,
+        manifest.licence,
+        len(loaded.samples),
+        len(probed),
+        round(sum(seconds) / 3600, 4),
+        (min(seconds), max(seconds)) if seconds else None,
+        tuple(problems),
+    )

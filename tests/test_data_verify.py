@@ -1,0 +1,178 @@
+"""Verifying and measuring a data root."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.data.durations import Durations, durations
+from audiomarathon.data.verify import verify
+from audiomarathon.tasks import all_tasks, get_task
+
+ROOT = Path(__file__).parent.parent
+COUNTS = {"librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3}
+COUNTS["vox_age"] = 5
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    return done.exit_code, done.output
+
+
+def expect(root: Path, **tasks: tuple[float, float]) -> Path:
+    """Write what the root's tasks should hold: their counts as built, and a range of seconds."""
+    entries = {
+        key: {"count": COUNTS[key], "min_seconds": low, "max_seconds": high} for key, (low, high) in tasks.items()
+    }
+    return write_json(root / "audiomarathon.json", {"name": "test", "licence": "CC0-1.0", "tasks": entries})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_all(tmp_path)
+    expect(tmp_path, **dict.fromkeys(COUNTS, (1.0, 1.0)))
+    return tmp_path
+
+
+def test_a_whole_root_is_in_order(root: Path) -> None:
+    for task in all_tasks():
+        report = verify(task, root, {}, deep=True, tolerance=0, progress=False)
+        assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
+    code, output = call("data", "verify", "all", "--data", root)
+    assert code == 0, output
+
+
+def cut_short(root: Path) -> None:
+    clip = root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav"
+    clip.write_bytes(clip.read_bytes()[:1000])
+
+
+def too_long(root: Path) -> None:
+    write_clip(root / "TAU" / "concatenated_resampled" / "bus-lisbon-1000-0-a.wav", seconds=2.6)
+
+
+def edited(edit: Callable[[list], object]) -> Callable[[Path], None]:
+    return lambda root: edit_rows(root / "TAU" / "acoustic_scene_task_meta.json", edit)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "cut": (cut_short, "clip", "bus-lisbon-1000-0-a.wav: truncated"),
+    "long": (too_long, "duration", "2.60 s, expected 1 to 1 s"),
+    "gone": (lambda root: next((root / "TAU").rglob("tram*.wav")).unlink(), "row", "tram-lisbon.* is missing"),
+    "answer": (edited(lambda rows: rows[3].update(answer_gt="Q")), "row", "row 4: answer 'Q' is none of"),
+    "twice": (edited(lambda rows: rows.append(rows[0])), "row", "row 11: duplicate id"),
+    "fewer": (edited(lambda rows: rows.pop()), "count", "9 samples .*, expected 10"),
+    "torn": (lambda root: (root / "TAU" / "acoustic_scene_task_meta.json").write_text("[{"), "task", "not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_each_damage_is_named_and_fails(root: Path, name: str, tmp_path: Path) -> None:
+    damage, kind, text = DAMAGE[name]
+    damage(root)
+    code, _ = call("data", "verify", "tau", "vesus", "--data", root, "--json", tmp_path / "out" / "report.json")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (code, report["good"]) == (1, False)
+    found = {task["task"]: task for task in report["tasks"]}
+    assert (found["tau"]["state"], found["vesus"]["state"]) == ("wrong", "ok")
+    problem = next(problem for problem in found["tau"]["problems"] if problem["kind"] == kind)
+    assert re.search(text, problem["text"]), problem
+
+
+def test_damage_inside_a_clip_shows_only_when_it_is_decoded(root: Path) -> None:
+    clip = next((root / "LIBRISPEECH").rglob("*.flac"))
+    clip.write_bytes(clip.read_bytes()[: clip.stat().st_size // 2])
+    assert call("data", "verify", "librispeech", "--data", root)[0] == 0
+    code, output = call("data", "verify", "librispeech", "--data", root, "--deep")
+    assert code == 1
+    assert f"{clip}: damaged or truncated" in output
+
+
+def test_missing_tasks_fail_only_when_they_were_named(tmp_path: Path) -> None:
+    BUILDERS["vesus"](tmp_path / "VESUS")
+    expect(tmp_path, vesus=(0.5, 1.5))
+    assert call("data", "verify", "--data", tmp_path)[0] == 0
+    code, output = call("data", "verify", "vesus", "tau", "--data", tmp_path)
+    assert code == 1
+    assert "missing: tau." in output
+    assert "audiomarathon data download tau" in output
+    assert call("data", "verify", "all", "--data", tmp_path)[0] == 1
+    (tmp_path / "nothing").mkdir()
+    assert call("data", "verify", "--data", tmp_path / "nothing")[0] == 1
+
+
+def test_a_data_flag_wins_over_a_tasks_own_variable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VESUS_DATA_PATH", str(root / "nowhere"))
+    assert call("data", "verify", "vesus", "--data", root)[0] == 0
+    assert call("data", "verify", "vesus")[0] == 1
+
+
+# Durations -----------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_those_of_numpy() -> None:
+    seconds = np.random.default_rng(0).uniform(90, 300, 37)
+    found = Durations(get_task("tau"), tuple(seconds.tolist()), 40)
+    figures = found.statistics()
+    assert figures["clips"] == 37
+    assert figures["samples"] == 40
+    assert figures["total_hours"] == pytest.approx(seconds.sum() / 3600, abs=1e-4)
+    assert figures["p95"] == pytest.approx(np.percentile(seconds, 95), abs=1e-3)
+    assert sum(found.histogram()["counts"]) == 37
+    assert found.histogram()["edges"][0] == figures["min"]
+    assert found.tokens()["25"]["max"] == round(seconds.max() * 25)
+    assert "qwen2.5-omni-7b" in found.tokens()["25"]["models"]
+
+
+def test_a_clip_of_several_questions_counts_once(root: Path) -> None:
+    task = get_task("race")
+    found = durations(task, task.load(root / "RACE"), progress=False)
+    assert (found.statistics()["clips"], found.samples, found.seconds) == (2, 3, (1.0, 1.0))
+
+
+def test_broken_clips_are_listed_and_the_rest_is_measured(root: Path, tmp_path: Path) -> None:
+    cut_short(root)
+    out = tmp_path / "measured"
+    code, output = call("data", "durations", "tau", "gtzan", "--data", root, "-o", out)
+    assert code == 1
+    assert "tau: broken: " in output
+    with (out / "durations.csv").open() as stream:
+        rows = {row["task"]: row for row in csv.DictReader(stream)}
+    assert (rows["tau"]["clips"], rows["tau"]["broken"], rows["gtzan"]["p50"]) == ("9", "1", "1.0")
+    written = {entry["task"]: entry for entry in json.loads((out / "durations.json").read_text())}
+    assert "truncated" in written["tau"]["broken"][0]["reason"]
+    assert written["gtzan"]["audio_tokens_by_tokens_per_second"]["25"]["total"] == 50
+    for name in ("tau.png", "gtzan.png", "all.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_clip_of_a_task_may_be_broken(root: Path, tmp_path: Path) -> None:
+    for clip in (root / "GTZAN").rglob("*.wav"):
+        clip.write_bytes(b"RIFF")
+    assert call("data", "durations", "gtzan", "--data", root, "-o", tmp_path / "out")[0] == 1
+    assert json.loads((tmp_path / "out" / "durations.json").read_text())[0]["total_hours"] == 0
+
+
+@pytest.mark.parametrize(("script", "key"), [("Vox_age.py", "vox_age"), ("analyse_all.py", "librispeech")])
+def test_the_scripts_measure_their_task(root: Path, tmp_path: Path, script: str, key: str) -> None:
+    command = [sys.executable, str(ROOT / "analyse_audio_duration" / script), "--data", str(root)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert key in done.stdout
+    tasks = [entry["task"] for entry in json.loads((tmp_path / "durations" / "durations.json").read_text())]
+    assert tasks == ([key] if script != "analyse_all.py" else [task.key for task in all_tasks()])
+
+
+def test_there_is_a_script_a_task() -> None:
+    scripts = {path.stem for path in (ROOT / "analyse_audio_duration").glob("*.py")} - {"analyse_all"}
+    assert {get_task(name).key for name in scripts} == {task.key for task in all_tasks()}
