@@ -52,7 +52,7 @@ def assert_clean(lm: AudioLM) -> None:
     assert not hooked
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping, "an attention wrapper was left"
     assert "forward" not in lm.audio_tower.__dict__
-    assert lm.model.model.rope_deltas is None
+    assert getattr(lm.model.model, "rope_deltas", None) is None
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def followed(lm: AudioLM, inputs: Inputs) -> Iterator[dict[str, weakref.ref[Any]
         for index, layer in enumerate(lm.decoder_layers):
             handle = layer.register_forward_pre_hook(entering(f"layer {index}"), with_kwargs=True)
             stack.callback(handle.remove)
-            watched = layer.self_attn.k_proj
+            watched = getattr(layer.self_attn, "k_proj", None) or layer.self_attn.qkv_proj
             handle = watched.register_forward_hook(
                 lambda _m, _a, output, name=f"projected keys {index}": references.update({name: weakref.ref(output)})
             )

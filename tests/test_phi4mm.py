@@ -6,7 +6,9 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_phi4mm
@@ -14,7 +16,7 @@ import torch
 from conftest import noise
 from safetensors.torch import load_file, save_file
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.phi4mm import Phi4MM
 from audiomarathon.models.prompt import Prompt
@@ -359,6 +361,29 @@ class TestSwitch:
         inputs = switching.prepare([prompt_of(30, switching)])
         with pytest.raises(ModelError, match=r"make 131073 tokens, this model takes 131072"):
             switching.generate(inputs, Base(), max_new_tokens=131072 - 29)
+
+
+@pytest.mark.parametrize("method", ["fast_v", "random", "snapkv", "fast_v:0.5+snapkv:0.5"])
+@pytest.mark.parametrize(("window", "types", "refused"), [
+    (None, None, False), (131072, None, False), (262144, None, False), (131071, None, True), (2047, None, True),
+    (4096, ["full_attention"] * 4, False), (512, ["full_attention"] * 3 + ["sliding_attention"], True),
+    (262144, ["sliding_attention"] * 4, False),
+])  # fmt: skip
+def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused(
+    method: str, window: int | None, types: list[str] | None, refused: bool
+) -> None:
+    config = SimpleNamespace(
+        num_hidden_layers=4, sliding_window=window, layer_types=types, max_position_embeddings=131072
+    )
+    how = get_method(method, 0.5)
+    with pytest.raises(MethodError, match="sliding-window") if refused else nullcontext():
+        how.check_config(config)
+
+
+def test_the_published_window_leaves_no_sliding_cache(phi: Phi4MM, folder: Path) -> None:
+    assert json.loads((folder / "config.json").read_text())["sliding_window"] == 262144
+    get_method("snapkv", 0.5).check(phi)
+    assert phi.model.config.sliding_window is None
 
 
 def expected_cos(position: int) -> torch.Tensor:

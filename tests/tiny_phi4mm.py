@@ -51,7 +51,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, *, layers: int = 4, switch: 
         bos_token_id=token("<|endoftext|>"), pad_token_id=token("<|endoftext|>"),
         eos_token_id=[token("<|endoftext|>"), token("<|end|>")],
         audio_config={
-            "hidden_size": 16, "num_blocks": 2, "num_attention_heads": 2, "intermediate_size": 16,
+            "hidden_size": 16, "num_blocks": 1, "num_attention_heads": 2, "intermediate_size": 16,
             "nemo_conv_channels": 8, "ext_pw_out_channel": 16, "depthwise_separable_out_channel": 16,
             "bias_max_distance": 500, "audio_token_id": token("<|audio|>"),
         },

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from audiomarathon.models.shadowing import shadowed
+
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
@@ -27,13 +29,8 @@ def encoder_shared(lm: AudioLM) -> Iterator[list[Any]]:
             memory.append(forward(*args, **kwargs))
         return memory[0]
 
-    had_own = "forward" in tower.__dict__  # accelerate's hooks shadow forward as well
-    tower.forward = once
-    try:
-        yield memory
-    finally:
-        memory.clear()
-        if had_own:
-            tower.forward = forward
-        else:
-            del tower.forward
+    with shadowed(tower, "forward", once):
+        try:
+            yield memory
+        finally:
+            memory.clear()

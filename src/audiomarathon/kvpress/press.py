@@ -20,7 +20,7 @@ from torch import nn
 from audiomarathon.errors import MethodError
 from audiomarathon.kvpress.attention_patch import Attention, attention_watched
 from audiomarathon.pruning.dropping import call_of, like_given
-from audiomarathon.pruning.method import Method, Trace, kept_count
+from audiomarathon.pruning.method import Method, Trace, has_windows, kept_count
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -82,8 +82,7 @@ class KVPress(Method):
         """Refuse caches that are not one plain tensor a layer, and an unknown scope."""
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
-        types = getattr(config, "layer_types", None) or []
-        if "sliding_attention" in types:
+        if has_windows(config):
             raise MethodError(
                 f"{self.key}: this model's sliding-window layers keep a cache of their own, not supported"
             )

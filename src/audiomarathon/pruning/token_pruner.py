@@ -19,7 +19,7 @@ from torch import nn
 from audiomarathon.errors import MethodError
 from audiomarathon.kvpress.attention_patch import Attention, attention_watched
 from audiomarathon.pruning.dropping import Drop
-from audiomarathon.pruning.method import Method, Trace, kept_count
+from audiomarathon.pruning.method import Method, Trace, has_windows, kept_count
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -113,8 +113,7 @@ class TokenPruner(Method):
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
         if self.layer < first:
             raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be {first} or more")
-        types = getattr(config, "layer_types", None) or []
-        if "sliding_attention" in types[self.layer :]:
+        if has_windows(config, self.layer):
             raise MethodError(
                 f"{self.key}: layers from {self.layer} on use sliding-window attention, not yet supported"
             )
