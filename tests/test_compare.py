@@ -24,14 +24,16 @@ def a_record(number: int, *, right: bool, prefill: float, cluster: str | None = 
     return {
         "id": f"clip{number}", "cluster": cluster or f"clip{number}", "reply": parsed, "error": None,
         "reference": {"answer": answer, "options": CLASSES, "labels": CLASSES}, "parsed": parsed, "correct": right,
-        "strict": right, "rule": "letter", "session": "s", "forced_decode": None,
+        "strict": right, "rule": "letter", "session": "s", "forced_decode": None, "finish": "stop", "new_tokens": 2,
+        "clip_seconds": 95.0, "prompt_tokens": 120, "audio_tokens": 100, "kept_audio_tokens": 100, "kv_lengths": [120],
+        "kv_bytes": 1000, "peak_memory_bytes": None,
         "time": {"llm_prefill": prefill, "prefill": prefill + 0.1, "decode": 0.1},
     }  # fmt: skip
 
 
 def a_run(
     root: Path,
-    method: str,
+    label: str,
     rights: list[bool],
     *,
     task: str = "tau",
@@ -40,12 +42,14 @@ def a_run(
     cluster: str | None = None,
     **identity: Any,
 ) -> Path:
-    folder = root / task / checkpoint / method
+    folder = root / task / checkpoint / label
     folder.mkdir(parents=True)
     records = [a_record(n, right=right, prefill=prefill, cluster=cluster) for n, right in enumerate(rights)]
     (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    method, ratio = label.split("-")[:2]
+    identity = {"method": method, "ratio": float(ratio), **identity}
     own = {"schema_version": 1, "data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu", **identity}
-    facts = {"schema_version": 1, "task": task, "method": method, "checkpoint": f"/m/{checkpoint}", "identity": own}
+    facts = {"schema_version": 1, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
     facts["samples"] = [one["id"] for one in records]
     (folder / "run.json").write_text(json.dumps(facts))
     return folder

@@ -88,7 +88,7 @@ function costs() {
     return values.length ? values.reduce((a, b) => a + b) / values.length : null;
   };
   const stages = settings.map((setting, index) => ({ name: setting.name, parts: Object.entries(colours).map(([stage, colour]) => ({ name: stage, colour, value: mean(index, (cell) => cell.stages_ms[stage]) })) }));
-  const one = (of) => settings.map((setting, index) => ({ name: setting.name, parts: [{ name: setting.name, colour: setting.colour, value: mean(index, of) }] }));
+  const one = (of) => settings.map((setting, index) => ({ name: setting.name, parts: [{ name: setting.name, colour: ink(setting), value: mean(index, of) }] }));
   const charts = [bars("Time by stage, mean over tasks of medians", "ms", stages), bars("KV cache after prefill", "MB", one((cell) => cell.kv_mb)), bars("Peak memory of the GPU", "GB", one((cell) => cell.peak_gb))];
   find("#costs .charts").replaceChildren(...charts.filter(Boolean));
 }

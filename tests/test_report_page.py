@@ -1,0 +1,184 @@
+"""The HTML report: what it carries, what it may never carry, and what a paper gets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from test_compare import a_record, a_run
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.kept_bits import pack
+from audiomarathon.evaluation.sides import read_sides
+from audiomarathon.report.page import PageOptions, as_script, page
+from audiomarathon.report.page_data import cells_of, means_of
+from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
+from audiomarathon.report.paper import escaped, latex, markdown, scores
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028"\\'
+
+
+def finished(folder: Path, **summary: Any) -> Path:
+    content = {"task": folder.parts[-3], "headline": "macro_f1", "n": 8, "errors": 0, "unparsed": 0, "complete": True}
+    (folder / "summary.json").write_text(
+        json.dumps(content | {"score": 0.5, "intervals": {"score": [0.4, 0.6]}} | summary)
+    )
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for task in ("tau", "desed"):
+        finished(a_run(tmp_path, "base-0", [True] * 8, task=task), score=1.0)
+        finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 6 + [False] * 2, task=task, prefill=0.5))
+    return tmp_path
+
+
+def content_of(html: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert found
+    content: dict[str, Any] = json.loads(found[1])
+    return content
+
+
+class TestPage:
+    def test_carries_settings_figures_and_samples(self, root: Path) -> None:
+        content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+        assert [one["name"] for one in content["settings"]] == ["base-0", "dart-0.5-layer2"]
+        assert [one["ratio"] for one in content["settings"]] == [0.0, 0.5]
+        assert {(cell["task"], cell["setting"], cell["score"]) for cell in content["cells"]} == {
+            ("tau", 0, 1.0), ("tau", 1, 0.5), ("desed", 0, 1.0), ("desed", 1, 0.5),
+        }  # fmt: skip
+        assert content["cells"][0]["stages_ms"]["llm_prefill"] == pytest.approx(1000)
+        assert len(content["samples"]) == content["total"] == 16
+        assert all(len(sample["replies"]) == 2 for sample in content["samples"])
+
+    def test_what_a_model_said_is_never_markup(self, tmp_path: Path) -> None:
+        folder = finished(a_run(tmp_path, "base-0", [True] * 2))
+        record = a_record(0, right=False, prefill=1.0) | {"reply": HOSTILE, "id": HOSTILE, "cluster": HOSTILE}
+        with (folder / "samples.jsonl").open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+        facts = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(facts | {"samples": [HOSTILE], "model": HOSTILE}))
+        html = page(read_sides([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
+        assert "<img" not in html
+        assert "alert(1)</script>" not in html
+        assert html.count("</script>") == 2  # the data's and the code's own
+        assert content_of(html)["samples"][0]["replies"][0]["reply"] == HOSTILE
+
+    def test_asks_no_network(self, root: Path) -> None:
+        html = page(read_sides([root]), PageOptions(spectrograms=False))
+        assert not re.search(r'(?:src|href)="?(?:https?:)?//', html)
+        assert "default-src 'none'" in html
+
+    def test_a_run_without_a_summary_does_not_stop_it(self, root: Path) -> None:
+        a_run(root, "fast_v-0.5-layer2", [True] * 8)
+        assert len(content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["cells"]) == 4
+
+    def test_stays_small(self, tmp_path: Path) -> None:
+        """500 samples under ten settings, with strips: below 5 MB."""
+        for ratio in range(10):
+            folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
+            kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
+            lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+            rows = [json.dumps(one | {"kept_audio_bits": kept, "audio_tokens": 7500}) for one in lines]
+            (folder / "samples.jsonl").write_text("\n".join(rows) + "\n")
+        html = page(read_sides([tmp_path]), PageOptions(spectrograms=False))
+        pictures = 500 * STRIP * BANDS / 2 * 4 / 3
+        assert len(html) + pictures < 5e6
+
+    @pytest.mark.parametrize("options", [{"players": "flash"}, {"samples": -1}])
+    def test_what_is_not_allowed(self, options: dict[str, Any]) -> None:
+        with pytest.raises(SettingsError, match="allowed"):
+            PageOptions(**options)
+
+
+def test_script_data_survives_anything() -> None:
+    text = as_script({"reply": HOSTILE})
+    assert "<" not in text
+    assert json.loads(text) == {"reply": HOSTILE}
+
+
+class TestSamples:
+    def test_those_on_which_settings_disagree_come_first(self, root: Path) -> None:
+        shown = choose(read_sides([root]), 4)
+        assert shown.total == 16
+        assert set(shown.chosen) == {(task, f"clip{n}") for task in ("tau", "desed") for n in (6, 7)}
+
+    def test_a_strip_shows_which_moments_stayed(self) -> None:
+        """The first half of 320 tokens is kept; 20 more are window padding."""
+        kept = pack(torch.arange(160), torch.ones(340, dtype=torch.bool))
+        record = {"kept_audio_bits": kept, "audio_tokens": 340, "window_padding_tokens": 20}
+        shares = list(base64.b64decode(strip(record) or ""))
+        assert shares == [255] * 80 + [0] * 80
+        assert strip({"kept_audio_bits": None}) is None
+
+    @pytest.mark.parametrize("n", [1, 7, 160, 1000])
+    def test_columns_average_all_values(self, n: int) -> None:
+        values = np.random.default_rng(0).random((3, n))
+        found = columns(values, 160)
+        assert found.shape == (3, 160)
+        if n == 160:
+            assert found == pytest.approx(values)
+        assert found.min() >= values.min() - 1e-9
+        assert found.max() <= values.max() + 1e-9
+
+    def test_a_picture_shows_where_the_tone_is(self, tmp_path: Path) -> None:
+        """Silence, then a tone of 1 kHz: the right half's loudest band lies below the middle."""
+        time = np.arange(16000 * 4) / 16000
+        wave = np.where(time < 2, 0, np.sin(2 * np.pi * 1000 * time)).astype(np.float32)
+        soundfile.write(tmp_path / "a.wav", wave, 16000)
+        packed = np.frombuffer(base64.b64decode(picture(tmp_path / "a.wav") or ""), np.uint8)
+        image = np.stack([packed >> 4, packed & 15], axis=1).reshape(BANDS, STRIP)
+        assert image[:, : STRIP // 2 - 4].max() == 0
+        assert 5 < image[:, -20:].mean(axis=1).argmax() < BANDS // 2
+
+    def test_a_broken_clip_has_none(self, tmp_path: Path) -> None:
+        (tmp_path / "a.wav").write_bytes(b"no sound")
+        assert picture(tmp_path / "a.wav") is None
+
+
+class TestMeans:
+    def test_only_over_tasks_that_a_setting_has_all_of(self, root: Path) -> None:
+        finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
+        sides = read_sides([root])
+        means = means_of(cells_of(sides), len(sides))
+        names = {(mean["scope"], sides[mean["setting"]].method) for mean in means}
+        assert ("overall", "dart-0.5-layer2") in names
+        assert ("overall", "random-0.5-layer2") not in names
+
+    def test_interval_of_independent_tasks(self, root: Path) -> None:
+        sides = read_sides([root])
+        (mean,) = [m for m in means_of(cells_of(sides), 2) if (m["scope"], m["setting"]) == ("overall", 1)]
+        assert mean["score"] == pytest.approx(0.5)
+        assert mean["low"] == pytest.approx(0.5 - (2 * 0.1**2) ** 0.5 / 2)
+
+
+class TestPaper:
+    def test_best_is_bold_in_both_tables(self, root: Path) -> None:
+        table = scores(read_sides([root]))
+        assert "| base-0 | **1.000** [0.400, 0.600] |" in markdown(table)
+        assert r"\textbf{1.000}" in latex(table)
+        assert latex(table).count(r"\\") == len(table) + 1
+
+    def test_latex_is_escaped(self) -> None:
+        assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"
+
+    def test_command_writes_all(self, root: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        arguments = ["report", str(root), "-o", str(out / "r.html"), "--figures", str(out / "f"), "--no-spectrograms"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        names = {path.name for path in (out / "f").iterdir()}
+        assert {"tau.pdf", "tau.csv", "mean.pdf", "scores.md", "scores.tex", "records.csv"} <= names
+        assert (out / "f" / "tau.pdf").read_bytes().startswith(b"%PDF")
+        assert (out / "f" / "records.csv").read_text().count("\n") == 33
