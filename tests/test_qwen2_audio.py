@@ -12,6 +12,7 @@ import tiny_qwen2_audio
 import torch
 from conftest import noise
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.run import run
@@ -83,6 +84,16 @@ class TestFirst30Seconds:
         first = whole.prepare([Prompt("?", (long[:480000],)), Prompt("?", (short,))])
         assert first.truncated == ()
         assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
+
+    def test_are_what_the_processor_leaves_of_a_clip(self, folder: Path) -> None:
+        """Given clips whole, as in the published practice, it cuts by itself."""
+        lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]
+        processor = Qwen2AudioProcessor(lm.feature_extractor, lm.tokenizer)
+        content = [*({"type": "audio", "audio": ""} for _ in clips), {"type": "text", "text": "Who?"}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        theirs = processor(text=text, audio=clips, sampling_rate=16000, return_tensors="pt")
+        ours = lm.prepare([Prompt("Who?", tuple(clips))]).tensors
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
     def test_records_tell_and_lie_beside_those_of_whole_clips(self, folder: Path, tmp_path: Path, no_env) -> None:
         task_folders.build_tau(tmp_path / "data" / "TAU")

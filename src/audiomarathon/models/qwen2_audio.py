@@ -157,9 +157,12 @@ class Qwen2AudioFirst30(Qwen2Audio):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`; `truncated` tells whose clips were cut."""
         limit = self.feature_extractor.n_samples
-        cut = [replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)) for prompt in prompts]
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
-        return replace(super().prepare(cut), truncated=truncated)
+        return replace(super().prepare(prompts), truncated=truncated)
+
+    def _in_windows(self, prompt: Prompt) -> Prompt:
+        limit = self.feature_extractor.n_samples
+        return super()._in_windows(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))
 
 
 def _tie_head(model: Any, info: Mapping[str, Any]) -> None:
