@@ -71,6 +71,8 @@ def test_a_family_passes(family_session: Session) -> None:
     certificate = certify(family_session, 4.0)
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
     assert {"documented", "ratio 0", "dropping dart", "pressing snapkv", "leftovers"} <= set(verdicts(certificate))
+    figures = {check.name: finding.figure for check, finding in certificate.rows}
+    assert figures["documented"].startswith("own inputs") == (family_session.spec.key == "aero-1")  # code of the hub's
     unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}
     assert unchecked <= {"adapter"}
 
@@ -95,6 +97,17 @@ class TestPlantedFaults:
 
         monkeypatch.setattr(session.lm, "prepare", shifted)
         assert failed(session) == {"audio mask"}  # every method then drops, exactly, what the mask names
+
+    def test_features_that_are_not_the_processors(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        prepare = session.lm.prepare
+
+        def louder(prompts: Any) -> Any:
+            inputs = prepare(prompts)
+            tensors = {**inputs.tensors, "input_features": inputs.tensors["input_features"] + 0.05}
+            return replace(inputs, tensors=tensors)
+
+        monkeypatch.setattr(session.lm, "prepare", louder)
+        assert failed(session) == {"documented"}
 
     def test_other_tokens_dropped_than_said(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
         keep = Drop.keep

@@ -86,7 +86,8 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
 
 def _lines(plan: MemoryPlan, most: int) -> list[str]:
     kib = plan.facts.kv_bytes / 1024
-    lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position. Not measured."]
+    lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position."]
+    lines.append("Not measured. What the audio encoder takes for itself, before the LLM does, is not in it.")
     if plan.room is None:
         if card := plan.card(most):
             lines.append(f"No GPU here. On one of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")

@@ -28,16 +28,18 @@ def noise_floor(bench: Bench) -> Finding:
 
 def documented(bench: Bench) -> Finding:
     """Base replies as the family's documented `generate` does, on the inputs of its own processor."""
-    theirs = bench.lm.documented_inputs(bench.path, bench.prompt)
-    source = "own inputs, since the family's processor cannot be built here"
-    tensors = bench.inputs.tensors
+    # Below 30 s: where a processor cuts (we never do), its last frame has no zeros after it and comes out otherwise.
+    prompt = Prompt(bench.prompt.text, (bench.clip(1, 0.9),), bench.prompt.seed)
+    own = bench.lm.prepare([prompt])
+    theirs = bench.lm.documented_inputs(bench.path, prompt)
+    source, tensors = "own inputs, since the family's processor cannot be built here", own.tensors
     if theirs is not None:
-        source, tensors = "the processor's inputs", _on_device(theirs, bench.inputs)
-        own, other = (inputs["input_ids"].tolist() for inputs in (bench.inputs.tensors, tensors))
-        if own != other:
-            return Finding.fail(f"prompt of {len(own[0])} tokens, the processor's has {len(other[0])} or others")
+        source, tensors = "the processor's inputs", _on_device(theirs, own)
+        ours, other = (inputs["input_ids"].tolist() for inputs in (own.tensors, tensors))
+        if ours != other:
+            return Finding.fail(f"our prompt is not the processor's: {len(ours[0])} tokens, and {len(other[0])} there")
     plain = bench.plain_reply(tensors)
-    found = match(bench.base, plain)
+    found = match(bench.reply(own), plain)
     return Finding.of(found.within(bench.tolerance), f"{source}; {found.figure(bench.tolerance)}")
 
 
@@ -73,15 +75,17 @@ def hears(bench: Bench) -> Finding:
     """Silence, another clip, and another ending of the longer clip each change the first token's logits."""
     silence = np.zeros_like(bench.clip(1))
     moved = {"silence": _moved(bench, bench.prompt, silence), "another": _moved(bench, bench.prompt, bench.clip(2))}
+    figure = ", ".join(f"{name} {value:.2g}" for name, value in moved.items())
+    good = min(moved.values()) > bench.tolerance
+    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # as some models are published; records say so
+        return Finding.of(good, f"first logits move by: {figure}; longer clips are cut, and flagged")
     ending = bench.long_prompt.clips[0].copy()
     tail = min(len(ending) // 4, bench.lm.sampling_rate)
     ending[-tail:] = bench.clip(4)[:tail]
-    name = f"the last second of {bench.seconds * LONGER:.0f} s"
-    moved[name] = _moved(bench, bench.long_prompt, ending)
-    figure = ", ".join(f"{name} {value:.1e}" for name, value in moved.items())
+    last = _moved(bench, bench.long_prompt, ending)
+    figure += f", the last second of {bench.seconds * LONGER:.0f} s {last:.2g}"
     # Any effect at all counts for the ending: one second of many may move the logits by less than other kernels do.
-    good = min(moved["silence"], moved["another"]) > bench.tolerance and moved[name] > 0
-    return Finding.of(good, f"first logits move by: {figure}; more than {bench.tolerance:.1e}")
+    return Finding.of(good and last > 0, f"first logits move by: {figure}")
 
 
 def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:

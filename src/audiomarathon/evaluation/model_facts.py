@@ -104,7 +104,9 @@ def _tower(config: Any) -> float:
 
 def _parameters(path: Path) -> int:
     """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
-    files = sorted(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
+    files = [file for file in path.glob("*.safetensors") if not is_ignored(file.name)]
+    if files:
+        files += path.glob("speech-lora/*.safetensors")  # Phi-4's adapter, which is loaded beside
     total = 0
     for file in files:
         with file.open("rb") as stream:
