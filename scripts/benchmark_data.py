@@ -39,6 +39,7 @@ EACH = JOINED_S // CLIP_S
 #: Suffix, rate, channels and sample format of the source clips.
 FORMATS = {
     "WAV 16 kHz mono 16 bit (VoxCeleb)": (".wav", 16_000, 1, "PCM_16"),
+    "WAV 44.1 kHz mono 16 bit (DESED)": (".wav", 44_100, 1, "PCM_16"),
     "WAV 48 kHz stereo 24 bit (TAU)": (".wav", 48_000, 2, "PCM_24"),
     "FLAC 16 kHz mono 16 bit (LibriSpeech)": (".flac", 16_000, 1, "PCM_16"),
 }

@@ -247,6 +247,42 @@ def test_a_broken_source_is_named_left_out_and_counted(
     assert tree(built("librispeech", raw, folder)) == tree(built("librispeech", raw, tmp_path / "again"))
 
 
+def test_a_build_killed_after_a_broken_source_continues_to_the_same_bytes(tmp_path: Path) -> None:
+    raw = MAKERS["librispeech"](tmp_path / "raw", Noise())
+    damaged_within(sorted(Path(raw[0]).rglob("*.flac"))[2])
+    whole = tree(built("librispeech", raw, tmp_path / "whole"))
+
+    def work() -> None:
+        real = Ledger.add
+
+        def add(*row: Any) -> None:
+            real(*row)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Ledger.add = add  # type: ignore[method-assign]
+        built("librispeech", raw, tmp_path / "killed")
+
+    killed(work)
+    assert "84-121123-0002" in (tmp_path / "killed" / "left_out.jsonl").read_text()
+    assert tree(built("librispeech", raw, tmp_path / "killed")) == whole
+
+
+def test_a_source_that_is_listed_twice_is_used_once(tau: list[str], tmp_path: Path) -> None:
+    meta = Path(tau[0]) / "meta.csv"
+    lines = meta.read_text().splitlines()
+    meta.write_text("\n".join([*lines, lines[1], lines[2]]) + "\n")
+    folder = built("tau", tau, tmp_path / "tau")
+    used = [source["path"] for row in manifest(folder) for source in row["sources"]]
+    assert len(used) == len(set(used))
+    assert list(left_out(folder).values()).count("is listed twice") == 2
+
+
+def test_an_output_folder_within_the_raw_corpus_is_refused(tau: list[str], capsys: Any) -> None:
+    built("tau", tau, Path(tau[0]) / "out", code=2)
+    assert "lies within the raw corpus" in capsys.readouterr().err
+    assert not (Path(tau[0]) / "out").exists()
+
+
 def test_a_corpus_without_one_clip_long_enough_is_an_error(tau: list[str], tmp_path: Path, capsys: Any) -> None:
     built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
     assert "no clip could be made; 28 sources left out" in capsys.readouterr().err

@@ -161,6 +161,15 @@ def test_vox_in_its_own_format_says_how_to_convert_it(raw: list[str], tmp_path: 
     assert "ffmpeg -i" in capsys.readouterr().err
 
 
+def test_vox_clips_that_were_not_converted_are_named(raw: list[str], tmp_path: Path) -> None:
+    first, second, *_ = sorted((Path(raw[0]) / "id00012").rglob("*.wav"))
+    first.unlink()
+    first.with_suffix(".m4a").write_bytes(b"AAC")
+    second.with_suffix(".m4a").write_bytes(b"converted")
+    folder = built("vox", raw, tmp_path / "vox")
+    assert [name for name in left_out(folder) if name.endswith(".m4a")] == ["id00012/21Uxsk56VDQ/00001.m4a"]
+
+
 def test_vox_age_groups_have_their_edges_and_children_belong_to_none(raw: list[str], tmp_path: Path) -> None:
     folder = built("vox_age", raw, tmp_path / "age")
     assert {(s.cluster, answer(s), s.meta["speaker_age"]) for s in samples("vox_age", folder)} == {
@@ -324,7 +333,8 @@ def test_a_wrong_command_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_the_corpus_is_an_error_that_shows_the_layout(tmp_path: Path) -> None:
-    done = call("TAU_task", str(tmp_path), "-o", "out", cwd=tmp_path)
+    (tmp_path / "raw").mkdir()
+    done = call("TAU_task", "raw", "-o", "out", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "meta.csv" in done.stderr

@@ -18,6 +18,7 @@ from audiomarathon.tasks.task import LETTERS
 
 Row = dict[str, Any]
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".au", ".mp3", ".aif", ".aiff")
+AAC_SUFFIXES = (".m4a", ".aac", ".mp4")
 
 
 @dataclass(frozen=True)
@@ -195,10 +196,16 @@ def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the audio under a folder, in the natural order of their paths."""
+    """Return the audio under a folder, in the natural order of their paths.
+
+    AAC that was not converted is among them: it cannot be read, and so it is left out by name.
+    """
     from audiomarathon.tasks.rows import natural
 
-    return sorted(below(folder, AUDIO_SUFFIXES), key=lambda path: natural(str(path)))
+    found = list(below(folder, AUDIO_SUFFIXES))
+    converted = {path.with_suffix("") for path in found}
+    found += [path for path in below(folder, AAC_SUFFIXES) if path.with_suffix("") not in converted]
+    return sorted(found, key=lambda path: natural(str(path)))
 
 
 def choices(options: Sequence[str]) -> Row:

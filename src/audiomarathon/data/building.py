@@ -76,6 +76,8 @@ def build(
     """
     if joining.low == joining.high and not corpus.cut:
         raise DataError(f"{corpus.title}: clips are joined whole, so --min must be less than --max")
+    if within := next((root for root in corpus.roots if folder.resolve().is_relative_to(root.resolve())), None):
+        raise DataError(f"{folder} lies within the raw corpus {within}; name a folder outside")
     settings = {"task": corpus.task, "seed": corpus.seed, **joining.settings, **corpus.options}
     with Ledger(folder, settings, limit) as ledger:
         groups = corpus.groups()
@@ -102,6 +104,7 @@ def _make(builder: Builder, groups: list[Group], limit: int, jobs: int, bar: tqd
         for _ in pool.map(lambda group: deque(builder.clips(group), 0), groups):
             pass
     finally:
+        builder.stopped = True  # an interruption waits for the clips at hand only
         pool.shutdown(cancel_futures=True)
 
 

@@ -29,6 +29,8 @@ class Builder:
         self.joining = joining
         self.ledger = ledger
         self.advance = advance
+        #: Set to let no further clip begin.
+        self.stopped = False
 
     def clips(self, group: Group) -> Iterator[str]:
         """Make a group's clips one after the other; yield their paths."""
@@ -41,7 +43,7 @@ class Builder:
                 yield path  # without its audio, which may have to be spoken first
                 return
             pending = _Pending(self._pieces(sources, Path(scratch), step))
-            while True:
+            while not self.stopped:
                 path = self.corpus.place(group, index)
                 joined, used = plan((piece for _, piece in pending), self._range(path), self.joining.joint)
                 if not used:
@@ -59,7 +61,13 @@ class Builder:
 
     def _pieces(self, sources: Iterable[Source], scratch: Path, step: float) -> Iterator[tuple[Source, Piece]]:
         """Yield what can be read; leave out and name what cannot."""
+        seen: set[str] = set()
         for source in sources:
+            if source.name in seen:
+                self.ledger.leave_out(source.name, "is listed twice")
+                self.advance(step)
+                continue
+            seen.add(source.name)
             try:
                 size = source.path.stat().st_size
                 if reason := self.ledger.bad(source.name, size):
