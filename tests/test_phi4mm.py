@@ -15,6 +15,7 @@ import tiny_phi4mm
 import torch
 from conftest import noise
 from safetensors.torch import load_file, save_file
+from transformers import Phi4MultimodalConfig
 
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
@@ -141,6 +142,36 @@ class TestAdapter:
         )
         full = sum(layer.get_submodule(name).base_layer.weight.numel() for name in tiny_phi4mm.ADAPTED)
         assert count_cost(phi).flops_per_token_per_layer[0] == 2.0 * (full + adapter + 2 * 32)
+
+
+class TestFacts:
+    """What is told from the config and headers alone."""
+
+    def test_a_layer_costs_what_the_loaded_one_does(self, phi: Phi4MM, folder: Path) -> None:
+        from audiomarathon.evaluation.flops import count_cost
+        from audiomarathon.evaluation.model_facts import model_facts
+
+        facts, counted = model_facts(folder, 4), count_cost(phi)
+        norms = 2.0 * 2 * 32
+        assert facts.cost.flops_per_token_per_layer[0] == counted.flops_per_token_per_layer[0] - norms
+        loaded = sum(parameter.numel() for parameter in phi.model.parameters()) + 2 * 80  # and the mean, the deviation
+        assert facts.weight_bytes == 4 * loaded
+        assert facts.kv_bytes == 2 * 2 * 8 * 4 * 4  # keys and values, heads, numbers, layers, bytes
+
+    def test_the_towers_formula_agrees_with_pytorchs_counter_at_full_size(self) -> None:
+        from torch.utils.flop_counter import FlopCounterMode
+        from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioEmbedding
+
+        from audiomarathon.evaluation.model_facts import _tower
+
+        config = Phi4MultimodalConfig(num_attention_heads=24)
+        config.audio_config._attn_implementation = "eager"
+        with torch.device("meta"):
+            tower, features = Phi4MultimodalAudioEmbedding(config).eval(), torch.zeros(1, 3000, 80)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            heard = tower.encoder(features, None)
+            tower.down_proj_for_speech(tower.up_proj_for_speech(heard))
+        assert _tower(config) == pytest.approx(counter.get_total_flops() / 30, rel=0.05)  # attention is left out
 
 
 class TestCheckpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from audiomarathon.models.checkpoint import is_ignored
 from audiomarathon.models.loading import loading, native_config
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
+_ADAPTER = "speech-lora/*.safetensors"  # Phi-4's, which is loaded beside
 _SPEECH_MAKERS = ("talker", "token2wav", "code2wav")  # parts of a checkpoint that are left on disk
 
 
@@ -77,6 +79,7 @@ def _facts(path: Path, size: int) -> ModelFacts:
     if getattr(config, "num_experts", 0):
         wide = config.moe_intermediate_size * config.num_experts_per_tok
     layer = 2 * hidden * heads * head + hidden * keys + 3 * hidden * wide
+    layer += _parameters_in(path.glob(_ADAPTER)) // layers  # unmerged, so every token meets it
     cost = Cost(
         (2.0 * layer,) * layers, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole)
     )
@@ -85,14 +88,16 @@ def _facts(path: Path, size: int) -> ModelFacts:
         cost=cost,
         weight_bytes=float((_parameters(path) or _configured_parameters(whole)) * size),
         kv_bytes=float(keys * layers * size),
-        activation_bytes=float((6 * hidden + 3 * wide) * size),
+        activation_bytes=float(max(6 * hidden + 3 * wide, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
     )
 
 
 def _tower(config: Any) -> float:
-    """Return the FLOPs a second of audio of a Whisper-like tower; 0 where the config describes none."""
+    """Return the FLOPs a second of audio of a Whisper-like tower, or Phi-4's; 0 where the config describes none."""
     audio = getattr(getattr(config, "thinker_config", config), "audio_config", None)
+    if hasattr(audio, "nemo_conv_channels"):
+        return 2.0 * _conformer(audio, config.hidden_size)
 
     def first(*names: str) -> int:
         return next((int(getattr(audio, name)) for name in names if getattr(audio, name, None)), 0)
@@ -102,11 +107,29 @@ def _tower(config: Any) -> float:
     return 2.0 * FRAMES_PER_SECOND * depth * (4 * width * width + 2 * width * wide)
 
 
+def _first_convolution(config: Any) -> int:
+    """Return the numbers per audio token in Phi-4-multimodal's first convolution and its ReLU; 0 for other towers."""
+    return 2 * getattr(getattr(config, "audio_config", None), "nemo_conv_channels", 0) * 4 * 40  # steps, bands
+
+
+def _conformer(audio: Any, hidden: int) -> float:
+    """Return the multiplications a second of audio in Phi-4-multimodal's audio tower, attention's own left out."""
+    width, wide, channels, bands = audio.hidden_size, audio.intermediate_size, audio.nemo_conv_channels, 40
+    steps = FRAMES_PER_SECOND / 4
+    places = sum(FRAMES_PER_SECOND * bands / 4**halved for halved in (1, 2))  # of the two separable convolutions
+    subsampling = 9 * channels * FRAMES_PER_SECOND * bands + (channels + 9) * channels * places
+    block = 8 * width * width + 6 * width * wide  # attention and convolutions; two gated feed-forward networks
+    ends = channels * audio.nemo_final_size * width + width * hidden + hidden * hidden
+    return float(subsampling + steps * (audio.num_blocks * block + ends))
+
+
 def _parameters(path: Path) -> int:
     """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
-    files = [file for file in path.glob("*.safetensors") if not is_ignored(file.name)]
-    if files:
-        files += path.glob("speech-lora/*.safetensors")  # Phi-4's adapter, which is loaded beside
+    whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
+    return whole and whole + _parameters_in(path.glob(_ADAPTER))
+
+
+def _parameters_in(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
         with file.open("rb") as stream:
