@@ -223,7 +223,7 @@ class TestStamp:
     def certificate(self, session: Session, verdict: str = "pass") -> Certificate:
         (check, *_rest) = certificates.checks()
         row = (check, Finding(verdict, "0 of 0"))
-        return Certificate(certificates.about(session), "tiny", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
+        return Certificate(certificates.about(session), "tiny", "abc", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
 
     def test_a_matching_session_gets_it(self, session: Session) -> None:
         assert certificates.stamp(session) is None
@@ -232,6 +232,8 @@ class TestStamp:
         assert stamp == {
             "date": "2026-01-01T00:00:00+00:00",
             "version": audiomarathon.__version__,
+            "commit": "abc",
+            "audio_seconds": 4.0,
             "verdict": "pass",
             "checks": {"documented": "pass"},
         }

@@ -20,7 +20,7 @@ from audiomarathon.certify import method_checks, model_checks, timing_checks
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.finding import FAIL, PASS, Finding
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.evaluation.environment import device_name
+from audiomarathon.evaluation.environment import device_name, environment
 from audiomarathon.evaluation.records import identity_hash, write_json
 from audiomarathon.evaluation.session import Session
 from audiomarathon.kvpress.press import KVPress
@@ -52,6 +52,7 @@ class Certificate:
 
     about: dict[str, str]
     model: str
+    commit: str | None
     date: str
     audio_seconds: float
     took_seconds: float
@@ -72,6 +73,7 @@ class Certificate:
             "verdict": self.verdict,
             "date": self.date,
             "version": __version__,
+            "commit": self.commit,
             "model": self.model,
             "about": self.about,
             "audio_seconds": self.audio_seconds,
@@ -127,7 +129,8 @@ def certify(session: Session, seconds: float, say: Callable[[str], None] = lambd
     finally:
         transformers_logging.set_verbosity(verbosity)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Certificate(about(session), session.spec.key, date, seconds, time.monotonic() - start, tuple(rows))
+    took = time.monotonic() - start
+    return Certificate(about(session), session.spec.key, environment()["commit"], date, seconds, took, tuple(rows))
 
 
 def _made(check: Check, bench: Bench) -> Finding:
@@ -162,7 +165,7 @@ def store(certificate: Certificate) -> Path:
 
 
 def stamp(session: Session) -> dict[str, Any] | None:
-    """Return the stamp for `run.json`: date, version, verdict and the checks' verdicts; None without a certificate.
+    """Return the stamp for `run.json`: date, version, verdicts of all and of each check; None without a certificate.
 
     Warns when the certificate of this checkpoint on this machine is one that failed.
     """
@@ -170,7 +173,7 @@ def stamp(session: Session) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         checks = {name: finding["verdict"] for name, finding in content["checks"].items()}
-        held = {name: content[name] for name in ("date", "version", "verdict")}
+        held = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     if held["verdict"] != PASS:
