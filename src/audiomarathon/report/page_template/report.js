@@ -221,7 +221,7 @@ find("#theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 find("#difference").addEventListener("change", heat);
-find("#filters").addEventListener("input", list);
+for (const event of ["input", "change"]) find("#filters").addEventListener(event, list);
 find("#filters").addEventListener("submit", (event) => event.preventDefault());
 choices(find("#scope"), [...scopes].reverse().concat(tasks).map((scope) => [scope, scope]));
 find("#scope").addEventListener("change", curves);
