@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +17,7 @@ import tiny_phi4mm
 import torch
 from conftest import noise
 from safetensors.torch import load_file, save_file
-from transformers import Phi4MultimodalConfig
+from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
 
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
@@ -310,7 +312,7 @@ def recomputed(lm: Phi4MM, prompt: Prompt, steps: int, factors: torch.Tensor) ->
     return torch.stack(logits)
 
 
-def factors_of(lm: Phi4MM, *, long: bool) -> torch.Tensor:
+def factors_of(*, long: bool) -> torch.Tensor:
     """LongRoPE's formula (arXiv 2402.13753) on the tiny config: 6 rotated numbers a head, base 10,000."""
     stretch = torch.tensor([1.0, 4.0, 32.0] if long else [1.0, 1.0, 1.0])
     return 1.0 / (stretch * 10000.0 ** (torch.arange(0, 6, 2) / 6))
@@ -328,9 +330,9 @@ class TestSwitch:
     ) -> None:
         one = prompt_of(prompt, switching)
         ours = run(switching, [one], Base(), limit)
-        plain = recomputed(switching, one, limit, factors_of(switching, long=long))
+        plain = recomputed(switching, one, limit, factors_of(long=long))
         torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
-        other = recomputed(switching, one, limit, factors_of(switching, long=not long))
+        other = recomputed(switching, one, limit, factors_of(long=not long))
         assert (ours - other).abs().max() > 1e-3
 
     def test_transformers_alone_loses_the_context(self, switching: Phi4MM) -> None:
@@ -342,7 +344,7 @@ class TestSwitch:
                 pad_token_id=1, output_logits=True, return_dict_in_generate=True,
             )  # fmt: skip
         for long in (False, True):
-            plain = recomputed(switching, one, steps, factors_of(switching, long=long))
+            plain = recomputed(switching, one, steps, factors_of(long=long))
             assert (torch.stack(native.logits)[10:] - plain[10:]).abs().max() > 1e-2
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -383,7 +385,7 @@ class TestSwitch:
         for limit, long in ((8, False), (60, True)):
             with switching.generating(inputs, limit):
                 cos, sin = switching.rotation(30, 512)  # the future passes the switch, whichever the factors
-            angle = torch.arange(30, 542)[:, None] * factors_of(switching, long=long)
+            angle = torch.arange(30, 542)[:, None] * factors_of(long=long)
             scale = switching.decoder.rotary_emb.attention_scaling
             torch.testing.assert_close(cos, torch.cat([angle, angle], -1).cos() * scale, atol=1e-4, rtol=0)
             assert cos.shape == sin.shape == (512, 6)
@@ -392,6 +394,17 @@ class TestSwitch:
         inputs = switching.prepare([prompt_of(30, switching)])
         with pytest.raises(ModelError, match=r"make 131073 tokens, this model takes 131072"):
             switching.generate(inputs, Base(), max_new_tokens=131072 - 29)
+
+
+def test_the_internals_that_a_call_stands_in_for_are_where_they_were(phi: Phi4MM) -> None:
+    """As test_canary.py: what moved in transformers is in the message."""
+    rotary, native = phi.decoder.rotary_emb, Phi4MultimodalForCausalLM
+    for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
+        assert getattr(rotary, name).shape == (3,), f"rotary_emb.{name} moved (Phi4MM.generating)"
+    assert "prepare_inputs_for_generation" in vars(native), "the fault with the cache is gone, or elsewhere"
+    names = list(inspect.signature(phi.audio_tower.encoder.forward).parameters)
+    assert names[:2] == ["hidden_states", "mask"], "the audio encoder takes other arguments (phi4mm._each_alone)"
+    assert not hasattr(phi.model.config, "layer_types"), "the config now says which layers slide (has_windows)"
 
 
 @pytest.mark.parametrize("method", ["fast_v", "random", "snapkv", "fast_v:0.5+snapkv:0.5"])
@@ -419,9 +432,7 @@ def test_the_published_window_leaves_no_sliding_cache(phi: Phi4MM, folder: Path)
 
 def expected_cos(position: int) -> torch.Tensor:
     """The cosines of one position under the long factors, as the model works them out."""
-    import math
-
-    angle = torch.tensor(float(position)) * factors_of(None, long=True)
+    angle = torch.tensor(float(position)) * factors_of(long=True)
     return torch.cat([angle, angle]).cos() * math.sqrt(1 + math.log(131072 / SWITCH) / math.log(SWITCH))
 
 
