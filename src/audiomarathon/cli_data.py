@@ -21,6 +21,48 @@ Tasks = Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all'; withou
 Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one a core.")]
 
 
+def download(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).")] = None,
+    data: Root = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A folder or archive (.zip, .tar, .tar.gz) instead of the hub.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
+) -> None:
+    """Bring tasks' data into the data root: from the hub, or from a copy on disk.
+
+    Example: audiomarathon data download vesus --data data
+
+    An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
+    """
+    from audiomarathon.cli import say
+    from audiomarathon.data.archive import open_source
+    from audiomarathon.data.download import download as fetch
+    from audiomarathon.data.hub import HubSource
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.tasks.manifest import PUBLISHED_LICENCE
+
+    if not tasks:
+        raise SettingsError("say which tasks: the smallest is vesus (under 1 GB), 'all' are 59 GB")
+    root = _root(data) or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
+    if source is None:
+        say(f"AudioMarathon's data is under {PUBLISHED_LICENCE}: not for commercial use, name its makers")
+    opened = open_source(source.expanduser()) if source else HubSource()
+    chosen = _named(tasks)
+    for one in fetch(chosen, opened, root, limit=limit, seed=seed, dry_run=dry_run, say=say):
+        size = sum(clip.size for clip in one.clips) / 1e9
+        done = "would be" if dry_run else "are"
+        say(
+            f"{one.task.key}: {len(one.ids):,} of {len(one.loaded.samples):,} samples, {len(one.clips):,} clips, "
+            f"{size:.2f} GB {done} in {root / one.folder} (licence: {one.manifest.licence})"
+        )
+    if not dry_run:
+        say(f"export AUDIOMARATHON_DATA={root.absolute()}")
+        say(f"next: audiomarathon data verify {' '.join(task.key for task in chosen)}")
+
+
 def verify(
     tasks: Tasks = None,
     data: Root = None,
@@ -144,7 +186,7 @@ def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    for command in (verify, durations):
+    for command in (download, verify, durations):
         app.command()(reporting_errors(command))
     return app
 

@@ -54,7 +54,7 @@ def read_manifest(folder: Path) -> Manifest:
     Parameters
     ----------
     folder
-        A data root or a task's folder; the file is looked for here and in the two folders above.
+        A data root or a task's folder; the file is looked for here and in the four folders above.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def read_manifest(folder: Path) -> Manifest:
         The file is not JSON, or a field holds what it should not.
     """
     folder = folder.absolute()
-    for place in (folder, *folder.parents[:2]):
+    for place in (folder, *folder.parents[:4]):
         if (file := place / FILE_NAME).is_file():
             return _parse(file)
     return Manifest()

@@ -1,0 +1,252 @@
+"""Bring tasks' data into a data root: only what is needed, checked, whole or not at all, resumed after any end.
+
+What a task needs is decided by the engine itself. The source's tree is mirrored by empty files, the metadata is fetched
+for real, and the task is found and loaded there as in a run: its clips are what the samples name, and a limit takes the
+samples that SAMPLE_LIMIT would. Files are fetched into a hidden folder of the root and renamed when they are whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from audiomarathon.data.archive import Entry, Source, free_bytes
+from audiomarathon.data.rewrite import write_manifest, write_rows
+from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.tasks import Loaded, Task, select
+from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
+
+STAGE = ".download"
+SPARE_BYTES = 200 * 2**20
+_METADATA = (".json", ".jsonl", ".txt", ".csv", ".tsv")
+_MAX_METADATA = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one task needs of a source.
+
+    Attributes
+    ----------
+    folder
+        The task's folder, relative to the source's top.
+    loaded
+        The task as it loads from the source's metadata.
+    ids
+        The samples to bring; all of them, or those of a limited run.
+    metadata, clips
+        The files.
+    expected
+        What the source's manifest expects of the whole task, and its licence.
+    """
+
+    task: Task
+    folder: Path
+    loaded: Loaded
+    ids: frozenset[str]
+    metadata: tuple[Entry, ...]
+    clips: tuple[Entry, ...]
+    manifest: Manifest
+
+    @property
+    def limited(self) -> bool:
+        """Whether samples are left out."""
+        return len(self.ids) < len(self.loaded.samples)
+
+
+def download(
+    tasks: Sequence[Task],
+    source: Source,
+    root: Path,
+    *,
+    limit: int = 0,
+    seed: int = 42,
+    dry_run: bool = False,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> list[Wanted]:
+    """Bring tasks into a data root, and return what was brought (or, with `dry_run`, would be).
+
+    Parameters
+    ----------
+    limit, seed
+        As a run's SAMPLE_LIMIT and SEED: the same samples. Their rows alone stand in the root's metadata, and its
+        `audiomarathon.json` says of how many; a later call without a limit brings the rest.
+
+    Raises
+    ------
+    DataError
+        A task is not in the source, or lies in the root elsewhere; too little space; a file's hash is not the source's;
+        no network. Every file that was finished stays, and the same call goes on from there.
+    """
+    with _stage(root) as stage, tempfile.TemporaryDirectory() as mirror:
+        entries = {entry.path: entry for entry in source.entries()}
+        plans = [_plan(task, source, entries, Path(mirror) / task.key, stage, limit, seed) for task in tasks]
+        for plan in plans:
+            _refuse_another_place(plan, root)
+            for row in plan.loaded.bad_rows[:3]:
+                say(f"{plan.task.key}: the source itself is faulty: {row}")
+        missing = list({clip.path: clip for plan in plans for clip in plan.clips if not _is_there(clip, root)}.values())
+        needed, free = sum(clip.size for clip in missing), free_bytes(root)
+        say(f"{len(missing):,} clips to fetch, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
+        if needed + SPARE_BYTES > free:
+            raise DataError(
+                f"{root}: {needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free; make room, name another "
+                "--data, or take fewer samples with --limit"
+            )
+        if not dry_run:
+            for entry, file in _fetched(source, missing, stage, progress):
+                _place(file, root / entry.path)
+            for plan in plans:
+                _write_metadata(plan, Path(mirror) / plan.task.key, root, source, limit, seed)
+        return plans
+
+
+def _plan(
+    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, stage: Path, limit: int, seed: int
+) -> Wanted:
+    """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
+    for path in entries:
+        place = mirror / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    try:
+        if not entries:
+            raise MissingDataError("the source is empty")
+        folder = task.find(mirror).relative_to(mirror.absolute())
+    except MissingDataError:
+        raise DataError(f"{task.key}: is not in {source.name}") from None
+    except DataError as error:
+        raise DataError(f"{source.name}: {str(error).replace(f'{mirror}/', '')}") from None
+    named = getattr(task, "metadata_file", "")
+    metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
+    for entry, file in _fetched(source, metadata, stage, progress=False):
+        _place(file, mirror / entry.path)
+    loaded = task.load(mirror / folder)
+    chosen = select(loaded.samples, limit, seed)
+    paths = {clip.relative_to(mirror.absolute()).as_posix() for sample in chosen for clip in sample.clips}
+    return Wanted(
+        task,
+        folder,
+        loaded,
+        frozenset(sample.id for sample in chosen),
+        tuple(entry for entry in metadata if Path(entry.path).name != FILE_NAME),
+        tuple(entries[path] for path in sorted(paths)),
+        read_manifest(mirror / folder),
+    )
+
+
+def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
+    """Whether a file tells of the task: its metadata file (or all text, where it has none), or a manifest above it."""
+    path = Path(entry.path)
+    if path.name == FILE_NAME:
+        return folder.is_relative_to(path.parent)
+    told = path.name == named if named else path.suffix in _METADATA
+    return told and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
+
+
+def _refuse_another_place(plan: Wanted, root: Path) -> None:
+    try:
+        there = plan.task.find(root)
+    except MissingDataError:
+        return
+    if there != (root / plan.folder).absolute() and any(root.rglob("*")):
+        raise DataError(
+            f"{plan.task.key}: is already in {there}, this would bring it to {root / plan.folder}; move that away, or "
+            "name another --data"
+        )
+
+
+def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
+    """Put the rows in place, all or the limited run's, and say in the root's manifest what to expect."""
+    if plan.limited:
+        write_rows(plan.task, plan.loaded, set(plan.ids), root / plan.folder)
+    else:
+        for entry in plan.metadata:
+            partial = root / STAGE / "metadata"
+            shutil.copyfile(mirror / entry.path, partial)
+            _place(partial, root / entry.path)
+    expected = plan.manifest.expected(plan.task)
+    facts: dict[str, Any] = {
+        "count": len(plan.ids) if plan.limited else expected.count,
+        "min_seconds": expected.seconds[0],
+        "max_seconds": expected.seconds[1],
+    }
+    if plan.limited:
+        facts |= {"subset": {"of": len(plan.loaded.samples), "limit": limit, "seed": seed}}
+    whole = {"name": plan.manifest.name, "licence": plan.manifest.licence, "source": source.name}
+    write_manifest(root, whole, {plan.task.key: facts})
+
+
+def _fetched(
+    source: Source, wanted: Sequence[Entry], stage: Path, progress: bool | None
+) -> Iterator[tuple[Entry, Path]]:
+    """Yield files that are whole and, where the source knows hashes, the right ones."""
+    total = sum(entry.size for entry in wanted)
+    disable = None if progress is None else not progress
+    with tqdm(total=total, unit="B", unit_scale=True, desc="download", disable=disable) as bar:
+        try:
+            for entry, file in source.fetch(wanted, stage):
+                if (size := file.stat().st_size) != entry.size:
+                    file.unlink()
+                    raise DataError(f"{source.name}: {entry.path} has {size} bytes, expected {entry.size}")
+                if entry.digest and (found := _digest(file, entry.digest)) != entry.digest:
+                    file.unlink()
+                    raise DataError(
+                        f"{source.name}: {entry.path} arrived damaged ({found}, expected {entry.digest}); run the same "
+                        "command again"
+                    )
+                yield entry, file
+                bar.update(entry.size)
+        except OSError as error:
+            full = error.errno == errno.ENOSPC
+            reason = f"no space left in {stage.parent}" if full else f"{error.filename or stage}: {error.strerror}"
+            raise DataError(f"{reason}; what was finished stays, the same command goes on from there") from error
+
+
+def _digest(file: Path, like: str) -> str:
+    kind = like.partition(":")[0]
+    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % file.stat().st_size)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def _is_there(entry: Entry, root: Path) -> bool:
+    """Whether a clip is in place: it got its name only once it was whole and checked."""
+    place = root / entry.path
+    return place.is_file() and place.stat().st_size == entry.size
+
+
+def _place(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    file.replace(target)
+
+
+@contextmanager
+def _stage(root: Path) -> Iterator[Path]:
+    """Hold the root's staging folder, alone; it is cleared away once everything is done."""
+    stage = root / STAGE
+    try:
+        stage.mkdir(parents=True, exist_ok=True)
+        lock = (stage / "lock").open("w")
+    except OSError as error:
+        raise DataError(f"{root}: cannot be written: {error.strerror or error}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{root}: another download is at work there; wait for it, or stop it") from None
+        yield stage
+        shutil.rmtree(stage, ignore_errors=True)

@@ -1,0 +1,112 @@
+"""The public data set on the hub, as a source of files with hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audiomarathon.data.archive import Entry
+from audiomarathon.errors import DataError
+from audiomarathon.tasks.finding import HUB_DATASET
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_AT_ONCE = 4
+
+
+class HubSource:
+    """A data set of the hub at the revision that was current when it was first asked.
+
+    Parameters
+    ----------
+    api
+        The hub's client; a default one when None.
+    """
+
+    def __init__(self, repository: str = HUB_DATASET, api: HfApi | None = None) -> None:
+        self.repository = repository
+        if api is None:
+            from huggingface_hub import HfApi
+            from huggingface_hub.utils.tqdm import disable_progress_bars
+
+            api = HfApi()
+            disable_progress_bars()  # a bar a file, under ours
+        self._api = api
+        self._revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The repository, with its revision once that is known."""
+        return f"{self.repository}@{self._revision}" if self._revision else self.repository
+
+    def entries(self) -> list[Entry]:
+        """Return its files, with the hashes that the hub keeps."""
+        from huggingface_hub.hf_api import RepoFolder
+
+        with _hub_errors(self.repository):
+            self._revision = self._api.dataset_info(self.repository).sha
+            tree = self._api.list_repo_tree(
+                self.repository, recursive=True, repo_type="dataset", revision=self._revision
+            )
+            files = [item for item in tree if not isinstance(item, RepoFolder)]
+        found = [
+            Entry(file.path, file.size, f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}")
+            for file in files
+        ]
+        for entry in found:
+            if entry.path.startswith("/") or ".." in entry.path.split("/") or "\\" in entry.path:
+                raise DataError(f"{self.name}: {entry.path!r} would leave the data root")
+        return found
+
+    def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
+        """Download several files at once; one that was cut off goes on where it stopped."""
+        with _hub_errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                # In groups, so that no more than these wait on the disk for the caller.
+                for start in range(0, len(wanted), _AT_ONCE):
+                    group = wanted[start : start + _AT_ONCE]
+                    yield from zip(group, pool.map(lambda entry: self._one(entry, stage), group), strict=True)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _one(self, entry: Entry, stage: Path) -> Path:
+        return Path(
+            self._api.hf_hub_download(
+                self.repository,
+                entry.path,
+                repo_type="dataset",
+                revision=self._revision,
+                local_dir=stage / "hub",
+            )
+        )
+
+
+@contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    again = "run the same command again, it goes on where it stopped"
+    web_error: type[Exception] = HfHubHTTPError.__mro__[1]  # of the hub's HTTP library, another from version to version
+    try:
+        yield
+    except RepositoryNotFoundError:
+        raise DataError(f"the hub has no data set {name}; from a copy on disk: --from FOLDER or ARCHIVE") from None
+    except LocalEntryNotFoundError:
+        raise _unreachable(name, again) from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        hint = "the hub limits anonymous downloads, `export HF_TOKEN=…` raises the limit; " if status == 429 else ""
+        raise DataError(f"{name}: the hub answered {status}; {hint}{again}") from None
+    except (web_error, ConnectionError, TimeoutError):
+        raise _unreachable(name, again) from None
+
+
+def _unreachable(name: str, again: str) -> DataError:
+    return DataError(
+        f"{name}: the hub cannot be reached (no network, a proxy, HF_ENDPOINT or HF_HUB_OFFLINE?); {again}, "
+        "or take a copy on disk: --from FOLDER or ARCHIVE"
+    )

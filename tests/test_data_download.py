@@ -1,0 +1,319 @@
+"""Downloading tasks: from folders, archives and a hub of our own, with everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.hf_api import RepoFile, RepoFolder
+from task_folders import BUILDERS, build_all, write_json
+from test_data_verify import COUNTS, call
+
+from audiomarathon.data import archive, download
+from audiomarathon.data.archive import open_source
+from audiomarathon.data.hub import HubSource
+from audiomarathon.errors import DataError
+from audiomarathon.tasks import all_tasks, get_task, select
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All ten tasks, one folder deep, with what is expected of them."""
+    top = tmp_path_factory.mktemp("source")
+    build_all(top / "set")
+    entries = {key: {"count": count, "min_seconds": 1, "max_seconds": 1} for key, count in COUNTS.items()}
+    write_json(top / "set" / "audiomarathon.json", {"name": "test", "licence": "CC0-1.0", "tasks": entries})
+    (top / "set" / "TAU" / "not-needed.bin").write_bytes(b"x")
+    return top
+
+
+def packed(source: Path, target: Path) -> Path:
+    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    if target.suffix == ".zip":
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for path in files:
+                zipped.write(path, path.relative_to(source).as_posix())
+    else:
+        with tarfile.open(target, "w:gz" if target.suffix == ".gz" else "w") as tar:
+            tar.add(source, arcname=".")
+    return target
+
+
+def tree(root: Path, *, manifest: bool = True) -> dict[str, str]:
+    """Every file under a folder by its hash."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (manifest or path.name != "audiomarathon.json")
+    }
+
+
+def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download.Wanted]:
+    tasks = [get_task(key) for key in keys] or list(all_tasks())
+    return download.download(tasks, open_source(source), root, progress=False, **more)
+
+
+@pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar", "a.tar.gz"])
+def test_all_tasks_come_from_folders_and_archives(name: str, source: Path, tmp_path: Path) -> None:
+    taken = source if name == "folder" else packed(source, tmp_path / name)
+    code, output = call("data", "download", "all", "--from", taken, "--data", tmp_path / "root")
+    assert code == 0, output
+    assert "licence: CC0-1.0" in output
+    whole = tree(source, manifest=False)
+    del whole["set/TAU/not-needed.bin"]
+    assert tree(tmp_path / "root", manifest=False) == whole
+    assert call("data", "verify", "all", "--data", tmp_path / "root")[0] == 0
+
+
+def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fetch(source, root, limit=2)
+    for task in all_tasks():
+        whole = task.load(task.find(source))
+        loaded = task.load(task.find(root))
+        assert {s.id for s in loaded.samples} == {s.id for s in select(whole.samples, 2, 42)}
+        assert not loaded.bad_rows
+        by_id = {sample.id: sample for sample in whole.samples}
+        assert all((s.answer, s.labels) == (by_id[s.id].answer, by_id[s.id].labels) for s in loaded.samples)
+    assert len(list(root.rglob("*.wav"))) in (17, 18)  # the questions of race may share their passage
+    assert call("data", "verify", "all", "--data", root)[0] == 0
+    fetch(source, root)
+    whole = tree(source, manifest=False)
+    del whole["set/TAU/not-needed.bin"]
+    assert tree(root, manifest=False) == whole
+    assert call("data", "verify", "all", "--data", root)[0] == 0
+
+
+def test_a_second_call_fetches_only_what_is_missing(source: Path, tmp_path: Path) -> None:
+    fetch(source, tmp_path, "tau")
+    clip = next(tmp_path.rglob("bus-*.wav"))
+    clip.unlink()
+    said: list[str] = []
+    fetch(source, tmp_path, "tau", say=said.append)
+    assert said[0].startswith("1 clips to fetch")
+    assert clip.is_file()
+
+
+def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
+    fetch(source, tmp_path / "root", "vesus", dry_run=True)
+    assert tree(tmp_path / "root") == {}
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_a_download_killed_at_any_byte_is_finished_by_the_next(name: str, source: Path, tmp_path: Path) -> None:
+    taken = packed(source, tmp_path / name)
+    fetch(taken, tmp_path / "whole", "vesus", "gtzan")
+    for chunks in (1, 2, 5, 9, 14):
+        root = tmp_path / f"killed-{chunks}"
+        if (child := os.fork()) == 0:
+            left = iter(range(chunks))
+            copied = archive.copied
+
+            def torn(stream, entry, stage, left=left, copied=copied):  # writes half a file, then dies
+                if next(left, None) is None:
+                    (stage / "partial").write_bytes(stream.read(entry.size // 2))
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return copied(stream, entry, stage)
+
+            archive.copied = torn
+            fetch(taken, root, "vesus", "gtzan")
+            os._exit(0)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]) == (chunks < 10)
+        assert all(path.stat().st_size for path in root.rglob("*.wav") if ".download" not in path.parts)
+        fetch(taken, root, "vesus", "gtzan")
+        assert tree(root) == tree(tmp_path / "whole")
+
+
+# Archives that are not to be trusted ----------------------------------------------------------------------------
+
+
+def tar_with(member: tarfile.TarInfo, content: bytes = b"") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        member.size = member.size or len(content)
+        tar.addfile(member, io.BytesIO(content) if content else None)
+    return stream.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, link, size
+    return made
+
+
+def zip_with(name: str, mode: int = stat.S_IFREG) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as zipped:
+        info = zipfile.ZipInfo(name)
+        info.external_attr = (mode | 0o644) << 16
+        zipped.writestr(info, b"content")
+    return stream.getvalue()
+
+
+BAD_ARCHIVES: dict[str, tuple[bytes, str]] = {
+    "dots": (tar_with(member("a/../../b.wav"), b"x"), "would leave"),
+    "absolute": (tar_with(member("/etc/passwd"), b"x"), "would leave"),
+    "link": (tar_with(member("b", tarfile.SYMTYPE, "/etc")), "is a link"),
+    "hard link": (tar_with(member("b", tarfile.LNKTYPE, "/etc/passwd")), "is a link"),
+    "device": (tar_with(member("b", tarfile.CHRTYPE)), "is a link or a device"),
+    "bomb": (tar_with(member("b.wav", size=10**12)), "allowed: 1,000,000 files, 200 GB"),
+    "zip dots": (zip_with("../b.wav"), "would leave"),
+    "zip backslash": (zip_with("..\\b.wav"), "would leave"),
+    "zip drive": (zip_with("C:/b.wav"), "would leave"),
+    "zip link": (zip_with("b", stat.S_IFLNK), "is a link"),
+    "not an archive": (b"hello", "neither a folder nor an archive"),
+    "torn zip": (zip_with("b.wav")[:-30], "neither a folder|damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARCHIVES)
+def test_a_hostile_archive_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    content, message = BAD_ARCHIVES[name]
+    (tmp_path / "archive").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        fetch(tmp_path / "archive", tmp_path / "deep" / "root", "vesus")
+    assert "\n" not in str(caught.value)
+    assert tree(tmp_path / "deep").keys() <= {"root/.download/lock"}
+
+
+def test_a_zip_that_lies_about_a_size_is_refused(source: Path, tmp_path: Path) -> None:
+    """A bomb's file announces a few bytes and unpacks to many."""
+    taken = packed(source, tmp_path / "a.zip")
+    lying = open_source(taken)
+    entries = [archive.Entry(e.path, e.size - 100 if e.path.endswith("2_sad.wav") else e.size) for e in lying.entries()]
+    stub = SimpleNamespace(name="lying", entries=lambda: entries, fetch=lying.fetch)
+    with pytest.raises(DataError, match=r"2_sad.wav: announced with 3\d+ bytes, it has more"):
+        download.download([get_task("vesus")], stub, tmp_path / "root", progress=False)
+
+
+def test_a_torn_tar_says_so_and_keeps_what_was_whole(source: Path, tmp_path: Path) -> None:
+    taken = packed(source, tmp_path / "a.tar.gz")
+    taken.write_bytes(taken.read_bytes()[:-2000])
+    with pytest.raises(DataError, match="damaged"):
+        fetch(taken, tmp_path / "root", "vesus")
+
+
+# What stands in the way -----------------------------------------------------------------------------------------
+
+
+def test_too_little_space_is_said_before_anything_is_fetched(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "free_bytes", lambda _: 1000)
+    with pytest.raises(DataError, match=r"GB are needed, 0\.00 GB are free"):
+        fetch(source, tmp_path / "root", "tau")
+    assert not list((tmp_path / "root").rglob("*.wav"))
+
+
+def test_a_task_that_lies_elsewhere_in_the_root_is_not_doubled(source: Path, tmp_path: Path) -> None:
+    BUILDERS["vesus"](tmp_path / "root" / "mine")
+    with pytest.raises(DataError, match=r"vesus: is already in .*mine"):
+        fetch(source, tmp_path / "root", "vesus")
+
+
+def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
+    BUILDERS["vesus"](tmp_path / "set")
+    with pytest.raises(DataError, match=r"tau: is not in .*set$"):
+        fetch(tmp_path / "set", tmp_path / "root", "tau")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["all", "--from", "nowhere"], "--from nowhere: no such folder or archive"),
+        (["vesos", "--from", "."], "unknown task 'vesos' (did you mean 'vesus'?)"),
+        ([], "say which tasks"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    code, output = call("data", "download", *arguments, "--data", tmp_path)
+    assert code == 2
+    assert message in output
+
+
+# The hub --------------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """A hub's client over a folder; small files have git's hash, others LFS's."""
+
+    def __init__(self, folder: Path, spoilt: str = "") -> None:
+        self.folder, self.spoilt, self.fetched = folder, spoilt, []
+
+    def dataset_info(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(sha="abc123")
+
+    def list_repo_tree(self, name: str, *, recursive: bool, repo_type: str, revision: str) -> list:
+        assert (recursive, repo_type, revision) == (True, "dataset", "abc123")
+        found: list = [RepoFolder(path="set", oid="0", type="directory")]
+        for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            content = path.read_bytes()
+            oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            facts = {"path": path.relative_to(self.folder).as_posix(), "size": len(content), "oid": oid}
+            if path.suffix == ".wav":
+                facts["lfs"] = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
+            found.append(RepoFile(**facts))
+        return found
+
+    def hf_hub_download(self, name: str, path: str, *, repo_type: str, revision: str, local_dir: Path) -> str:
+        assert (repo_type, revision) == ("dataset", "abc123")
+        self.fetched.append(path)
+        target = Path(local_dir) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = (self.folder / path).read_bytes()
+        target.write_bytes(content[:-1] + b"?" if self.spoilt and self.spoilt in path else content)
+        return str(target)
+
+
+def test_the_hub_gives_what_is_asked_for_and_no_more(source: Path, tmp_path: Path) -> None:
+    hub = Hub(source)
+    download.download([get_task("tau")], HubSource(api=hub), tmp_path, limit=3, progress=False)
+    assert len([path for path in hub.fetched if path.endswith(".wav")]) == 3
+    assert sum(path.endswith(".json") for path in hub.fetched) == 2
+    assert "Hezep/AudioMarathon@abc123" in (tmp_path / "audiomarathon.json").read_text()
+    assert call("data", "verify", "tau", "--data", tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("spoilt", ["10_sad.wav", "audio_emotion_dataset.json"])
+def test_a_file_whose_hash_is_not_the_hubs_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"{spoilt} arrived damaged"):
+        download.download([get_task("vesus")], HubSource(api=Hub(source, spoilt)), tmp_path, progress=False)
+    assert not list(tmp_path.rglob(spoilt))
+
+
+def answered(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
+    error = kind.__new__(kind)  # its arguments change from version to version
+    error.response = SimpleNamespace(status_code=status)
+    return error
+
+
+FAILURES: dict[str, tuple[Callable[[], Exception], str]] = {
+    "no network": (lambda: HfHubHTTPError.__mro__[1]("no route"), "cannot be reached"),
+    "offline": (lambda: LocalEntryNotFoundError("x"), "cannot be reached"),
+    "busy": (lambda: answered(HfHubHTTPError, 429), "429; .*HF_TOKEN"),
+    "gone": (lambda: answered(RepositoryNotFoundError, 404), "no data set"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_hub_that_fails_is_one_line(name: str, source: Path, tmp_path: Path) -> None:
+    make, message = FAILURES[name]
+    hub = Hub(source)
+
+    def fails(*_: object, **__: object) -> str:
+        raise make()
+
+    hub.hf_hub_download = fails  # type: ignore[method-assign]
+    with pytest.raises(DataError, match=message) as caught:
+        download.download([get_task("vesus")], HubSource(api=hub), tmp_path, progress=False)
+    assert "\n" not in str(caught.value)
