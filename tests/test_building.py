@@ -229,7 +229,12 @@ def damaged_within(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [no_audio, truncated, damaged_within, Path.unlink])
+def link_to_nowhere(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("damage", [no_audio, truncated, damaged_within, Path.unlink, link_to_nowhere])
 def test_a_broken_source_is_named_left_out_and_counted(
     damage: Callable[[Path], object], tmp_path: Path, capsys: Any
 ) -> None:

@@ -83,6 +83,13 @@ def test_tau_devices_that_recorded_side_by_side_are_not_joined(raw: list[str], t
     assert all(source["path"][-5] == row["facts"]["device"] for row in rows for source in row["sources"])
 
 
+def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    meta.write_bytes(meta.read_bytes().replace(b"lyon", b"ly\xf6n"))
+    built("tau", raw, tmp_path / "tau", code=2)
+    assert "not UTF-8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("edit", [("metro_station\t", "subway\t"), ("\tidentifier", "\tplace")])
 def test_tau_with_a_strange_table_is_refused(
     edit: tuple[str, str], raw: list[str], tmp_path: Path, capsys: Any
@@ -125,6 +132,20 @@ def test_had_a_label_that_contradicts_itself_is_left_out(raw: list[str], tmp_pat
     assert "flagged half-truth, but has no fake" in " ".join(left_out(built("had", raw, tmp_path / "had")).values())
     file.write_text("HAD_train_real_00000000 0.00-1 1\n")
     built("had", raw, tmp_path / "other", code=2)
+
+
+def test_had_splits_under_one_folder_are_read_together(raw: list[str], tmp_path: Path) -> None:
+    train, test = Path(raw[0]), Path(raw[0]).parent / "HAD_test"
+    (test / "test").mkdir(parents=True)
+    label = train / "HAD_train_label.txt"
+    *lines, last = label.read_text().splitlines()
+    label.write_text("\n".join(lines) + "\n")
+    (test / "HAD_test_label.txt").write_text(last + "\n")
+    next(train.rglob(f"{last.split()[0]}.wav")).rename(test / "test" / f"{last.split()[0]}.wav")
+    folder = built("had", [str(train.parent)], tmp_path / "had")
+    used = {source["path"] for row in manifest(folder) for source in row["sources"]} | left_out(folder).keys()
+    assert f"HAD_test/test/{last.split()[0]}.wav" in used
+    assert len(used) == 24
 
 
 def test_vesus_neutral_is_monotone_and_persons_stay_apart(raw: list[str], tmp_path: Path) -> None:

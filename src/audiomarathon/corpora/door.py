@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -62,6 +63,12 @@ def leave(program: str, work: Callable[[], str]) -> NoReturn:
     except AudioMarathonError as error:
         print(f"{program}: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
+    except (UnicodeDecodeError, csv.Error) as error:
+        print(f"{program}: a table or transcript of the corpus is not UTF-8 text ({error})", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except OSError as error:
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)  # noqa: T201
         sys.exit(130)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class HadCorpus(Corpus):
     title = "HAD"
     layout = """\
   HAD_train/HAD_train_label.txt    a line a clip: name  start-end-T/start-end-F/…  1 (genuine) or 0 (half-truth)
-  HAD_train/train/conbine/*.wav    the clips, anywhere beside or below the label file, named as in it"""
+  HAD_train/train/conbine/*.wav    the clips, named as in the label file"""
     example = "HAD/HAD_train -o data/HAD"
     seconds = (180.0, 300.0)
     shuffled = True
@@ -40,19 +40,23 @@ class HadCorpus(Corpus):
         """Return the genuine clips and the half-truths."""
         sources: dict[bool, list[Source]] = {True: [], False: []}
         for root in self.roots:
-            file = self.the_one([file for file in below(root, [".txt"]) if "label" in file.name.lower()], "label file")
-            audio = {path.stem: path for path in below(file.parent, [".wav", ".flac"])}
-            for label in sorted(_labels(file), key=lambda label: label.name):
-                path = audio.get(label.name)
-                if path is None:
-                    self.left_out.append((label.name, f"is in {file.name}, but no clip of that name is below it"))
-                elif label.genuine == bool(label.fakes):
-                    told = "genuine, but has" if label.genuine else "half-truth, but has no"
-                    self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
-                else:
-                    sources[label.genuine].append(Source(path, self.name(path), {"fakes": label.fakes}))
+            audio = {path.stem: path for path in below(root, [".wav", ".flac"])}
+            files = [file for file in below(root, [".txt"]) if "label" in file.name.lower()]
+            for file in files or [self.the_one([], "label file")]:
+                self._read(file, audio, sources)
         names = {True: "real", False: "fake"}
         return [Group(names[genuine], sources[genuine]) for genuine in (True, False) if sources[genuine]]
+
+    def _read(self, file: Path, audio: Mapping[str, Path], sources: Mapping[bool, list[Source]]) -> None:
+        for label in sorted(_labels(file), key=lambda label: label.name):
+            path = audio.get(label.name)
+            if path is None:
+                self.left_out.append((label.name, f"is in {file.name}, but no clip of that name is there"))
+            elif label.genuine == bool(label.fakes):
+                told = "genuine, but has" if label.genuine else "half-truth, but has no"
+                self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
+            else:
+                sources[label.genuine].append(Source(path, self.name(path), {"fakes": label.fakes}))
 
     def place(self, group: Group, index: int) -> str:
         """Return a name under `real/` or `fake/`: the folder is the class."""

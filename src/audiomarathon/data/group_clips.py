@@ -38,7 +38,7 @@ class Builder:
         step = 1 / max(1, len(sources))
         with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
             index, path = 0, self.corpus.place(group, 0)
-            if len(sources) == 1 and self.ledger.finished(path, lambda row: _is_alone_in(row, sources[0])):
+            if len(sources) == 1 and self.ledger.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
                 self.advance(1)
                 yield path  # without its audio, which may have to be spoken first
                 return
@@ -76,6 +76,9 @@ class Builder:
                 info = probe(audio)
             except AudioError as error:
                 self._broken(source, error.reason)
+                self.advance(step)
+            except OSError as error:
+                self._broken(source, f"cannot be read ({error.strerror or error})")
                 self.advance(step)
             else:
                 yield source, Piece(audio, length_at(info.frames, info.sampling_rate, self.joining.rate))
@@ -165,6 +168,8 @@ class _Pending:
         del self._ready[index]
 
 
-def _is_alone_in(row: Row, source: Source) -> bool:
+def _is_alone_in(row: Row, group: Group, source: Source) -> bool:
     (first, *others) = row["sources"]
-    return not others and (first["path"], first["source_bytes"]) == (source.name, source.path.stat().st_size)
+    there = (first["path"], first["source_bytes"], first["facts"], row["facts"])
+    wanted = (source.name, source.path.stat().st_size, dict(source.facts), dict(group.facts))
+    return not others and there == tuple(json.loads(json.dumps(wanted)))
