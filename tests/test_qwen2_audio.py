@@ -81,6 +81,7 @@ class TestFirst30Seconds:
         long, short = noise(31.0), noise(4.0)
         inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (long,)), Prompt("?", (short,))])
         assert inputs.truncated == (True, False)
+        assert inputs.heard_seconds == (30.0, 4.0)
         first = whole.prepare([Prompt("?", (long[:480000],)), Prompt("?", (short,))])
         assert first.truncated == ()
         assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
@@ -106,7 +107,7 @@ class TestFirst30Seconds:
             (record,) = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
             assert record["error"] is None
             seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
-        assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.5)}
+        assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.0)}
 
 
 def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:

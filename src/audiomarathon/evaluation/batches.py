@@ -59,7 +59,10 @@ class Plan:
 
 @dataclass
 class Ready:
-    """A batch that is decoded and prepared; samples that failed on the way are in `failed`."""
+    """A batch that is decoded and prepared; samples that failed on the way are in `failed`.
+
+    `clip_seconds` is what the model hears, so that speeds and FLOPs are worked out from that.
+    """
 
     samples: list[Sample]
     inputs: Inputs | None
@@ -121,6 +124,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     begin = time.perf_counter()
     try:
         ready.inputs = lm.prepare(prompts)
+        ready.clip_seconds = list(ready.inputs.heard_seconds or ready.clip_seconds)
     except Exception as error:
         if len(samples) == 1:
             return Ready([], None, [], 0.0, 0.0, {samples[0].id: reason_of(error)})

@@ -52,6 +52,9 @@ class Inputs:
         without fixed windows.
     truncated
         Whether a sample's audio was cut short, as some models' published practice has it; empty where none was.
+    heard_seconds
+        How much of each sample's audio the model hears, where a model's published practice cuts it short; empty where
+        it hears all.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -59,6 +62,7 @@ class Inputs:
     seeds: tuple[int, ...]
     window_padding: tuple[int, ...] = ()
     truncated: tuple[bool, ...] = ()
+    heard_seconds: tuple[float, ...] = ()
 
     @property
     def attention_mask(self) -> torch.Tensor:

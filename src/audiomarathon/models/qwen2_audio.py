@@ -155,10 +155,11 @@ class Qwen2AudioFirst30(Qwen2Audio):
     """Qwen2-Audio as published: of each clip the first 30 s, which is where its processor cuts. Records say so."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`; `truncated` tells whose clips were cut."""
+        """See :meth:`AudioLM.prepare`."""
         limit = self.feature_extractor.n_samples
+        heard = tuple(sum(min(len(clip), limit) for clip in prompt.clips) / self.sampling_rate for prompt in prompts)
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
-        return replace(super().prepare(prompts), truncated=truncated)
+        return replace(super().prepare(prompts), truncated=truncated, heard_seconds=heard)
 
     def _in_windows(self, prompt: Prompt) -> Prompt:
         limit = self.feature_extractor.n_samples
