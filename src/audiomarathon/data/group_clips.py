@@ -49,7 +49,7 @@ class Builder:
                 if not used:
                     return
                 if joined is None:
-                    self._leave_out(pending.taken(used), fixed=len(sources) == 1)
+                    self._leave_out(pending.taken(used))
                 elif (broken := self._write(group, path, joined, pending)) is not None:
                     pending.remove(broken)  # and this clip is planned again without it
                     used = 1
@@ -71,7 +71,9 @@ class Builder:
             try:
                 size = source.path.stat().st_size
                 if reason := self.ledger.bad(source.name, size):
-                    raise AudioError(source.path, reason)
+                    self.ledger.leave_out(source.name, reason, fixed=True, size=size)
+                    self.advance(step)
+                    continue
                 audio = self.corpus.audio(source, scratch)
                 info = probe(audio)
             except AudioError as error:
@@ -132,11 +134,12 @@ class Builder:
         }
         return dict(json.loads(json.dumps(row)))  # as the manifest gives it back
 
-    def _leave_out(self, pieces: list[tuple[Source, Piece]], *, fixed: bool) -> None:
+    def _leave_out(self, pieces: list[tuple[Source, Piece]]) -> None:
         high = round(self.joining.high * self.joining.rate)
         for source, piece in pieces:
             reason = TOO_LONG if piece.frames > high and not self.corpus.cut else TAIL
-            self.ledger.leave_out(source.name, reason, fixed=fixed, size=source.path.stat().st_size)
+            size = source.path.stat().st_size
+            self.ledger.leave_out(source.name, reason, fixed=self.corpus.spoken, size=size)  # not to be spoken again
 
     def _broken(self, source: Source, reason: str) -> None:
         size = source.path.stat().st_size if source.path.is_file() else None
