@@ -57,6 +57,23 @@ def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str
     return head + "".join(placeholder * n + after for n, after in zip(counts, rest, strict=True))
 
 
+def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
+    """Return the id of the audio token.
+
+    Raises
+    ------
+    ModelError
+        When tokenizer and config give it different ones.
+    """
+    token: int = tokenizer.convert_tokens_to_ids(placeholder)
+    if token != config.audio_token_id:
+        raise ModelError(
+            f"the tokenizer's {placeholder} is token {token}, the config's audio token {config.audio_token_id}: "
+            f"tokenizer and weights do not belong together"
+        )
+    return token
+
+
 def left_padded(rows: Sequence[Sequence[int]], pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `input_ids` and `attention_mask` of shape (B, S), padded on the left."""
     width = max(len(row) for row in rows)

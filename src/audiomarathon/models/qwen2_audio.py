@@ -23,7 +23,7 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import chat_text, processor_template, windows, with_audio_tokens
+from audiomarathon.models.chat import audio_token, chat_text, processor_template, windows, with_audio_tokens
 from audiomarathon.models.loading import check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -73,12 +73,7 @@ class Qwen2Audio(AudioLM):
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = tokenizer.convert_tokens_to_ids(_AUDIO)
-        if self.audio_token != model.config.audio_token_id:
-            raise ModelError(
-                f"the tokenizer's {_AUDIO} is token {self.audio_token}, the config's audio token "
-                f"{model.config.audio_token_id}: tokenizer and weights do not belong together"
-            )
+        self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
 
     @property
     def decoder(self) -> nn.Module:
