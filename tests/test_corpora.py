@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import soundfile
-from raw_corpora import MAKERS, PLACES, Noise
+from raw_corpora import EVENTS, MAKERS, PLACES, Noise
 from test_building import built, left_out, manifest
 
 from audiomarathon.corpora.door import CORPORA
@@ -235,6 +235,24 @@ def test_desed_asks_for_an_event_that_occurs_among_three_that_do_not(raw: list[s
         assert {letter for letter, label in labels.items() if label in heard} == {sample.answer}
         assert sorted(heard) == sample.meta["all_events"]
     assert len(samples("desed", folder)) >= 8
+
+
+def test_desed_soundscapes_that_hold_nearly_every_event_are_left_out(raw: list[str], tmp_path: Path) -> None:
+    table = Path(raw[0]) / "metadata" / "validation" / "validation.tsv"
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, *(f"Y007.wav\t0.1\t0.2\t{label}" for label in EVENTS[:8])]) + "\n")
+    reason = left_out(built("desed", raw, tmp_path / "desed"))["audio/validation/Y007.wav"]
+    assert reason == "holds too many kinds of event to ask which occurs"
+
+
+@pytest.mark.parametrize(
+    "line", ["Y001.wav\t0.5\t0.1\tDog", "Y001.wav\t0.1\tnan\tDog", "Y001.wav\t0.1\t0.2\tThunder"], ids=str
+)
+def test_desed_with_a_strange_event_is_refused(line: str, raw: list[str], tmp_path: Path, capsys: Any) -> None:
+    table = Path(raw[0]) / "metadata" / "validation" / "validation.tsv"
+    table.write_text(table.read_text() + line + "\n")
+    built("desed", raw, tmp_path / "desed", code=2)
+    assert f"line {len(table.read_text().splitlines())}" in capsys.readouterr().err
 
 
 def test_desed_onsets_are_shifted_to_where_the_soundscape_lies(raw: list[str], tmp_path: Path) -> None:

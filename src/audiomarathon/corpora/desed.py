@@ -62,7 +62,7 @@ Any one strongly labelled table will do (validation, public eval, soundscapes.ts
             if fitting:
                 dealt[min(fitting, key=lambda i: (len(dealt[i]), i))].append(source)
             else:
-                self.left_out.append((source.name, f"holds {len(heard)} kinds of event: too many to ask which occurs"))
+                self.left_out.append((source.name, "holds too many kinds of event to ask which occurs"))
         named = ((f"desed_{i}", sorted(group, key=lambda s: s.name)) for i, group in enumerate(dealt))
         return [Group(name, group) for name, group in named if group]
 
