@@ -143,6 +143,64 @@ def durations(
     return 1 if any(one.broken for one in found) else 0
 
 
+def controls(
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder in which each variant is a data root.")],
+    data: Root = None,
+    durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
+    control: Annotated[
+        str, typer.Option(help="What is heard: audio, silence, noise, mismatched; several joined by commas.")
+    ] = "audio",
+    seed: Annotated[int, typer.Option(min=0, help="Of noise, and of whose audio is swapped in.")] = 42,
+    jobs: Jobs = 0,
+) -> None:
+    """Make variants of tasks: clips of one length, cut or extended; or nothing to hear, at the same lengths.
+
+    Example: audiomarathon data controls desed --durations 30,60,90 --control audio,silence -o controls
+
+    Each variant is a data root for --data of a run, whose records say which control it is.
+    """
+    from audiomarathon.cli import say
+    from audiomarathon.data.controls import KINDS, build_controls
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.tasks import task_folder
+
+    try:
+        lengths: list[float | None] = [float(part) for part in durations.split(",") if part.strip()]
+    except ValueError:
+        lengths = [0.0]
+    if not all(length and 1 <= length <= 3600 for length in lengths):
+        raise SettingsError(f"--durations={durations}: not allowed; allowed: seconds from 1 to 3600, joined by commas")
+    kinds = [kind for kind in KINDS if kind in [part.strip() for part in control.split(",")]]
+    if len(kinds) < len(set(control.split(","))):
+        raise SettingsError(f"--control={control}: not allowed; allowed: {', '.join(KINDS)}, joined by commas")
+    if not lengths and "audio" in kinds:
+        raise SettingsError("--control audio without --durations would be the task as it is; name one of the two")
+    loaded = [(task, task.load(task_folder(task, _root(data), _env(data)))) for task in _named(tasks)]
+    for length in lengths or [None]:
+        for kind in kinds:
+            root, left_out = build_controls(loaded, output, seconds=length, kind=kind, seed=seed, jobs=jobs)
+            for key, count in left_out.items():
+                if count:
+                    say(f"{key}: {count} samples left out: their transcripts cannot be cut with the clip")
+            say(f"{root}: run it with --data {root} --results results/{root.name}")
+
+
+def plot_controls(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("controls.png"),
+) -> None:
+    """Draw score against duration, a line a control, from finished runs on the task and on its variants."""
+    from audiomarathon.cli import say
+    from audiomarathon.report.controls import control_runs
+    from audiomarathon.report.controls import plot_controls as plot
+    from audiomarathon.report.data_tables import controls_table
+
+    found = control_runs(runs)
+    _print(controls_table(found))
+    say(f"picture: {plot(found, output)}")
+
+
 def _named(names: list[str] | None) -> list[Task]:
     """Return the tasks that names stand for; none and 'all' stand for every task."""
     from audiomarathon.tasks import all_tasks, get_task
@@ -186,7 +244,7 @@ def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    for command in (download, verify, durations):
+    for command in (download, verify, durations, controls, plot_controls):
         app.command()(reporting_errors(command))
     return app
 

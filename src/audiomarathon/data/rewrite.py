@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from audiomarathon.errors import DataError
@@ -14,7 +15,7 @@ from audiomarathon.tasks.multiple_choice import MultipleChoice
 from audiomarathon.tasks.rows import Row, RowError, read_json, read_rows
 
 Fields = dict[str, Any]
-Changes = Callable[[Sample], Mapping[str, Any]]
+Changes = Mapping[str, Mapping[str, Any]]
 
 
 def relative_clip(loaded: Loaded, sample: Sample) -> str:
@@ -22,7 +23,14 @@ def relative_clip(loaded: Loaded, sample: Sample) -> str:
     return sample.clips[0].relative_to(loaded.folder).as_posix()
 
 
-def write_rows(task: Task, loaded: Loaded, ids: set[str], target: Path, changes: Changes = lambda _: {}) -> None:
+def write_rows(
+    task: Task,
+    loaded: Loaded,
+    ids: set[str],
+    target: Path,
+    changes: Changes = MappingProxyType({}),
+    paths: Mapping[str, str] | None = None,
+) -> None:
     """Write the metadata of some samples into a folder; clips are the caller's to put there, under the same paths.
 
     Parameters
@@ -34,7 +42,9 @@ def write_rows(task: Task, loaded: Loaded, ids: set[str], target: Path, changes:
     target
         The task's folder to write.
     changes
-        For a sample the fields to set in its row. A field set to None is taken away.
+        By sample the fields to set in its row. A field set to None is taken away.
+    paths
+        By sample, where its clip lies in the target; default: where it lies in the task's folder.
 
     Raises
     ------
@@ -43,12 +53,13 @@ def write_rows(task: Task, loaded: Loaded, ids: set[str], target: Path, changes:
     """
     kept = [sample for sample in loaded.samples if sample.id in ids]
     if isinstance(task, MultipleChoice) and task.metadata_file:
-        _write_metadata(task, loaded, {sample.id: sample for sample in kept}, target, changes)
+        _write_metadata(task, loaded, {sample.id: sample for sample in kept}, target, changes, paths or {})
     elif task.key == "had":
         rows = []
         for sample in kept:
             event = {name: sample.meta[name] for name in ("event_onset", "event_seconds") if name in sample.meta}
-            rows.append(_set({"path": relative_clip(loaded, sample), **event}, changes(sample)))
+            path = (paths or {}).get(sample.id, relative_clip(loaded, sample))
+            rows.append(_set({"path": path, **event}, changes.get(sample.id, {})))
         if any(len(row) > 1 for row in rows):
             write_json(target / "events.json", rows)
     elif task.key == "librispeech":
@@ -77,7 +88,12 @@ def write_json(file: Path, content: object) -> None:
 
 
 def _write_metadata(
-    task: MultipleChoice, loaded: Loaded, kept: Mapping[str, Sample], target: Path, changes: Changes
+    task: MultipleChoice,
+    loaded: Loaded,
+    kept: Mapping[str, Sample],
+    target: Path,
+    changes: Changes,
+    paths: Mapping[str, str],
 ) -> None:
     file = loaded.folder / task.metadata_file
     rows: list[Fields] = []
@@ -91,7 +107,8 @@ def _write_metadata(
             written.add(found)
             name = "audio_path" if "audio_path" in fields else "path"
             # As written a path may lean on subfolders' or the folder's own name; this one stands on its own.
-            rows.append(_set({**fields, name: relative_clip(loaded, kept[found])}, changes(kept[found])))
+            path = paths.get(found, relative_clip(loaded, kept[found]))
+            rows.append(_set({**fields, name: path}, changes.get(found, {})))
     whole = read_json(file)
     write_json(target / file.name, {**whole, task.rows_key: rows} if task.rows_key else rows)
 

@@ -10,6 +10,7 @@ from audiomarathon.evaluation.session import Setup
 from audiomarathon.pruning.method import Method
 from audiomarathon.tasks import Loaded, Task
 from audiomarathon.tasks.fingerprint import fingerprint
+from audiomarathon.tasks.manifest import read_manifest
 
 
 def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
@@ -36,7 +37,9 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
 
     settings, hardware = setup.settings, setup.hardware
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+    control = read_manifest(data.folder).control
     return {
+        **({"control": dict(control)} if control else {}),  # another task than the one it was made of
         "schema_version": SCHEMA_VERSION,
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,

@@ -170,6 +170,7 @@ def _facts(setup: Session, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "data_folder": str(data.folder),
         "data_samples": len(data.samples),
         "data_expected": read_manifest(data.folder).expected(task).count,
+        "control": dict(read_manifest(data.folder).control or {}) or None,
         "bad_rows": [str(row) for row in data.bad_rows],
         "left_out": dict(data.left_out),
         "samples": [sample.id for sample in samples],
@@ -218,6 +219,7 @@ def _summary(task: Task, folder: RunFolder, seed: int) -> dict[str, Any]:
         task, records, expected=len(wanted), seed=seed, audio_seconds_per_second=heard / wall if wall else None
     )
     names = ("data_samples", "data_expected", "left_out")
+    summary |= {"control": folder.run.get("control")}
     return summary | {"bad_rows": len(folder.run["bad_rows"]), **{name: folder.run[name] for name in names}}
 
 

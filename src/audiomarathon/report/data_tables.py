@@ -9,6 +9,7 @@ from rich.table import Table
 
 from audiomarathon.data.durations import PERCENTILES, Durations
 from audiomarathon.data.verify import TaskReport
+from audiomarathon.report.controls import ControlRun
 
 _MARKS = {"ok": "[green]ok[/]", "wrong": "[red]wrong[/]", "missing": "[yellow]missing[/]"}
 
@@ -54,8 +55,20 @@ def tokens_table(found: Sequence[Durations]) -> Table:
     return table
 
 
+def controls_table(runs: Sequence[ControlRun]) -> Table:
+    """Return one row a run: what was to be heard, for how long, and the score."""
+    table = _table("task", "heard", "seconds", "n", "score [95 % interval]", "chance")
+    for run in runs:
+        chance = "–" if run.chance is None else f"{run.chance:.2f}"
+        score = f"{run.score:.3f} [{run.low:.3f}, {run.high:.3f}]"
+        table.add_row(run.panel, run.kind, f"{run.seconds:.1f}", str(run.n), score, chance)
+    return table
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(column, justify="left" if column in ("task", "", "audio tokens") else "right", no_wrap=True)
+        table.add_column(
+            column, justify="left" if column in ("task", "", "audio tokens", "heard") else "right", no_wrap=True
+        )
     return table

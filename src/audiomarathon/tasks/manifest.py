@@ -42,6 +42,8 @@ class Manifest:
     licence: str = PUBLISHED_LICENCE
     tasks: Mapping[str, Expected] = field(default_factory=lambda: MappingProxyType({}))
     file: Path | None = None
+    control: Mapping[str, Any] | None = None
+    """For a control variant of a data root (`audiomarathon data controls`) what was done to its audio."""
 
     def expected(self, task: Task) -> Expected:
         """Return what is expected of a task."""
@@ -73,8 +75,11 @@ def _parse(file: Path) -> Manifest:
     if not isinstance(data, dict) or not isinstance(data.get("tasks", {}), dict):
         raise DataError(f"{file}: expected an object whose field 'tasks' is an object by task key")
     tasks = {key: _expected(file, key, entry) for key, entry in data.get("tasks", {}).items()}
+    control = data.get("control")
+    if control is not None and not isinstance(control, dict):
+        raise DataError(f"{file}: field 'control' must be an object")
     licence = data.get("licence", data.get("license", "not stated"))
-    return Manifest(str(data.get("name", "not named")), str(licence), MappingProxyType(tasks), file)
+    return Manifest(str(data.get("name", "not named")), str(licence), MappingProxyType(tasks), file, control)
 
 
 def _expected(file: Path, key: str, entry: Any) -> Expected:

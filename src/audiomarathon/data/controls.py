@@ -1,0 +1,233 @@
+"""Variants of a task that ask whether, and how, its score depends on the audio.
+
+Clips of one length, cut around what decides the answer or extended by background like their own; and clips of the same
+lengths in which there is nothing to hear: silence, noise, or another sample's audio.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import soundfile
+from tqdm import tqdm
+
+from audiomarathon.audio import Samples, decode, probe
+from audiomarathon.data.background import Kind, background, noise_like
+from audiomarathon.data.rewrite import relative_clip, write_manifest, write_rows
+from audiomarathon.errors import DataError
+from audiomarathon.tasks import Loaded, Sample, Task
+from audiomarathon.tasks.manifest import read_manifest
+from audiomarathon.tasks.selection import draw
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RECORD_FILE = "controls.jsonl"
+_BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which part of a clip a variant keeps.
+
+    Attributes
+    ----------
+    start
+        In seconds of the clip; negative where background comes first.
+    event
+        The deciding part (onset and end in seconds of the clip), or None where it is unknown or there is none.
+    """
+
+    start: float
+    event: tuple[float, float] | None
+
+
+def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> Window | None:
+    """Return the window of a clip that holds all events at the same relative place, or None where they do not fit.
+
+    Without events it begins where the clip begins. `length` and `seconds` are the clip's and the window's.
+    """
+    if not events:
+        return Window(0.0, None)
+    onset, end = min(events)[0], max(end for _, end in events)
+    if end - onset > min(length, seconds):
+        return None
+    room = length - (end - onset)
+    place = onset / room if room else 0.0
+    return Window(place * (length - seconds), (onset, end))
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """One clip to write: for whom, from what, where to."""
+
+    samples: tuple[Sample, ...]
+    window: Window
+    length: float
+    path: str
+    partner: Path | None
+
+
+def build_controls(
+    tasks: Sequence[tuple[Task, Loaded]],
+    out: Path,
+    *,
+    seconds: float | None,
+    kind: Kind = "audio",
+    seed: int = 42,
+    jobs: int = 0,
+    progress: bool | None = None,
+) -> tuple[Path, dict[str, int]]:
+    """Write one variant of tasks: a data root of its own, in which each loads as the task it is.
+
+    Parameters
+    ----------
+    out
+        The variant's root is made in here, named after what it is, such as `30s-silence`.
+    seconds
+        Length of every clip; None keeps each clip's own.
+    kind
+        What there is to hear.
+
+    Returns
+    -------
+    (Path, dict)
+        The root, and by task how many samples are left out: transcripts whose clip would have to be cut.
+
+    Raises
+    ------
+    DataError
+        The root exists, a clip cannot be read, or no sample is left.
+    """
+    name = "-".join([*([f"{seconds:g}s"] if seconds else []), *([kind] if kind != "audio" or not seconds else [])])
+    target, partial = out / name, out / f".{name}.partial"
+    if target.exists():
+        raise DataError(f"{target}: is there already; move it away, or name another folder")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    left_out: dict[str, int] = {}
+    lines: list[str] = []
+    for task, loaded in tasks:
+        plan = [
+            one for group in _by_clip(loaded) for one in _plan(task, loaded, group, seconds, kind, seed) if one.samples
+        ]
+        kept = {sample.id for one in plan for sample in one.samples}
+        left_out[task.key] = len(loaded.samples) - len(kept)
+        if not kept:
+            raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {name}")
+        folder = partial / task.key
+        disable = None if progress is None else not progress
+        with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+            work = pool.map(functools.partial(_write, key=task.key, folder=folder, kind=kind, seed=seed), plan)
+            rows = list(tqdm(work, f"{task.key} {name}", len(plan), unit="clip", disable=disable))
+        lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
+        changes = {sample.id: _event_fields(one, sample, kind) for one in plan for sample in one.samples}
+        paths = {sample.id: one.path for one in plan for sample in one.samples}
+        write_rows(task, loaded, kept, folder, changes, paths)
+        manifest = read_manifest(loaded.folder)
+        lengths = [row["seconds"] for row in rows]
+        entry = {"count": len(kept), "min_seconds": min(lengths), "max_seconds": max(lengths)}
+        control = {"kind": kind, "seconds": seconds, "seed": seed}
+        facts = {"name": f"{manifest.name}, control {name}", "licence": manifest.licence, "control": control}
+        write_manifest(partial, facts, {task.key: entry})
+    (partial / RECORD_FILE).write_text("".join(lines), encoding="utf-8")
+    partial.rename(target)
+    return target, left_out
+
+
+def _by_clip(loaded: Loaded) -> list[list[Sample]]:
+    groups: dict[Path, list[Sample]] = {}
+    for sample in loaded.samples:
+        if len(sample.clips) != 1:
+            raise DataError(f"{sample.id}: has {len(sample.clips)} clips; controls are made of one")
+        groups.setdefault(sample.clips[0], []).append(sample)
+    return list(groups.values())
+
+
+def _events(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples]
+    return [(float(on), float(on + long)) for on, long in told if on is not None and long is not None]
+
+
+def _plan(
+    task: Task, loaded: Loaded, group: Sequence[Sample], seconds: float | None, kind: Kind, seed: int
+) -> list[_Clip]:
+    """Return the clips to write for one clip: one, or one a question where their deciding parts lie too far apart."""
+    length = probe(group[0].clips[0]).seconds
+    wanted = seconds or length
+    if task.headline == "wer" and kind == "audio" and wanted < length:
+        return []  # which words lie in the part that would be kept is not known
+    path = Path(relative_clip(loaded, group[0]))
+    if path.suffix.lower() not in (".wav", ".flac"):
+        path = path.with_suffix(".flac")
+    partner = _partner(task, loaded, group[0], seed) if kind == "mismatched" else None
+    if together := window(length, wanted, _events(group)):
+        return [_Clip(tuple(group), together, wanted, path.as_posix(), partner)]
+    clips = []
+    for number, sample in enumerate(group):
+        own = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
+        found = window(length, wanted, _events([sample])) or Window(0.0, None)
+        clips.append(_Clip((sample,), found, wanted, own.as_posix(), partner))
+    return clips
+
+
+def _partner(task: Task, loaded: Loaded, sample: Sample, seed: int) -> Path:
+    """Return the clip of another speaker, place or passage and, where options are classes, of another class."""
+    classes = bool(getattr(task, "classes", ()))
+    others = [
+        other
+        for other in loaded.samples
+        if other.cluster != sample.cluster and not (classes and other.stratum == sample.stratum)
+    ]
+    if not others:
+        raise DataError(f"{task.key}: {sample.id}: no other sample's audio to swap in")
+    return min(others, key=lambda other: (draw(seed, "mismatched", sample.id, other.id), other.id)).clips[0]
+
+
+def _event_fields(one: _Clip, sample: Sample, kind: Kind) -> Mapping[str, Any]:
+    """Return where the deciding part lies in the variant; nowhere where it is not known to be heard."""
+    if kind != "audio" or one.window.event is None or sample.meta.get("event_onset") is None:
+        return {"event_onset": None, "event_seconds": None}
+    return {"event_onset": float(sample.meta["event_onset"]) - one.window.start}
+
+
+def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict[str, Any]:
+    """Write one clip and return the row that says what was done."""
+    source = one.samples[0].clips[0]
+    info = probe(one.partner or source)
+    rate = info.sampling_rate
+    frames = round(one.length * rate)
+    rng = np.random.default_rng(int(draw(seed, kind, key, one.path) * 2**48))
+    heard = decode(one.partner or source, rate)
+    start = 0 if one.partner else round(one.window.start * rate)
+    row: dict[str, Any] = {"clip": one.path, "source": source.name, "samples": [s.id for s in one.samples]}
+    row |= {"kind": kind, "sampling_rate": rate, "seconds": frames / rate}
+    if kind == "silence":
+        made: Samples = np.zeros(frames, np.float32)
+    elif kind == "noise":
+        made = noise_like(heard, frames, rng)
+    else:
+        before = max(0, -start)
+        kept = heard[max(0, start) :][: frames - before]
+        after = frames - before - len(kept)
+        fill = background(heard, before + after, rate, rng)
+        made = np.concatenate([fill[:before], kept, fill[before:]])
+        row |= {"start_s": max(0, start) / rate, "background_before_s": before / rate}
+        row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
+    if one.partner:
+        row["audio_of"] = one.partner.name
+    row["deciding_part"] = ("whole" if one.window.event else "unknown") if kind == "audio" else "absent"
+    target = folder / one.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    whole = np.clip(np.rint(made.astype(np.float64) * 32768), -32768, 32767).astype(
+        np.int16
+    )  # 16-bit audio stays exact
+    soundfile.write(target, whole, rate, subtype="PCM_16")
+    return row

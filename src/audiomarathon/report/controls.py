@@ -1,0 +1,127 @@
+"""Is the answer read from the audio, and does length matter? Scores of control runs against their clips' duration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.evaluation.records import read_run
+
+_COLOURS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
+
+
+@dataclass(frozen=True)
+class ControlRun:
+    """One finished run: what was to be heard, for how long, and its score with its interval.
+
+    Attributes
+    ----------
+    kind
+        `audio` for clips with their own audio, whether of controlled duration or as they are, else the control.
+    seconds
+        The controlled length, or the median of the clips'.
+    chance
+        Score of guessing evenly among the options; None for transcription.
+    """
+
+    panel: str
+    kind: str
+    seconds: float
+    score: float
+    low: float
+    high: float
+    n: int
+    chance: float | None
+
+
+def control_runs(folders: Sequence[Path]) -> list[ControlRun]:
+    """Return the runs in or under folders, by panel (task, model, setting), kind and duration.
+
+    Raises
+    ------
+    RecordError
+        There are none that are finished.
+    """
+    files = sorted({file for folder in folders for file in folder.rglob("run.json")})
+    found = [run for file in files if (run := _read(file.parent)) is not None]
+    if not found:
+        raise RecordError(f"{', '.join(map(str, folders))}: no finished run there")
+    return sorted(found, key=lambda run: (run.panel, run.kind, run.seconds))
+
+
+def _read(folder: Path) -> ControlRun | None:
+    facts = read_run(folder)
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        lines = (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+        records = [record for record in map(json.loads, lines) if record.get("error") is None]
+    except (OSError, ValueError):
+        return None
+    if summary.get("score") is None or not records:
+        return None
+    control: Mapping[str, Any] = facts.get("control") or {}
+    median = float(np.median([record["clip_seconds"] for record in records]))
+    low, high = (summary.get("intervals") or {}).get("score") or (summary["score"], summary["score"])
+    options = [len(record["reference"].get("options", ())) for record in records]
+    return ControlRun(
+        f"{facts['task']} · {facts['model']} · {facts['method']}",
+        str(control.get("kind", "audio")),
+        float(control.get("seconds") or median),
+        summary["score"],
+        low,
+        high,
+        summary["n"],
+        float(np.mean([1 / count for count in options])) if all(options) else None,
+    )
+
+
+def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
+    """Draw score against duration, a panel a task, model and setting, a line a control, with 95 % intervals.
+
+    Raises
+    ------
+    SettingsError
+        Without matplotlib (the extra `report`).
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+    panels = list(dict.fromkeys(run.panel for run in runs))
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(1 + 4.5 * columns, 0.6 + 3.2 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        own = [run for run in runs if run.panel == panel]
+        for kind in dict.fromkeys(run.kind for run in own):
+            line = [run for run in own if run.kind == kind]
+            heights = [run.score for run in line]
+            spans = [[max(0.0, r.score - r.low) for r in line], [max(0.0, r.high - r.score) for r in line]]
+            at = [run.seconds for run in line]
+            axes.errorbar(
+                at, heights, spans, label=kind, color=_COLOURS.get(kind), marker="o", capsize=2, linewidth=1.2
+            )
+        if own[0].chance is not None:
+            axes.axhline(own[0].chance, color="#999999", linestyle=":", label="chance (accuracy)")
+        axes.set(
+            title=f"{panel} · n = {max(run.n for run in own)}",
+            xlabel="clip duration, s",
+            ylabel="score",
+            ylim=(0, 1.05),
+        )
+        axes.title.set_fontsize(9)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    return path
