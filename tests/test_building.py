@@ -112,6 +112,20 @@ def test_building_twice_gives_the_same_bytes(
     assert tree(built(task, raw, folder)) == tree(again)
 
 
+def test_with_a_crossfade_the_offsets_cut_back_all_but_the_fades(tmp_path: Path) -> None:
+    raw = MAKERS["vox"](tmp_path / "raw", Noise())
+    folder = built("vox", raw, tmp_path / "vox", "--crossfade", "0.1")
+    fade = 1600
+    for row in manifest(folder):
+        joined = soundfile.read(folder / row["path"], dtype="int16")[0]
+        ends = [source["offset"] + source["frames"] for source in row["sources"]]
+        assert [source["offset"] for source in row["sources"][1:]] == [end - fade for end in ends[:-1]]
+        for source in row["sources"]:
+            original = soundfile.read(Path(raw[0]) / source["path"], dtype="int16")[0]
+            inner = slice(source["offset"] + fade, source["offset"] + source["frames"] - fade)
+            np.testing.assert_array_equal(joined[inner], original[fade:-fade])
+
+
 def test_another_seed_gives_other_clips(corpora: dict[str, tuple[list[str], Path]], tmp_path: Path) -> None:
     raw, folder = corpora["desed"]
     assert tree(built("desed", raw, tmp_path / "other", "--seed", "1")) != tree(folder)
