@@ -12,19 +12,23 @@ from typing import Any
 
 import pytest
 import task_folders
+import torch
 from families import Family
 from transformers import GenerationConfig
 
 import audiomarathon
 from audiomarathon.certify import certificate as certificates
+from audiomarathon.certify.bench import speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.finding import Finding
+from audiomarathon.certify.oracles import Hidden
 from audiomarathon.cli import main
 from audiomarathon.evaluation.session import Session, open_session
 from audiomarathon.kvpress import audio_features, press
 from audiomarathon.kvpress.presses.snapkv import SnapKV
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.dropping import Drop
 from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.method import Base
@@ -75,6 +79,15 @@ def test_a_family_passes(family_session: Session) -> None:
     assert figures["documented"].startswith("own inputs") == (family_session.spec.key == "aero-1")  # code of the hub's
     unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}
     assert unchecked <= {"adapter"}
+
+
+def test_masks_stand_in_for_flash_attention_in_the_llm_alone(family_checkpoint: Any) -> None:
+    lm = session_of("phi4mm", family_checkpoint("phi4mm")).lm
+    config, inputs = lm.decoder.config, lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
+    config._attn_implementation = {"": "flash_attention_2", "audio_config": "eager"}
+    with Hidden(kept=torch.arange(3)).applied_to(lm, inputs):
+        assert (config._attn_implementation, config.audio_config._attn_implementation) == ("sdpa", "eager")
+    assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
 
 
 class TestPlantedFaults:

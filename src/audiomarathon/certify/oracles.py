@@ -98,14 +98,17 @@ def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def _masks_possible(lm: AudioLM) -> Iterator[None]:
-    """Attend by sdpa where the active implementation is flash attention, which takes no such masks."""
+    """Attend by sdpa in the LLM where its implementation is flash attention, which takes no such masks."""
     config: Any = lm.decoder.config
     active = lm.attn_implementation
-    config._attn_implementation = "sdpa" if "flash" in active else active
+    if "flash" not in active:
+        yield
+        return
+    config._attn_implementation = {"": "sdpa"}  # a plain name would be set on the configs of the encoders as well
     try:
         yield
     finally:
-        config._attn_implementation = active
+        config._attn_implementation = {"": active}
 
 
 @dataclass(frozen=True)
