@@ -273,6 +273,14 @@ class TestEncoder:
             assert torch.equal(both[:1], long)
             assert torch.equal(both[1:, : short.shape[1]], short)
 
+    def test_a_clip_of_several_chunks_gives_the_documented_reply(self, phi: Phi4MM, folder: Path) -> None:
+        prompt = Prompt("Which is it?", (noise(85.0),))  # 1,063 tokens: two whole chunks and a short one
+        inputs, model = tiny_phi4mm.documented(folder, prompt)
+        with torch.no_grad():
+            plain = model.generate(**inputs, do_sample=False, max_new_tokens=8, eos_token_id=None, pad_token_id=1)
+        ours = phi.generate(phi.prepare([prompt]), Base(), max_new_tokens=8, ignore_end=True)
+        assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
+
     def test_nothing_stays_shadowed(self, phi: Phi4MM) -> None:
         rotary = phi.decoder.rotary_emb
         buffers = {name: (id(tensor), tensor.shape) for name, tensor in rotary.named_buffers()}
