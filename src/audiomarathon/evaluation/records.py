@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -93,7 +94,7 @@ class RunFolder:
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be used as results folder: {error.strerror or error}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock)
         except BlockingIOError:
             self._lock.close()
             raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
@@ -158,11 +159,8 @@ class RunFolder:
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         """Write `run.json`."""
-        own = {
-            "schema_version": SCHEMA_VERSION,
-            "identity_hash": identity_hash(self.identity),
-            "identity": self.identity,
-        }
+        hashed = identity_hash(self.identity)
+        own = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
         self.run = {**own, **content, **own}
         write_json(self.path / "run.json", self.run)
 
@@ -218,6 +216,15 @@ class RunFolder:
                 stream.writelines(rejected)
             _replace(self.samples_file, b"".join(good))
         return records
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file; `status` tries locks for an instant, so that a lock may be held and mean nothing."""
+    for _ in range(4):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.05)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_records(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,116 @@
+"""`audiomarathon status`: how runs stand, from another shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import RenderableType
+
+    from audiomarathon.evaluation.status import RunStatus
+
+_STYLES = {"running": "cyan", "complete": "green", "unreadable": "red"}
+
+
+def status(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders, or folders that hold some; default RESULTS_DIR, or else results."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until nobody is at work.")] = False,
+    every: Annotated[float, typer.Option(help="With --watch: seconds between looks, from 0.1.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line a look.")] = False,
+) -> int:
+    """Show how runs stand: what is done, running scores, rates, the expected end, and whether a process is at work.
+
+    Only reads, and disturbs nobody. Tasks of a sweep that have not begun have no folder yet, so they are not shown.
+    Exit code: 0 when all runs are complete, 1 when not, 2 when there is none.
+    """
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.evaluation.status import read_status
+    from audiomarathon.settings import RunSettings
+
+    if not every >= 0.1:
+        raise SettingsError(f"--every={every:g}: not allowed; allowed: seconds from 0.1")
+    paths = runs or [RunSettings.read().results]
+    found = read_status(paths)
+    if not watch:
+        _print(found, as_json=as_json)
+    elif as_json or not sys.stdout.isatty():
+        found = _watch(paths, every, lambda shown: _print(shown, as_json=as_json))
+    else:
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(), auto_refresh=False) as live:
+            found = _watch(paths, every, lambda shown: live.update(_rendered(shown), refresh=True))
+    return 0 if all(one.complete for one in found) else 1
+
+
+def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
+    """Show how things stand until nobody is at work in two looks running: a sweep pauses between its tasks."""
+    from audiomarathon.evaluation.status import read_status
+
+    idle = 0
+    while True:
+        show(found := read_status(paths))
+        idle = 0 if any(one.alive for one in found) else idle + 1
+        if idle > 1:
+            return found
+        time.sleep(every)
+
+
+def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([one.as_json() for one in found]))
+        return
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 200).print(_rendered(found))
+
+
+def _rendered(found: Sequence[RunStatus]) -> RenderableType:
+    """Return a row a run, and below what could not be read."""
+    import datetime
+
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from audiomarathon.evaluation.live import ending, rates
+    from audiomarathon.report.terminal import plain
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("task", "checkpoint", "setting", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("answered", "errors", "unparsed", "running score [95 %]"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("rate, expected end")
+    now = datetime.datetime.now().astimezone()
+    for one in found:
+        if one.problem is not None:
+            continue
+        going = [] if one.quiet_s is None or not one.alive else [f"last record {one.quiet_s:.0f} s ago"]
+        if one.samples_per_minute is not None and one.audio_s_per_s is not None:
+            going.insert(0, rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60))
+        going += [] if one.left_s is None else [ending(one.left_s, now)]
+        stands = one.standing
+        table.add_row(
+            *(Text(plain(text)) for text in (one.task, one.checkpoint, one.setting)),
+            Text(one.state, _STYLES.get(one.state, "yellow")),
+            f"{stands.answered:,} of {stands.expected:,}",
+            str(stands.errors or ""),
+            str(stands.unparsed or ""),
+            Text(stands.score_text()),
+            Text(", ".join(going)),
+        )
+    return Group(table, *(Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None))

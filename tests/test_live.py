@@ -1,0 +1,263 @@
+"""What is shown while samples run, and what another shell sees of it."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.evaluation.batches import Plan
+from audiomarathon.evaluation.evaluate import Job
+from audiomarathon.evaluation.live import COST_A_SAMPLE_S, Watch, ending, span, watching
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.evaluation.standing import standing_of
+from audiomarathon.evaluation.status import is_alive, read_status
+from audiomarathon.metrics.classification import summarise_choices
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.report.terminal import plain
+from audiomarathon.tasks import Sample, get_task
+
+LABELS = ("bus", "tram")
+NOON = datetime.datetime(2026, 3, 1, 12, 0)
+
+
+def a_record(id_: str, right: bool = True, **more: Any) -> dict[str, Any]:
+    reference = {"answer": "A", "options": ["Bus", "Tram"], "labels": list(LABELS)}
+    verdict = {"parsed": "A" if right else "B", "rule": "letter", "correct": right, "strict": right}
+    facts = {"id": id_, "cluster": id_, "reply": "A", "reference": reference, "error": None, "clip_seconds": 90.0}
+    return facts | verdict | more
+
+
+@pytest.fixture
+def job(tmp_path: Path):
+    with RunFolder(tmp_path / "base-0", {"method": "base"}) as folder:
+        folder.write_run({"task": "tau"})
+        yield Job(get_method("base"), folder)
+
+
+def a_plan(ids: Sequence[str], **more: Any) -> Plan:
+    samples = tuple(Sample(id_, (Path("x.wav"),), "Which?", "A", id_, LABELS, LABELS) for id_ in ids)
+    return Plan(get_task("tau"), samples, 8, **more)
+
+
+class Clock:
+    """A clock that goes on when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestStanding:
+    def test_score_is_the_summarys_and_the_interval_near_it(self) -> None:
+        rng = np.random.default_rng(0)
+        records = [a_record(str(n), bool(rng.random() < 0.7), cluster=str(n // 3)) for n in range(300)]
+        for n in range(0, 300, 2):  # two true classes
+            records[n]["reference"] = {**records[n]["reference"], "answer": "B"}
+        own = standing_of(get_task("tau"), records, 300)
+        truth = [LABELS["AB".index(r["reference"]["answer"])] for r in records]
+        said = [LABELS["AB".index(r["parsed"])] for r in records]
+        whole = summarise_choices(truth, said, [True] * 300, [r["cluster"] for r in records], seed=1)
+        assert own.score == pytest.approx(whole["score"])
+        assert own.interval == pytest.approx(whole["intervals"]["score"], abs=0.02)
+
+    def test_counts_errors_and_unparsed(self) -> None:
+        records = [a_record("a"), a_record("b", parsed=None), {"id": "c", "error": "AudioError: no"}]
+        own = standing_of(get_task("tau"), records, 5)
+        assert (own.answered, own.errors, own.unparsed, own.complete) == (2, 1, 1, False)
+
+    @pytest.mark.parametrize(
+        "spoil", [{"reference": None}, {"parsed": "Z"}, {"parsed": 7}, {"reference": {"labels": 1}}]
+    )
+    def test_odd_records_have_no_score_and_end_nothing(self, spoil: dict[str, Any]) -> None:
+        assert standing_of(get_task("tau"), [a_record("a", **spoil)], 1).score is None
+
+    def test_transcripts(self) -> None:
+        names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
+        rows = [dict(zip(names, (n, 10, n, 0, 0, False), strict=True)) for n in (0, 1, 2)]
+        own = standing_of(get_task("librispeech"), [a_record(str(n)) | row for n, row in enumerate(rows)], 3)
+        assert own.score == pytest.approx(0.9)
+
+
+class TestWatch:
+    def test_tells_rates_and_the_end_of_what_is_left(self, job: Job) -> None:
+        clock, shown = Clock(), []
+        job.folder.append(a_record("a"))
+        watch = Watch(a_plan("abcde"), [job], shown.append, 10, clock)
+        clock.now = 60.0
+        for id_ in "bc":
+            job.folder.append(a_record(id_, right=id_ == "b"))
+        watch.update(2)
+        (look,) = shown
+        assert (look.done, look.expected, look.left_s) == (3, 5, 60.0)
+        assert look.heading(NOON) == ("tau: 3 of 5 samples, 2 samples/min, 3 s of audio/s, ends in 1 min 0 s (12:01)")
+        assert "base-0 0.8" in look.line(NOON)
+
+    def test_what_is_to_be_done_again_does_not_count_until_it_is(self, job: Job) -> None:
+        job.folder.append({"id": "a", "cluster": "a", "error": "AudioError: no"})
+        job.folder.append(a_record("b", clips="old"))
+        watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
+        assert watch.look().settings["base-0"].answered == watch.look().settings["base-0"].errors == 0
+        job.folder.append(a_record("a", clips="new"))
+        assert watch.look().settings["base-0"].answered == 1
+
+    def test_looks_seldom_enough_to_cost_no_sample_a_millisecond(self, job: Job) -> None:
+        clock, shown = Clock(), []
+
+        def slow(look: object) -> None:
+            shown.append(look)
+            clock.now += 0.1
+
+        watch = Watch(a_plan("ab"), [job], slow, 0, clock)
+        for _ in range(1000):
+            clock.now += 0.01
+            watch.update(1)
+        assert 0.1 * len(shown) / 1000 <= 1.1 * COST_A_SAMPLE_S + 0.1 / 1000
+        assert len(shown) > 3
+
+    @pytest.mark.parametrize("back", [3600.0, 1e9])
+    def test_a_clock_that_goes_backwards_ends_nothing(self, job: Job, back: float) -> None:
+        clock, shown = Clock(), []
+        watch = Watch(a_plan("ab"), [job], shown.append, 0, clock)
+        clock.now = -back
+        watch.update(1)
+        watch.show()
+        assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
+
+    def test_lines_at_the_end_but_none_when_told_or_nothing_was_done(self, job: Job) -> None:
+        for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
+            said: list[str] = []
+            with watching(a_plan("a"), [job], said.append, progress=progress) as watch:
+                watch.update(samples)
+            assert len(said) == expected
+
+    def test_costs_less_than_a_millisecond_a_sample(self, job: Job) -> None:
+        """Of 1,000 samples; a bound on the sum, so that one pause of the machine does not count."""
+        plan = a_plan([str(n) for n in range(1000)])
+        watch, spent = Watch(plan, [job], lambda _look: None, 0), 0.0
+        for n in range(1000):
+            job.folder.records[str(n)] = a_record(str(n), n % 3 > 0)
+            begin = time.thread_time()
+            watch.update(1)
+            spent += time.thread_time() - begin
+        assert spent / 1000 < 0.001
+
+    @pytest.mark.parametrize(
+        ("seconds", "told"), [(0, "0 s"), (59.6, "1 min 0 s"), (3661, "1 h 1 min"), (-5, "0 s"), (90_000, "25 h 0 min")]
+    )
+    def test_spans(self, seconds: float, told: str) -> None:
+        assert span(seconds) == told
+
+    def test_the_end_names_the_day_where_it_is_another(self) -> None:
+        assert ending(86_400, NOON) == "ends in 24 h 0 min (2026-03-02 12:00)"
+        assert ending(1e12, NOON) == "no end in sight"
+
+
+@pytest.fixture
+def a_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run of so many records of four samples."""
+
+    def write(name: str, records: int, errors: int = 0, **facts: Any) -> Path:
+        path = tmp_path / "results" / "tau" / "tiny" / name
+        with RunFolder(path, {"method": name}) as folder:
+            started = datetime.datetime.fromtimestamp(time.time() - 60, datetime.UTC).isoformat()
+            told = {"task": "tau", "checkpoint": "/x/tiny", "method": name, "samples": list("abcd")}
+            folder.write_run({**told, "sessions": [{"started": started}], **facts})
+            for id_ in "abcd"[:records]:
+                folder.append(a_record(id_))
+            for id_ in "abcd"[records : records + errors]:
+                folder.append({"id": id_, "cluster": id_, "error": "AudioError: no"})
+        return path
+
+    return write
+
+
+def status(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["status", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+class TestStatus:
+    def test_counts_rate_and_state(self, a_run) -> None:
+        (one,) = read_status([a_run("base-0", 2, errors=1)])
+        assert (one.standing.answered, one.standing.errors, one.standing.expected) == (2, 1, 4)
+        assert (one.state, one.setting, one.checkpoint) == ("stopped", "base-0", "tiny")
+        assert one.samples_per_minute == pytest.approx(2, rel=0.2)
+        assert one.audio_s_per_s == pytest.approx(3, rel=0.2)
+
+    def test_a_held_lock_is_a_run_at_work_and_looking_leaves_no_lock(self, a_run) -> None:
+        path = a_run("base-0", 2)
+        with (path / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (one,) = read_status([path])
+            assert (one.alive, one.state) == (True, "running")
+            assert one.left_s == pytest.approx(60, rel=0.2)
+        assert is_alive(path) is False
+        with RunFolder(path, {"method": "base-0"}):
+            pass
+
+    def test_a_run_enters_while_somebody_looks(self, a_run) -> None:
+        path = a_run("base-0", 2)
+        looking = (path / ".lock").open()
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, looking.close).start()
+        with RunFolder(path, {"method": "base-0"}) as folder:
+            assert folder.done() == {"a", "b"}
+
+    @pytest.mark.parametrize(("records", "code"), [(4, 0), (3, 1)])
+    def test_exit_code_says_whether_all_is_complete(self, a_run, tmp_path: Path, records: int, code: int) -> None:
+        a_run("base-0", 4)
+        a_run("frame-0.5-layer2", records)
+        found, text = status(tmp_path)
+        assert found == code
+        assert "4 of 4" in text
+        assert ("stopped" in text) == bool(code)
+
+    def test_json(self, a_run, tmp_path: Path) -> None:
+        a_run("base-0", 4)
+        code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
+        assert (lines[0][0]["state"], lines[0][0]["standing"]["score"]) == ("complete", 1.0)
+
+    def test_broken_folders_are_named_beside_the_others(self, a_run, tmp_path: Path) -> None:
+        a_run("base-0", 4)
+        (a_run("frame-0.5-layer2", 4) / "run.json").write_text("{")
+        (a_run("random-0.5-layer2", 4) / "run.json").write_text("{}")
+        code, text = status(tmp_path)
+        assert code == 1
+        assert "4 of 4" in text
+        assert text.count("unreadable:") == 2
+
+    def test_no_run(self, tmp_path: Path) -> None:
+        code, text = status(tmp_path)
+        assert code == 2
+        assert "no run there" in text
+
+    def test_records_of_the_future_give_no_rate(self, a_run) -> None:
+        (one,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
+        assert (one.samples_per_minute, one.standing.answered) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\n", "a\tb\n"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("a\rb\x07\x9b", "a\\x0db\\x07\\x9b"),
+        ("\u202egpj", "\\u202egpj"),
+    ],
+)
+def test_control_characters_are_written_out(text: str, shown: str) -> None:
+    assert plain(text) == shown
