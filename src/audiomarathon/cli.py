@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -20,8 +21,10 @@ from audiomarathon.cli_explain import explain
 from audiomarathon.cli_plot import plot
 from audiomarathon.cli_report import report
 from audiomarathon.cli_reproduce import reproduce
+from audiomarathon.cli_status import status
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
+from audiomarathon.report.terminal import plain
 
 P = ParamSpec("P")
 
@@ -37,8 +40,9 @@ app.add_typer(models_app, name="models")
 
 
 def say(line: str) -> None:
-    """Print a line for the user, beside the results (stderr)."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    """Print a line for the user, beside the results (stderr); that a terminal or a log is gone ends no run."""
+    with contextlib.suppress(OSError):
+        print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
@@ -215,6 +219,7 @@ app.command()(reporting_errors(plot))
 app.command()(reporting_errors(compare))
 app.command()(reporting_errors(reproduce))
 app.command()(reporting_errors(report))
+app.command()(reporting_errors(status))
 app.command()(reporting_errors(sweep))
 
 
