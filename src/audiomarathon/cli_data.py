@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from audiomarathon.tasks import Task
+    from audiomarathon.tasks import Loaded, Task
 
 SHOWN_PROBLEMS = 20
 
@@ -115,23 +115,10 @@ def durations(
     from audiomarathon.cli import say
     from audiomarathon.data.durations import durations as durations_of
     from audiomarathon.data.durations import write_durations
-    from audiomarathon.errors import MissingDataError
     from audiomarathon.report.data_tables import durations_table, tokens_table
     from audiomarathon.report.durations import plot_durations
-    from audiomarathon.tasks import task_folder
 
-    found = []
-    for task in _named(tasks):
-        try:
-            folder = task_folder(task, _root(data), _env(data))
-        except MissingDataError as error:
-            if tasks:
-                raise
-            missing = error
-            continue
-        found.append(durations_of(task, task.load(folder), jobs=jobs))
-    if not found:
-        raise missing
+    found = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
     _print(durations_table(found), tokens_table(found))
     for one in found:
         for clip, reason in one.broken:
@@ -163,7 +150,6 @@ def controls(
     from audiomarathon.cli import say
     from audiomarathon.data.controls import KINDS, build_controls
     from audiomarathon.errors import SettingsError
-    from audiomarathon.tasks import task_folder
 
     try:
         lengths: list[float | None] = [float(part) for part in durations.split(",") if part.strip()]
@@ -176,7 +162,7 @@ def controls(
         raise SettingsError(f"--control={control}: not allowed; allowed: {', '.join(KINDS)}, joined by commas")
     if not lengths and "audio" in kinds:
         raise SettingsError("--control audio without --durations would be the task as it is; name one of the two")
-    loaded = [(task, task.load(task_folder(task, _root(data), _env(data)))) for task in _named(tasks)]
+    loaded = _present(tasks, data)
     for length in lengths or [None]:
         for kind in kinds:
             root, left_out = build_controls(loaded, output, seconds=length, kind=kind, seed=seed, jobs=jobs)
@@ -199,6 +185,62 @@ def plot_controls(
     found = control_runs(runs)
     _print(controls_table(found))
     say(f"picture: {plot(found, output)}")
+
+
+def review(
+    task: Annotated[str, typer.Argument(help="A task.")],
+    data: Root = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Of the task's samples.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Which samples.")] = 42,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Verdicts, JSONL; default review-TASK.jsonl.")
+    ] = None,
+    play: Annotated[bool, typer.Option(help="Play clips (ffplay, aplay, paplay or afplay).")] = True,
+) -> None:
+    """Show and play a sample of a task row by row, and store for each whether it is right; goes on where it stopped."""
+    from audiomarathon.cli import say
+    from audiomarathon.data.review import review as ask_for_verdicts
+    from audiomarathon.tasks import get_task, task_folder
+
+    chosen = get_task(task)
+    loaded = chosen.load(task_folder(chosen, _root(data), _env(data)))
+    verdicts = output or Path(f"review-{chosen.key}.jsonl")
+    count = ask_for_verdicts(loaded, verdicts, seed=seed, share=share, ask=input, show=typer.echo, play=play)
+    say(f"{count['accept']} accepted, {count['reject']} rejected, {count['left']} left; verdicts in {verdicts}")
+
+
+def card(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of card.md, card.html and audio/.")],
+    tasks: Tasks = None,
+    data: Root = None,
+    jobs: Jobs = 0,
+) -> None:
+    """Describe a data root on a Markdown and an HTML page: counts, durations, classes, licence, ten audio examples."""
+    from audiomarathon.cli import say
+    from audiomarathon.data.card import write_card
+
+    for path in write_card(_present(tasks, data), output, jobs=jobs):
+        say(f"wrote {path}")
+
+
+def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
+    """Return the named tasks, or without names those that are there; none at all is an error."""
+    from audiomarathon.errors import MissingDataError
+    from audiomarathon.tasks import task_folder
+
+    found = []
+    for task in _named(tasks):
+        try:
+            folder = task_folder(task, _root(data), _env(data))
+        except MissingDataError as error:
+            if tasks:
+                raise
+            missing = error
+        else:
+            found.append((task, task.load(folder)))
+    if not found:
+        raise missing
+    return found
 
 
 def _named(names: list[str] | None) -> list[Task]:
@@ -244,7 +286,7 @@ def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    for command in (download, verify, durations, controls, plot_controls):
+    for command in (download, verify, review, durations, controls, plot_controls, card):
         app.command()(reporting_errors(command))
     return app
 

@@ -1,0 +1,137 @@
+"""A card of a data root: what is in it, how long, how balanced, under which licence, and how it sounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from audiomarathon.audio import decode, probe
+from audiomarathon.data.durations import Durations, durations
+from audiomarathon.errors import AudioError, DataError, SettingsError
+from audiomarathon.tasks import Loaded, Sample, Task, select
+from audiomarathon.tasks.manifest import Manifest, read_manifest
+from audiomarathon.tasks.task import LETTERS
+
+EXAMPLES = 10
+EXCERPT_S = 20.0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One task of the card."""
+
+    task: Task
+    loaded: Loaded
+    found: Durations
+    manifest: Manifest
+
+    def row(self) -> dict[str, Any]:
+        """Return what the templates show of it."""
+        figures = self.found.statistics()
+        expected = self.manifest.expected(self.task)
+        balance = Counter(sample.stratum for sample in self.loaded.samples if sample.stratum)
+        most = max(balance.values(), default=1)
+        return {
+            "key": self.task.key,
+            "title": self.task.title,
+            "samples": len(self.loaded.samples),
+            "expected": expected.count,
+            "licence": self.manifest.licence,
+            "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
+            "clusters": len({sample.cluster for sample in self.loaded.samples}),
+            "bad": len(self.loaded.bad_rows) + len(self.found.broken),
+            **{name: figures[name] for name in ("clips", "total_hours", "min", "p50", "max")},
+        }
+
+
+def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int = 42, jobs: int = 0) -> list[Path]:
+    """Write `card.md`, `card.html` and `audio/` with ten excerpts into a folder, and return the two pages.
+
+    Parameters
+    ----------
+    tasks
+        The tasks that are there; the examples are shared out among them.
+    seed
+        Chooses the examples.
+
+    Raises
+    ------
+    SettingsError
+        Without jinja2 (the extra `report`).
+    DataError
+        The folder cannot be written, or no clip can be read.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise SettingsError("cards need jinja2: pip install 'audiomarathon[report]'") from None
+    parts = [
+        _Part(task, loaded, durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)) for task, loaded in tasks
+    ]
+    try:
+        (folder / "audio").mkdir(parents=True, exist_ok=True)
+        rows = [part.row() for part in parts]
+        content: dict[str, Any] = {
+            "name": parts[0].manifest.name,
+            "licences": sorted({part.manifest.licence for part in parts}),
+            "tasks": rows,
+            "hours": sum(row["total_hours"] for row in rows),
+            "examples": _examples(parts, folder, seed),
+            "excerpt": EXCERPT_S,
+        }
+        pages = []
+        for name, escape in (("card.md", False), ("card.html", True)):
+            loader = PackageLoader("audiomarathon.report", "card_template")
+            environment = Environment(
+                loader=loader, autoescape=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            )
+            environment.filters["plain"] = markdown
+            pages.append(folder / name)
+            pages[-1].write_text(environment.get_template(name).render(content), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return pages
+
+
+def markdown(text: object) -> str:
+    """Return a text as one line in which Markdown and HTML see no mark-up."""
+    line = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in line)
+
+
+def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str, Any]]:
+    """Write excerpts of ten samples, taken from the tasks in turn, and return what is to be said of each."""
+    orders = [(part, iter(select(part.loaded.samples, EXAMPLES, seed))) for part in parts]
+    examples: list[dict[str, Any]] = []
+    turns = [(part, sample) for _ in range(EXAMPLES) for part, order in orders if (sample := next(order, None))]
+    for part, sample in turns:
+        if len(examples) == EXAMPLES:
+            break
+        name = f"{len(examples):02d}-{part.task.key}.wav"
+        try:
+            _write_excerpt(sample, folder / "audio" / name)
+        except AudioError:
+            continue  # counted among the faulty; another sample takes its place
+        answer = f"{sample.answer}. {sample.options[LETTERS.index(sample.answer)]}" if sample.options else sample.answer
+        options = list(zip(LETTERS, sample.options, strict=False))
+        facts = {"task": part.task.key, "id": sample.id, "question": sample.question, "answer": answer}
+        examples.append({**facts, "audio": f"audio/{name}", "options": options})
+    return examples
+
+
+def _write_excerpt(sample: Sample, target: Path) -> None:
+    """Write the first seconds of a clip, or those around what decides the answer where that is known."""
+    rate = probe(sample.clips[0]).sampling_rate
+    clip = decode(sample.clips[0], rate)
+    onset = sample.meta.get("event_onset")
+    middle = float(onset) + float(sample.meta.get("event_seconds") or 0) / 2 if onset is not None else 0.0
+    start = int(max(0.0, min(middle - EXCERPT_S / 2, len(clip) / rate - EXCERPT_S)) * rate)
+    part = clip[start : start + int(EXCERPT_S * rate)]
+    whole = np.clip(np.rint(part.astype(np.float64) * 32768), -32768, 32767).astype(np.int16)
+    soundfile.write(target, whole, rate, subtype="PCM_16")

@@ -1,0 +1,144 @@
+"""A person's verdicts on a seeded sample of a task, as the paper's makers took them, row by row."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.tasks import Loaded, Sample, select
+from audiomarathon.tasks.task import LETTERS
+
+SHARE = 0.1
+PLAYERS: Mapping[str, tuple[str, ...]] = {
+    "ffplay": ("ffplay", "-nodisp", "-autoexit", "-loglevel", "error"),
+    "aplay": ("aplay", "-q"),
+    "paplay": ("paplay",),
+    "afplay": ("afplay",),
+}
+_VERDICTS = {"y": "accept", "n": "reject"}
+
+
+def review(
+    loaded: Loaded,
+    verdicts: Path,
+    *,
+    seed: int = 42,
+    share: float = SHARE,
+    ask: Callable[[str], str] = input,
+    show: Callable[[str], None] = print,
+    play: bool = True,
+) -> Counter[str]:
+    """Show and play samples one by one, and append each verdict to a JSONL file.
+
+    Parameters
+    ----------
+    verdicts
+        What is in it is not asked again; what was skipped is.
+    seed, share
+        Which samples: the first of a run's order under this seed, so a larger share goes on from a smaller one.
+    ask, show
+        Read an answer (`y`, `n` and perhaps why, `s`, `q`), print a text.
+    play
+        Whether to play clips; without a player their paths have to do.
+
+    Returns
+    -------
+    Counter
+        How many were accepted and rejected (earlier ones too), and how many are left.
+
+    Raises
+    ------
+    DataError
+        The file holds something else, or cannot be written.
+    """
+    chosen = select(loaded.samples, math.ceil(share * len(loaded.samples)), seed)
+    known = _read(verdicts)
+    left = [sample for sample in chosen if sample.id not in known]
+    for number, sample in enumerate(left, start=len(chosen) - len(left) + 1):
+        show(f"\n[{number} of {len(chosen)}] {described(sample)}")
+        with _playing(sample, show) if play else _silence():
+            answer = _asked(ask)
+        if answer == "q":
+            break
+        if answer[0] in _VERDICTS:
+            verdict = {"id": sample.id, "verdict": _VERDICTS[answer[0]], "note": answer[1:].strip(), "seed": seed}
+            _append(verdicts, verdict)
+            known[sample.id] = verdict
+    count = Counter(str(known[sample.id]["verdict"]) for sample in chosen if sample.id in known)
+    count["left"] = sum(sample.id not in known for sample in chosen)
+    return count
+
+
+def described(sample: Sample) -> str:
+    """Return a sample as a person reads it: its question, options with the right one marked, or its transcript."""
+    lines = [sample.id, *(str(clip) for clip in sample.clips), sample.question]
+    if not sample.options:
+        return "\n".join([*lines, f"transcript: {sample.answer}"])
+    marked = [
+        f"{'*' if letter == sample.answer else ' '} {letter}. {text}"
+        for letter, text in zip(LETTERS, sample.options, strict=False)
+    ]
+    return "\n".join([*lines, *marked])
+
+
+def _asked(ask: Callable[[str], str]) -> str:
+    """Return `y`, `n` and a note, `s` or `q`; the end of input means `q`."""
+    while True:
+        try:
+            answer = ask("right? y(es), n(o) [why], s(kip), q(uit): ").strip()
+        except EOFError:
+            return "q"
+        word = answer.partition(" ")[0].lower()
+        if word in ("y", "yes", "n", "no", "s", "skip", "q", "quit"):
+            return f"{word[0]} {answer.partition(' ')[2]}" if word[0] in _VERDICTS else word[0]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
+    """Play while the person decides; the verdict stops it."""
+    command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
+    if command is None:
+        show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")
+        yield
+        return
+    quiet = subprocess.DEVNULL
+    playing = subprocess.Popen([*command, *map(str, sample.clips)], stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        playing.terminate()
+        playing.wait()
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """Return verdicts by sample, the last one counting; a torn last line, of a killed review, is passed over."""
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else [""]
+        rows = [json.loads(line) for line in lines[:-1]]
+        if lines[-1]:
+            file.write_text("".join(f"{line}\n" for line in lines[:-1]), encoding="utf-8")
+        return {row["id"]: {**row, "verdict": row["verdict"]} for row in rows}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{file}: not a file of verdicts ({error})") from error
+
+
+def _append(file: Path, verdict: Mapping[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(verdict, ensure_ascii=True) + "\n")
+    except OSError as error:
+        raise DataError(f"{file}: cannot be written: {error.strerror or error}") from error

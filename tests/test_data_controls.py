@@ -1,0 +1,191 @@
+"""Control variants: clips of one length, and clips with nothing to hear."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from task_folders import BUILDERS, build_all, edit_rows, write_json
+from test_data_verify import COUNTS, call
+
+import audiomarathon
+from audiomarathon.audio import decode, probe
+from audiomarathon.data.background import background, noise_like
+from audiomarathon.data.controls import window
+from audiomarathon.embedded.mini_benchmark import generate
+from audiomarathon.errors import RecordError
+from audiomarathon.report.controls import control_runs
+from audiomarathon.tasks import get_task
+from audiomarathon.tasks.manifest import read_manifest
+
+
+@pytest.mark.parametrize(
+    ("length", "seconds", "events", "start"),
+    [
+        (90, 30, [], 0),
+        (90, 30, [(0, 2)], 0),  # at the very beginning it stays there
+        (90, 30, [(88, 90)], 60),  # at the very end too
+        (90, 30, [(44, 46)], 30),
+        (90, 120, [(44, 46)], -15),  # background before and after
+        (90, 30, [(30, 32), (45, 47)], 60 * 30 / 73),  # all of them
+        (90, 30, [(10, 12), (70, 72)], None),
+    ],
+)
+def test_a_window_holds_what_decides(length: float, seconds: float, events: list, start: float | None) -> None:
+    found = window(length, seconds, events)
+    assert (found.start if found else None) == (None if start is None else pytest.approx(start))
+    if found and events:
+        assert found.start <= events[0][0]
+        assert events[-1][1] <= found.start + seconds
+
+
+def test_background_has_the_level_and_the_spectrum_of_the_quiet_parts() -> None:
+    rng = np.random.default_rng(0)
+    hum = 0.01 * np.sin(2 * np.pi * 1000 * np.arange(160000) / 16000)
+    loud = np.where(np.arange(160000) > 80000, 0.5, 0.0) * rng.standard_normal(160000)
+    made = background((hum + loud).astype(np.float32), 32000, 16000, rng)
+    spectrum = np.abs(np.fft.rfft(made)) ** 2
+    near = spectrum[1900:2101].sum()  # 950 to 1050 Hz
+    assert made.shape == (32000,)
+    assert np.sqrt((made**2).mean()) == pytest.approx(0.01 / np.sqrt(2), rel=0.02)
+    assert near > 0.95 * spectrum.sum()
+    assert not background(np.zeros(16000, np.float32), 100, 16000, rng).any()
+    assert np.sqrt((noise_like(made, 50000, rng) ** 2).mean()) == pytest.approx(0.01 / np.sqrt(2), rel=0.02)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_all(tmp_path / "root")
+    entries = {key: {"count": count, "min_seconds": 1, "max_seconds": 1} for key, count in COUNTS.items()}
+    write_json(tmp_path / "root" / "audiomarathon.json", {"name": "test", "licence": "CC0-1.0", "tasks": entries})
+    return tmp_path / "root"
+
+
+def test_a_cut_keeps_the_samples_and_moves_the_event(root: Path, tmp_path: Path) -> None:
+    source = decode(root / "DESED" / "audio" / "0.wav", 16000)
+    assert call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path / "same")[0] == 0
+    assert np.array_equal(decode(tmp_path / "same" / "1s" / "desed" / "audio" / "0.wav", 16000), source)
+    edit_rows(root / "DESED" / "desed_sound_event_detection_task.json", lambda rows: rows[0].update(event_seconds=0.1))
+    code, output = call("data", "controls", "desed", "--durations", "2", "--data", root, "-o", tmp_path / "out")
+    assert code == 0, output
+    made = decode(tmp_path / "out" / "2s" / "desed" / "audio" / "0.wav", 16000)
+    sample = get_task("desed").load(tmp_path / "out" / "2s" / "desed").samples[0]
+    row = json.loads((tmp_path / "out" / "2s" / "controls.jsonl").read_text().splitlines()[0])
+    before = round(row["background_before_s"] * 16000)
+    assert len(made) == 32000
+    assert np.array_equal(made[before : before + 16000], source)
+    assert sample.meta["event_onset"] == pytest.approx(0.25 + before / 16000, abs=1e-4)
+    assert row["background_before_s"] + row["background_after_s"] == 1
+
+
+@pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
+def test_every_task_loads_under_every_control(control: str, root: Path, tmp_path: Path) -> None:
+    code, output = call("data", "controls", "all", "--control", control, "--data", root, "-o", tmp_path / "out")
+    assert code == 0, output
+    assert call("data", "verify", "all", "--data", tmp_path / "out" / control)[0] == 0
+    for key in BUILDERS:
+        task = get_task(key)
+        old, new = (task.load(task.find(place)) for place in (root, tmp_path / "out" / control))
+        assert [(s.id, s.answer, s.labels) for s in new.samples] == [(s.id, s.answer, s.labels) for s in old.samples]
+        for one, other in zip(old.samples, new.samples, strict=True):
+            heard, replaced = decode(one.clips[0], 16000), decode(other.clips[0], 16000)
+            assert len(heard) == len(replaced)
+            assert key == "had" or not np.array_equal(
+                heard, replaced
+            )  # its real and fake clips here are the same tones
+            assert replaced.any() == (control != "silence")
+    manifest = read_manifest(tmp_path / "out" / control)
+    assert dict(manifest.control or {}) == {"kind": control, "seconds": None, "seed": 42}
+
+
+def test_controls_are_the_same_bytes_again(root: Path, tmp_path: Path) -> None:
+    for place in ("first", "second"):
+        arguments = ["--control", "noise,mismatched", "--durations", "2", "--data", root, "-o", tmp_path / place]
+        assert call("data", "controls", "tau", *arguments)[0] == 0
+    for path in (path for path in (tmp_path / "first").rglob("*") if path.is_file()):
+        assert path.read_bytes() == (tmp_path / "second" / path.relative_to(tmp_path / "first")).read_bytes()
+
+
+def test_mismatched_audio_is_of_another_class(root: Path, tmp_path: Path) -> None:
+    call("data", "controls", "vesus", "--control", "mismatched", "--data", root, "-o", tmp_path)
+    for row in map(json.loads, (tmp_path / "mismatched" / "controls.jsonl").read_text().splitlines()):
+        assert ("happy" in row["source"]) == ("sad" in row["audio_of"])
+        assert row["source"].split("_")[0] != row["audio_of"].split("_")[0]
+
+
+def test_questions_too_far_apart_get_a_clip_each(root: Path, tmp_path: Path) -> None:
+    clip = root / "RACE" / "high" / "p1.wav"
+    soundfile.write(clip, np.random.default_rng(0).uniform(-0.1, 0.1, 16000 * 20), 16000)
+    edit_rows(
+        root / "RACE" / "race_benchmark.json",
+        lambda rows: [row.update(event_onset=15 * row["question_idx"], event_seconds=1) for row in rows[:2]],
+    )
+    call("data", "controls", "race", "--durations", "4", "--data", root, "-o", tmp_path)
+    samples = get_task("race").load(tmp_path / "4s" / "race").samples
+    heard = [decode(sample.clips[0], 16000) for sample in samples[:2]]
+    assert len({sample.clips[0] for sample in samples}) == 3
+    whole = decode(clip, 16000)
+    onset = round(samples[1].meta["event_onset"] * 16000)
+    assert np.array_equal(heard[1][onset : onset + 16000], whole[15 * 16000 : 16 * 16000])
+
+
+def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> None:
+    code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path)
+    assert code == 0, output
+    first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
+    soundfile.write(first, np.ones(32000) * 0.1, 16000)
+    code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path / "new")
+    assert "librispeech: 1 samples left out" in output
+    assert len(get_task("librispeech").load(tmp_path / "new" / "1s" / "librispeech").samples) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--durations", "x"], "--durations=x: not allowed"),
+        (["--durations", "0.5"], "seconds from 1 to 3600"),
+        (["--control", "music"], "--control=music: not allowed; allowed: audio, silence, noise, mismatched"),
+        ([], "would be the task as it is"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_one_line(arguments: list, message: str, root: Path, tmp_path: Path) -> None:
+    code, output = call("data", "controls", "tau", *arguments, "--data", root, "-o", tmp_path / "out")
+    assert code == 2
+    assert message in output
+
+
+def test_a_variant_is_not_written_over_and_half_a_one_is_not_kept(root: Path, tmp_path: Path) -> None:
+    for expected in (0, 2):
+        assert call("data", "controls", "had", "--control", "noise", "--data", root, "-o", tmp_path)[0] == expected
+    (root / "HAD" / "real" / "HAD_8.wav").write_bytes(b"RIFF")
+    assert call("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path)[0] == 2
+    assert not (tmp_path / "silence").exists()
+
+
+def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
+    """Cut to 30 s around the event its score stays; on silence it falls to chance or below."""
+    root = generate(tmp_path / "mini", tasks=["desed"], progress=False)
+    arguments = ["--durations", "30", "--control", "audio,silence", "--data", root, "-o", tmp_path / "controls"]
+    assert call("data", "controls", "desed", *arguments)[0] == 0
+    scores = {}
+    for name in ("30s", "30s-silence"):
+        results = tmp_path / "results" / name
+        run = {"data": str(tmp_path / "controls" / name), "results": results, "timing": False, "device": "cpu"}
+        (result,) = audiomarathon.evaluate("desed", **run)
+        scores[name] = result.summary["accuracy"]
+        assert (
+            result.summary["control"]["kind"] == json.loads((result.folder / "run.json").read_text())["control"]["kind"]
+        )
+    assert scores["30s"] >= 0.7
+    assert scores["30s-silence"] <= 0.3
+    with pytest.raises(RecordError, match=r"holds another run .*control"):
+        audiomarathon.evaluate("desed", **{**run, "data": str(tmp_path / "controls" / "30s")})
+    runs = control_runs([tmp_path / "results"])
+    assert [(one.kind, one.seconds, one.chance) for one in runs] == [("audio", 30, 0.25), ("silence", 30, 0.25)]
+    code, output = call("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")
+    assert code == 0, output
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert probe(next((tmp_path / "controls" / "30s").rglob("*.wav"))).seconds == 30
