@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tiny_phi4mm
 import torch
@@ -26,6 +27,7 @@ from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.report.explain import by_clip
 
 SWITCH = 64  # tokens at which the tiny model's factors change
 ADAPTER = "speech-lora/adapter_model.safetensors"
@@ -241,6 +243,11 @@ class TestPrompt:
         text = phi.tokenizer.decode(inputs.tensors["input_ids"][0])
         assert text == "<|user|>" + "<|audio|>" * (13 + 25) + "Who?<|end|><|assistant|>"
         assert inputs.audio_tokens == [38]
+
+    def test_explain_tells_clips_apart_that_stand_side_by_side(self, phi: Phi4MM) -> None:
+        inputs = phi.prepare([Prompt("?", (noise(5.3), noise(3.05)))])
+        parts = by_clip(np.arange(float(inputs.audio_tokens[0])), inputs, (5.3, 3.05))
+        assert [len(part) for part in parts] == [tiny_phi4mm.audio_tokens(n) for n in (84800, 48800)] == [66, 38]
 
     def test_a_clip_without_a_single_frame_is_refused(self, phi: Phi4MM) -> None:
         with pytest.raises(ModelError, match="too short"):
