@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.records import RunFolder, identity_hash, read_records, write_json
+from audiomarathon.evaluation.files import write_json
+from audiomarathon.evaluation.records import RunFolder, identity_hash, read_records
 
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
 

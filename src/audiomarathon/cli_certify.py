@@ -52,7 +52,7 @@ def certify(
     from audiomarathon.certify.certificate import certify as make
     from audiomarathon.certify.certificate import store
     from audiomarathon.cli import say
-    from audiomarathon.evaluation.records import write_json
+    from audiomarathon.evaluation.files import write_json
     from audiomarathon.evaluation.session import open_session
 
     certificate = make(open_session(model, settings, (), say=say), seconds, say)

@@ -103,7 +103,7 @@ def _write(path: Path, rows: list[Comparison], missing: list[str]) -> None:
 
     import pandas as pd
 
-    from audiomarathon.evaluation.records import write_text
+    from audiomarathon.evaluation.files import write_text
     from audiomarathon.report.comparison_table import as_flat, as_json, markdown
 
     if path.suffix == ".json":

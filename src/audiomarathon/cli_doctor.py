@@ -46,12 +46,12 @@ def _memory(
     model: str | None, model_path: str | None, dtype: str | None, device: str | None, device_map: str | None
 ) -> int:
     from audiomarathon.errors import SettingsError
-    from audiomarathon.models.registry import get_model
+    from audiomarathon.models.registry import get_local_model
     from audiomarathon.settings import RunSettings
 
     if model is None:
         raise SettingsError(f"--model-path {model_path}: say with --model which model's checkpoint this is")
-    spec = get_model(model)
+    spec = get_local_model(model)
     settings = RunSettings.read(model_path=model_path, dtype=dtype, device=device, device_map=device_map)
     from rich.console import Console
 

@@ -36,7 +36,7 @@ def report(
     from tqdm import tqdm
 
     from audiomarathon.cli import say
-    from audiomarathon.evaluation.records import write_text
+    from audiomarathon.evaluation.files import write_text
     from audiomarathon.evaluation.sides import read_sides
     from audiomarathon.report.page import PageOptions, page
 

@@ -39,8 +39,8 @@ def reproduce(
     from rich.console import Console
 
     from audiomarathon.cli import say, show
+    from audiomarathon.evaluation.files import write_text
     from audiomarathon.evaluation.published import row_name
-    from audiomarathon.evaluation.records import write_text
     from audiomarathon.evaluation.reproduce import PROTOCOLS, paper_settings, reproduced
     from audiomarathon.evaluation.run import run
     from audiomarathon.models.registry import get_model

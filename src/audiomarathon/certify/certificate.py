@@ -21,7 +21,8 @@ from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.finding import FAIL, PASS, Finding
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.evaluation.environment import device_name, environment
-from audiomarathon.evaluation.records import identity_hash, write_json
+from audiomarathon.evaluation.files import write_json
+from audiomarathon.evaluation.records import identity_hash
 from audiomarathon.evaluation.session import Session
 from audiomarathon.kvpress.press import KVPress
 from audiomarathon.pruning.registry import all_methods

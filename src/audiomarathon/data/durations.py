@@ -108,7 +108,7 @@ class Durations:
     def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
         """Return, for each rate of audio tokens that models have, what these clips cost: models, median, max, total."""
         by_rate: dict[float, list[str]] = {}
-        for model in all_models():
+        for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's is not known
             by_rate.setdefault(model.tokens_per_second, []).append(model.key)
         array = np.array(self.seconds or [0.0])
         spread = {"median": float(np.median(array)), "max": float(array.max()), "total": float(array.sum())}

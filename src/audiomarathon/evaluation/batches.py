@@ -18,7 +18,7 @@ import torch
 
 from audiomarathon import audio
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.tasks.task import Sample, Task
 
 _BATCHES_AHEAD = 2
@@ -77,6 +77,12 @@ def sample_seed(seed: int, sample_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()[:4], "big")
 
 
+def prompt_of(plan: Plan, sample: Sample, clips: tuple[Waveform, ...]) -> Prompt:
+    """Return what a sample asks, with its decoded clips."""
+    seed = sample_seed(plan.seed, sample.id)
+    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcription)
+
+
 def one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
     """Timed mode: nothing runs in the background while the timer does."""
     for sample in samples:
@@ -111,8 +117,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         begin = time.perf_counter()
         try:
             clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-            text, seed = plan.task.prompt(sample), sample_seed(plan.seed, sample.id)
-            prompts.append(Prompt(text, clips, seed, transcription=plan.task.transcription))
+            prompts.append(prompt_of(plan, sample, clips))
         except Exception as error:  # one sample's failure is a record, not the end of the run
             ready.failed[sample.id] = reason_of(error)
             continue

@@ -12,42 +12,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.files import ESCAPED, replace_file, write_json, writing
 
 SCHEMA_VERSION = 1
-_ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn what a disk or a file system refuses into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file so that readers see the old one or the new one, never half of one."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(path, text.encode(errors=_ESCAPED))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step, its folder made where it is missing.
-
-    Raises
-    ------
-    RecordError
-        When it cannot be written; what was there before stays.
-    """
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, text.encode(errors=_ESCAPED))
 
 
 def identity_hash(identity: Mapping[str, Any]) -> str:
@@ -105,9 +77,9 @@ class RunFolder:
             ) from error
         try:
             self._check_identity()
-            with _writing(self.samples_file):
+            with writing(self.samples_file):
                 self.records = self._read_and_repair()
-                self._stream = self.samples_file.open("a", encoding="utf-8", errors=_ESCAPED)
+                self._stream = self.samples_file.open("a", encoding="utf-8", errors=ESCAPED)
         except BaseException:
             self._lock.close()
             raise
@@ -141,7 +113,7 @@ class RunFolder:
             stay.
         """
         assert self._stream is not None, "append outside the with block"
-        with _writing(self.samples_file):
+        with writing(self.samples_file):
             size = self.samples_file.stat().st_size
         try:
             self._stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
@@ -214,7 +186,7 @@ class RunFolder:
             self.rejected_lines = len(rejected)
             with (self.path / "samples.rejected").open("ab") as stream:
                 stream.writelines(rejected)
-            _replace(self.samples_file, b"".join(good))
+            replace_file(self.samples_file, b"".join(good))
         return records
 
 
@@ -257,17 +229,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Put a whole file in another's place in one step; what was there stays when that fails."""
-    temporary = path.with_name(f".{path.name}.new")
-    with _writing(path):
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
 def read_run(path: Path) -> dict[str, Any]:
     """Read a run folder's `run.json`.
 
@@ -294,4 +255,4 @@ def rewrite_records(folder: RunFolder, records: Iterable[Mapping[str, Any]]) -> 
     The new file takes the old one's place in one step, so that a crash leaves one of the two whole.
     """
     lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
-    _replace(folder.samples_file, "".join(lines).encode(errors=_ESCAPED))
+    replace_file(folder.samples_file, "".join(lines).encode(errors=ESCAPED))

@@ -133,7 +133,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
     kept = [r["kept_audio_tokens"] for r in records]
     lengths = [r["kv_lengths"] for r in records if r.get("kv_lengths")]
     scoring = [r["time"]["scoring"] for r in records if r.get("time") and "scoring" in r["time"]]
-    audio = sum(r["audio_tokens"] for r in records)
+    audio = sum(r["audio_tokens"] or 0 for r in records)  # an endpoint need not tell
     return {
         "note": run.facts.get("note") or None,
         "kept_ratio": sum(kept) / audio if audio and None not in kept else None,

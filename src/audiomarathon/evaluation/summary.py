@@ -52,14 +52,23 @@ def summarise(
         "kv_lengths": _kv_lengths(answered),
         "kv_bytes": mean_of([r["kv_bytes"] for r in answered]),
         "peak_memory_bytes": max((r["peak_memory_bytes"] or 0 for r in answered), default=0) or None,
+        "cost": _cost(answered),
         "timing": _timing(answered, audio_seconds_per_second),
     }
+
+
+def _cost(records: Sequence[Record]) -> float | None:
+    """Return what an endpoint's replies cost together; None where prices or counts are not known."""
+    costs = [record.get("cost") for record in records]
+    return float(sum(filter(None, costs))) if costs and None not in costs else None
 
 
 def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -> dict[str, Any]:
     timed = [record for record in records if record.get("time")]
     if not timed:
-        return {"audio_seconds_per_second": audio_seconds_per_second}
+        latencies = [record["latency"] for record in records if record.get("latency")]
+        seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
+        return {"audio_seconds_per_second": audio_seconds_per_second, **(seen if latencies else {})}
     total = [sum(r["time"][stage] for stage in ("load", "preprocess", "prefill", "decode")) for r in timed]
     decode = [(r["time"]["decode"], r["new_tokens"] - 1) for r in timed if r["new_tokens"] > 1]
     forced = [r["forced_decode"]["per_token"] for r in timed if r.get("forced_decode")]

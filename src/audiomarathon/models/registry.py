@@ -9,6 +9,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up, plugins
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class ModelSpec:
         About how much a download takes, in GB; 0 when nothing is downloaded.
     variant
         Set where two models share a checkpoint and treat it differently: keeps their results apart.
+    remote
+        Whether it answers behind an endpoint; then `family` is the client, and there is no checkpoint.
     """
 
     key: str
@@ -49,6 +52,7 @@ class ModelSpec:
     folder: str = ""
     download_gb: float = 0.0
     variant: str = ""
+    remote: bool = False
 
     def load_family(self) -> type[AudioLM]:
         """Import and return the family's class."""
@@ -145,6 +149,14 @@ _BUILT_IN = (
         download_gb=16.8,
         variant="30s",
     ),
+    ModelSpec(
+        key="openai",
+        family="audiomarathon.models.openai_endpoint:Endpoint",
+        checkpoint="any OpenAI-compatible endpoint",
+        tokens_per_second=0,
+        title="a model behind an endpoint: OPENAI_BASE_URL, OPENAI_API_KEY, and --model-path for its name",
+        remote=True,
+    ),
 )
 
 
@@ -162,3 +174,17 @@ def get_model(name: str) -> ModelSpec:
         When there is no such model; the message lists those there are.
     """
     return look_up(name, all_models(), kind="model")
+
+
+def get_local_model(name: str) -> ModelSpec:
+    """Return a model that is loaded on this machine.
+
+    Raises
+    ------
+    SettingsError
+        When there is no such model, or it answers behind an endpoint.
+    """
+    spec = get_model(name)
+    if spec.remote:
+        raise SettingsError(f"{spec.key}: a model behind an endpoint is not loaded here; it can be run, nothing else")
+    return spec

@@ -28,7 +28,7 @@ def models_table() -> Table:
     table = _table("Models", "key", "also", "checkpoint", "download", "audio tokens / s", "what")
     for model in all_models():
         size = f"{model.download_gb:g} GB" if model.download_gb else "none"
-        row = (model.key, ", ".join(model.aliases), model.checkpoint, size, f"{model.tokens_per_second:g}", model.title)
+        row = (model.key, ", ".join(model.aliases), model.checkpoint, size, f"{model.tokens_per_second:g}" if model.tokens_per_second else "–", model.title)
         table.add_row(*row)
     return table
 

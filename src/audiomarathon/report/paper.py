@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from audiomarathon.evaluation.records import write_text
+from audiomarathon.evaluation.files import write_text
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.curves import Panel, read_panels
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from audiomarathon.errors import RecordError
+from audiomarathon.evaluation.files import write_json
 from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_accuracy
-from audiomarathon.evaluation.records import write_json
 from audiomarathon.pruning.method import Base
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import results_table
