@@ -33,7 +33,7 @@ TABLE_EVERY_S = 1.0
 class Progress(Protocol):
     """Takes word of samples that are done."""
 
-    def update(self, samples: int) -> None:
+    def update(self, samples: int = 1) -> None:
         """Count so many samples more."""
 
 
@@ -98,7 +98,7 @@ class Watch:
         self._began = self._shown = self._last = clock()
         self._cost = self._earned = 0.0
 
-    def update(self, samples: int) -> None:
+    def update(self, samples: int = 1) -> None:
         """Count samples that are done, and show how things stand if it is time to and the look is earned."""
         self.fresh += samples
         now = self._clock()
