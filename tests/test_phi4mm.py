@@ -185,6 +185,13 @@ class TestCheckpoint:
         with pytest.raises(ModelError, match=r"'phi4mm'.*Phi-4-multimodal-instruct@refs/pr/70"):
             load(copy_of)
 
+    def test_a_tokenizer_of_another_model_is_refused(self, copy_of: Path) -> None:
+        config = json.loads((copy_of / "config.json").read_text())
+        config["audio_config"]["audio_token_id"] = 7
+        (copy_of / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelError, match="do not belong together"):
+            load(copy_of)
+
     def test_without_peft(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(ModelError, match=r"needs the package peft: pip install -r requirements/phi4mm\.txt"):

@@ -99,8 +99,8 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 def by_clip(values: Floats, inputs: Inputs, seconds: Sequence[float]) -> tuple[Floats, ...]:
     """Split values of the audio tokens of a batch of one into one array a clip.
 
-    Each run of audio tokens in the prompt is a clip. Where there are more runs (a family cuts clips into windows) or fewer
-    (its clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
+    Each run of audio tokens in the prompt is a clip. Where there are more runs (a family cuts clips into windows) or
+    fewer (its clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
     """
     places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1
