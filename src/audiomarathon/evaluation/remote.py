@@ -51,7 +51,10 @@ class EndpointEngine(Engine):
         pending = pending_methods(plan, jobs)
         todo = [sample for sample in plan.samples if sample.id in pending]
         in_flight = plan.batch_size or 1
-        with watching(plan, jobs, self.say, progress=self.progress) as bar, ThreadPoolExecutor(in_flight, "endpoint") as pool:
+        with (
+            watching(plan, jobs, self.say, progress=self.progress) as bar,
+            ThreadPoolExecutor(in_flight, "endpoint") as pool,
+        ):
             waiting: set[Future[dict[str, Any]]] = set()
             samples = iter(todo)
             try:
@@ -64,7 +67,7 @@ class EndpointEngine(Engine):
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     for future in done:
                         job.folder.append(future.result())
-                        bar.update()
+                        bar.update(1)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
