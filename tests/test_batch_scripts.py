@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import task_folders
 
 from audiomarathon import cli_batch
 from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.executor import Ray
 from audiomarathon.models.registry import all_models
 from audiomarathon.settings import env_names
 from audiomarathon.tasks.registry import BENCHMARK
@@ -105,7 +107,7 @@ def test_help_teaches(folder: str, tmp_path: Path) -> None:
         (["-r", "1.5", "TAU"], "--ratios=1.5: not allowed"),
         (["-m", "dort", "TAU"], "unknown method 'dort' (did you mean 'dart'?)"),
         (["TAUU"], "unknown task 'TAUU' (did you mean 'tau'?)"),
-        (["-g", "0,1", "TAU"], "--gpu-id=0,1: one GPU a batch for now"),
+        (["-g", "0,0", "TAU"], "--gpu-id=0,0: not allowed"),
         (["-g", "first", "TAU"], "--gpu-id=first: not allowed"),
         (["--model", "gpt", "TAU"], "unknown model 'gpt'"),
     ],
@@ -123,9 +125,9 @@ def test_a_wrong_command_is_one_line_and_exit_2(
 
 
 def test_a_door_hands_the_exit_code_on(tmp_path: Path) -> None:
-    done = call("Qwen_2.5_Omni", "-g", "0,1", cwd=tmp_path)
+    done = call("Qwen_2.5_Omni", "-g", "0,", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --gpu-id=0,1")
+    assert done.stderr.startswith("error: --gpu-id=0,")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -165,7 +167,7 @@ class TestDefaults:
         assert tasks == [task.key for task in BENCHMARK]
         assert (model, methods, ratios) == ("qwen2.5-omni-7b", None, "0.1:0.9:0.1")
         assert (settings.layer, settings.limit, str(settings.results)) == (2, 0, "Qwen_2.5_Omni_Results")
-        assert named == {"base": True, "plan": False, "logs": True}
+        assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
     def test_of_the_presses(self, seen) -> None:
@@ -178,6 +180,12 @@ class TestDefaults:
     def test_g_sets_the_gpu(self, seen) -> None:
         seen("Qwen_2.5_Omni", "-g", "3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+    @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+    def test_g_with_several_gpus_takes_a_worker_each(self, seen) -> None:
+        *_given, named = seen("Qwen_2.5_Omni", "-g", "0,2,3")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
+        assert named["ray"] == Ray(workers=3)
 
     def test_a_schedulers_gpu_is_left_alone(self, seen) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "5"

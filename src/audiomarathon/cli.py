@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
@@ -25,6 +25,9 @@ from audiomarathon.cli_status import status
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.report.terminal import plain
+
+if TYPE_CHECKING:
+    from audiomarathon.evaluation.executor import Ray
 
 P = ParamSpec("P")
 
@@ -96,6 +99,10 @@ def _env(name: str, text: str) -> str:
 def run_command(
     tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all' (audiomarathon list tasks).")],
     model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
+    executor: Annotated[str, typer.Option(help="local, or ray: several GPUs or machines (docs/scaling.md).")] = "local",
+    address: Annotated[str | None, typer.Option(help="ray: a cluster to join; without, one is started here.")] = None,
+    workers: Annotated[int | None, typer.Option(help="ray: how many; default one a GPU, or a machine.")] = None,
+    gpus_per_worker: Annotated[float | None, typer.Option(help="ray: of each; default 1 where there are GPUs.")] = None,
     method: Annotated[str | None, typer.Option(help=_env("PRUNE_METHOD", "Method; default base."))] = None,
     ratio: Annotated[str | None, typer.Option(help=_env("PRUNE_RATIO", "Fraction of audio tokens removed."))] = None,
     layer: Annotated[str | None, typer.Option(help=_env("PRUNE_LAYER_IDX", "Layer K to drop at; default 2."))] = None,
@@ -129,10 +136,13 @@ def run_command(
     A flag wins over its env var, which wins over the default. An interrupted run goes on where it stopped.
     """
     flags = {name: value for name, value in locals().items() if name not in ("tasks", "model")}
-    return _run(tasks, model, **flags)
+    from audiomarathon.evaluation.executor import read_executor
+
+    where = {name: flags.pop(name) for name in ("executor", "address", "workers", "gpus_per_worker")}
+    return _run(tasks, model, read_executor(**where), **flags)
 
 
-def _run(tasks: list[str], model: str, **flags: Any) -> int:
+def _run(tasks: list[str], model: str, ray: Ray | None = None, **flags: Any) -> int:
     from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read(**flags)
@@ -140,7 +150,7 @@ def _run(tasks: list[str], model: str, **flags: Any) -> int:
     from audiomarathon.tasks import all_tasks
 
     names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
-    results = list(run(names, model, settings, say=say))
+    results = list(run(names, model, settings, ray=ray, say=say))
     return show(results)
 
 
@@ -203,9 +213,9 @@ def download(
 ) -> None:
     """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped."""
     from audiomarathon.models.checkpoint import find_checkpoint
-    from audiomarathon.models.registry import get_model
+    from audiomarathon.models.registry import get_local_model
 
-    source = model if "/" in model else get_model(model).checkpoint
+    source = model if "/" in model else get_local_model(model).checkpoint
     checkpoint = find_checkpoint(source)
     say(f"{checkpoint.name} is in {checkpoint.path}")
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from audiomarathon.cli import reporting_errors
 from audiomarathon.cli_sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.executor import read_executor
 
 #: The folder of the KV presses; it belongs to no one model.
 PRESSES = "kvpress"
@@ -24,6 +25,7 @@ examples:
   ./batch_test.sh                                    all ten tasks, base and nine ratios
   ./batch_test.sh -s 100 -r 0.5 -m fast_v,dart TAU GTZAN
   ./batch_test.sh -g 1 -r 0.0,0.3,0.6 -o out HAD      0.0 is base
+  ./batch_test.sh -g 0,1,2,3 TAU                      a worker a GPU, samples shared out (needs Ray)
   ./batch_test.sh --plan                              what it would take, without running
 
 Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in any case; none means all ten. All settings
@@ -52,7 +54,7 @@ def _parser(folder: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("tasks", nargs="*", metavar="TASK", help="tasks; none = all ten")
-    add("-g", "--gpu-id", metavar="N", help="GPU to use: sets CUDA_VISIBLE_DEVICES (default: that, or else 0)")
+    add("-g", "--gpu-id", metavar="N", help="GPUs to use, 0,1,2: sets CUDA_VISIBLE_DEVICES (default: that, or else 0)")
     add("-s", "--sample-limit", metavar="N", help="samples a task, stratified (default: SAMPLE_LIMIT, or else all)")
     add("-l", "--pruned-layer", metavar="K", help="layer to drop at (default: PRUNE_LAYER_IDX, or else 2)")
     add(
@@ -85,8 +87,11 @@ def options(arguments: Sequence[str], folder: str) -> argparse.Namespace:
 def batch(folder: str, arguments: Sequence[str]) -> int:
     """Run `batch_test.sh` of a folder and return its exit code."""
     given = options(arguments, folder)
-    # The driver reads it when CUDA is first used, which is after this.
-    os.environ["CUDA_VISIBLE_DEVICES"] = _gpu(given.gpu_id)
+    gpus = _gpus(given.gpu_id)
+    ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
+    if gpus:  # the driver reads it when CUDA is first used, which is after this
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     from audiomarathon.settings import RunSettings
     from audiomarathon.tasks.registry import BENCHMARK
 
@@ -114,20 +119,16 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
         base=not given.no_base,
         plan=given.plan,
         logs=True,
+        ray=ray,
     )
 
 
-def _gpu(given: str | None) -> str:
-    if given is None:
-        return os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    if "," in given:
-        raise SettingsError(
-            f"--gpu-id={given}: one GPU a batch for now; start a batch a GPU, with other tasks and another -o, or "
-            f"spread one model: CUDA_VISIBLE_DEVICES={given} DEVICE_MAP=auto, without -g"
-        )
-    if not given.isdecimal():
-        raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0")
-    return given
+def _gpus(given: str | None) -> list[str]:
+    """Return the GPUs that are named, none when none is; several take a worker each."""
+    named = [] if given is None else given.split(",")
+    if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
+        raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
+    return named
 
 
 def _model_of(folder: str) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from audiomarathon.evaluation.executor import Ray
     from audiomarathon.evaluation.outcome import Outcome
     from audiomarathon.models.registry import ModelSpec
     from audiomarathon.pruning.method import Method
@@ -41,6 +42,10 @@ def sweep(
         float | None, typer.Option(help="With --plan: TFLOP/s to reckon with where nothing was measured yet.")
     ] = None,
     logs: Annotated[bool, typer.Option("--logs", help="Write a log per task into RESULTS/logs.")] = False,
+    executor: Annotated[str, typer.Option(help="local, or ray: several GPUs or machines (docs/scaling.md).")] = "local",
+    address: Annotated[str | None, typer.Option(help="ray: a cluster to join; without, one is started here.")] = None,
+    workers: Annotated[int | None, typer.Option(help="ray: how many; default one a GPU, or a machine.")] = None,
+    gpus_per_worker: Annotated[float | None, typer.Option(help="ray: of each; default 1 where there are GPUs.")] = None,
     layer: Annotated[str | None, typer.Option(help="Layer K to drop at; default 2 [env: PRUNE_LAYER_IDX]")] = None,
     scope: Annotated[str | None, typer.Option(help="audio, or all for presses [env: PRUNE_SCOPE]")] = None,
     limit: Annotated[str | None, typer.Option(help="Samples a task; 0 = all [env: SAMPLE_LIMIT]")] = None,
@@ -74,12 +79,17 @@ def sweep(
     sweep goes on where it stopped. Joined methods have their own ratios: --methods fast_v:0.5+snapkv:0.3
     """
     flags = dict(locals())
-    for own in ("tasks", "model", "methods", "ratios", "base", "plan", "throughput", "logs"):
+    where = {name: flags.pop(name) for name in ("address", "workers", "gpus_per_worker")}
+    for own in ("tasks", "model", "methods", "ratios", "base", "plan", "throughput", "logs", "executor"):
         flags.pop(own)
+    from audiomarathon.evaluation.executor import read_executor
     from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read(**flags)
-    return run_sweep(tasks, model, settings, methods, ratios, base=base, plan=plan, throughput=throughput, logs=logs)
+    ray = read_executor(executor, **where)
+    return run_sweep(
+        tasks, model, settings, methods, ratios, base=base, plan=plan, throughput=throughput, logs=logs, ray=ray
+    )
 
 
 def run_sweep(
@@ -93,6 +103,7 @@ def run_sweep(
     plan: bool = False,
     throughput: float | None = None,
     logs: bool = False,
+    ray: Ray | None = None,
 ) -> int:
     """Sweep, print and write the summary; return the exit code: 1 when a task or a sample failed.
 
@@ -102,15 +113,17 @@ def run_sweep(
         Names joined by commas; None takes `PRUNE_METHOD`, or else `dart`.
     ratios
         See :func:`audiomarathon.evaluation.sweep.parse_ratios`.
+    ray
+        Workers to share the samples out to; None runs in this process.
     """
     from rich.console import Console
 
     from audiomarathon.cli import say
     from audiomarathon.evaluation.sweep import grid, parse_ratios
-    from audiomarathon.models.registry import get_model
+    from audiomarathon.models.registry import get_local_model
     from audiomarathon.tasks import all_tasks, get_task
 
-    spec = get_model(model)
+    spec = get_local_model(model)
     chosen = list(all_tasks()) if tasks == ["all"] else [get_task(name) for name in tasks]
     chosen = list({task.key: task for task in chosen}.values())
     names = [name.strip() for name in (methods or _method_from(settings)).split(",") if name.strip()]
@@ -120,7 +133,7 @@ def run_sweep(
     console = Console(width=None if sys.stdout.isatty() else 200)
     if plan:
         return _plan(chosen, spec, settings, settings_to_run, throughput, console)
-    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, console)
+    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, console, ray)
 
 
 def _plan(
@@ -147,6 +160,7 @@ def _sweep(
     methods: list[Method],
     logs: Path | None,
     console: Console,
+    ray: Ray | None,
 ) -> int:
     from audiomarathon.cli import say
     from audiomarathon.evaluation.sweep import sweep as sweep_tasks
@@ -155,7 +169,7 @@ def _sweep(
     def write(outcome: Outcome) -> None:
         write_outcome(outcome, settings.results, spec.key)
 
-    outcome = sweep_tasks(tasks, spec.key, settings, methods, say=say, logs=logs, finished=write)
+    outcome = sweep_tasks(tasks, spec.key, settings, methods, ray=ray, say=say, logs=logs, finished=write)
     print_outcome(outcome, console)
     say(f"summary: {', '.join(str(settings.results / f'summary.{kind}') for kind in ('txt', 'csv', 'json'))}")
     return 0 if outcome.complete else 1

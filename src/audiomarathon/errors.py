@@ -52,5 +52,9 @@ class MethodError(AudioMarathonError):
     """A pruning method or press cannot do what was asked of it on this model."""
 
 
+class ExecutorError(AudioMarathonError):
+    """Workers cannot be had, differ from each other, or are all lost."""
+
+
 class RecordError(AudioMarathonError):
     """A run folder cannot be used: locked by another process, another run's identity, or not writable."""

@@ -7,15 +7,15 @@ is run once a sample, and each setting is measured next to its baseline. Setting
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from audiomarathon.evaluation import kept_bits
 from audiomarathon.evaluation.batches import Plan, Ready, one_by_one, prefetched, prepare, reason_of
+from audiomarathon.evaluation.live import watching
 from audiomarathon.evaluation.records import RunFolder
 from audiomarathon.kvpress.audio_features import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
@@ -26,6 +26,9 @@ from audiomarathon.tasks.task import Sample
 
 _WARM_UP_TOKENS = 4
 
+#: Takes each record as it is made, with the setting that it is of.
+Record = Callable[[Method, dict[str, Any]], None]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -35,82 +38,131 @@ class Job:
     folder: RunFolder
 
 
-def evaluate(lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, progress: bool | None = None) -> None:
+def evaluate(
+    lm: AudioLM,
+    plan: Plan,
+    jobs: Sequence[Job],
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> None:
     """Record a reply of every sample under every setting that has none yet.
 
     Parameters
     ----------
     jobs
         Their folders must be entered. Samples that a folder already holds are passed over; errors are tried again.
-    progress
-        Whether to show a bar; None shows one on a terminal.
+    say, progress
+        See :func:`~audiomarathon.evaluation.live.watching`.
 
     Raises
     ------
     RecordError
         When a record cannot be written. A sample's own failure is no exception but an error record.
     """
-    done = [job.folder.done(plan.clips) for job in jobs]
-    pending = {
-        sample.id: [job for job, ids in zip(jobs, done, strict=True) if sample.id not in ids] for sample in plan.samples
-    }
-    bar = tqdm(
-        total=len(plan.samples),
-        initial=sum(not waiting for waiting in pending.values()),
-        desc=plan.task.key,
-        unit="sample",
-        disable=None if progress is None else not progress,
-    )
-    todo = [sample for sample in plan.samples if pending[sample.id]]
+    pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
+    todo = [sample for sample in plan.samples if sample.id in pending]
+    with watching(plan, jobs, say, progress=progress) as bar:
+        for done in answer(
+            lm, plan, todo, pending, lambda method, record: folders[method.label].append(record), cold=plan.warm_up
+        ):
+            bar.update(done)
+
+
+def pending_methods(plan: Plan, jobs: Sequence[Job]) -> dict[str, list[Method]]:
+    """Return for each sample that is not finished the settings that it lacks."""
+    done = [(job.method, job.folder.done(plan.clips)) for job in jobs]
+    waiting = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
+    return {id_: methods for id_, methods in waiting.items() if methods}
+
+
+def answer(
+    lm: AudioLM,
+    plan: Plan,
+    samples: Sequence[Sample],
+    pending: Mapping[str, Sequence[Method]],
+    record: Record,
+    *,
+    first_turn: int = 0,
+    cold: bool = False,
+) -> Iterator[int]:
+    """Record what a model makes of samples, under the settings pending for each; yield a batch's samples when done.
+
+    Parameters
+    ----------
+    first_turn
+        Number of the first batch, by which settings take turns at going first.
+    cold
+        Whether a timed run's first batch is run once beforehand, not counted.
+    """
     timed = plan.batch_size is None
-    with bar:
-        ready = one_by_one(lm, plan, todo) if timed else prefetched(lm, plan, todo)
-        cold = timed and plan.warm_up
-        for turn, batch in enumerate(ready):
-            _run_batch(lm, plan, batch, pending, turn, warm_up=cold)
-            cold = cold and not batch.samples  # a first sample that could not be prepared warmed nothing up
-            bar.update(len(batch.samples) + len(batch.failed))
+    cold = cold and timed
+    ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
+    for turn, batch in enumerate(ready, first_turn):
+        _run_batch(lm, plan, batch, samples, pending, record, turn, warm_up=cold)
+        cold = cold and not batch.samples  # a first sample that could not be prepared warmed nothing up
+        yield len(batch.samples) + len(batch.failed)
 
 
 def _run_batch(
-    lm: AudioLM, plan: Plan, batch: Ready, pending: Mapping[str, Sequence[Job]], turn: int, *, warm_up: bool
+    lm: AudioLM,
+    plan: Plan,
+    batch: Ready,
+    samples: Sequence[Sample],
+    pending: Mapping[str, Sequence[Method]],
+    record: Record,
+    turn: int,
+    *,
+    warm_up: bool,
 ) -> None:
     """Record what the pending settings make of a batch; where it fails as a batch, sample by sample."""
-    by_id = {sample.id: sample for sample in plan.samples}
-    for id_, reason in batch.failed.items():
-        for job in pending[id_]:
-            job.folder.append(_error_record(plan, by_id[id_], reason))
+    for sample in samples if batch.failed else ():
+        if sample.id in batch.failed:
+            for method in pending[sample.id]:
+                record(method, error_record(plan, sample, batch.failed[sample.id]))
     if not batch.samples:
         return
-    jobs = list(pending[batch.samples[0].id])
+    methods, finished = list(pending[batch.samples[0].id]), list[Method]()
     # A batch that cannot be prepared, or whose samples a resume left with different settings to do, is not run as one.
-    as_one = batch.inputs is not None and all(list(pending[sample.id]) == jobs for sample in batch.samples)
+    as_one = batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples)
     if as_one and warm_up:
-        _warm_up(lm, batch, jobs)
-    if as_one and _run_settings(lm, plan, batch, jobs, turn):
+        _warm_up(lm, batch, methods)
+    if as_one and _run_settings(lm, plan, batch, methods, record, turn, finished):
         return
     for sample in batch.samples:
-        missing = {sample.id: [job for job in pending[sample.id] if sample.id not in job.folder.done(plan.clips)]}
+        missing = {sample.id: [method for method in pending[sample.id] if method not in finished]}
         if missing[sample.id]:
-            _run_batch(lm, plan, prepare(lm, plan, [sample]), missing, turn, warm_up=False)
+            _run_batch(lm, plan, prepare(lm, plan, [sample]), [sample], missing, record, turn, warm_up=False)
 
 
-def _run_settings(lm: AudioLM, plan: Plan, batch: Ready, jobs: Sequence[Job], turn: int) -> bool:
-    """Run a batch under each setting, the audio tower once; False when a batch of several failed under one of them."""
+def _run_settings(
+    lm: AudioLM,
+    plan: Plan,
+    batch: Ready,
+    methods: Sequence[Method],
+    record: Record,
+    turn: int,
+    finished: list[Method],
+) -> bool:
+    """Run a batch under each setting, the audio tower once; False when a batch of several failed under one of them.
+
+    Settings that are on record are added to `finished`.
+    """
     assert batch.inputs is not None
-    first = turn % len(jobs)
+    first = turn % len(methods)
     tower: Generation | None = None  # the call in which the audio tower ran
     with encoder_shared(lm) as memory:
-        for job in [*jobs[first:], *jobs[:first]]:
+        for method in [*methods[first:], *methods[:first]]:
             try:
-                generation = lm.generate(batch.inputs, job.method, max_new_tokens=plan.max_new_tokens)
-                forced = _forced_decode(lm, plan, batch.inputs, job.method)
+                generation = lm.generate(batch.inputs, method, max_new_tokens=plan.max_new_tokens)
+                forced = _forced_decode(lm, plan, batch.inputs, method)
             except Exception as error:  # one sample's failure is a record, not the end of the run
                 reason = reason_of(error)
             else:
                 tower = tower or generation
                 for row in range(len(batch.samples)):
-                    job.folder.append(_record(plan, batch, row, generation, forced, tower, shared=len(jobs) > 1))
+                    record(method, _record(plan, batch, row, generation, forced, tower, shared=len(methods) > 1))
+                finished.append(method)
                 continue
             # Outside the handler, whose traceback held the failed call's tensors.
             if tower is None:
@@ -118,16 +170,16 @@ def _run_settings(lm: AudioLM, plan: Plan, batch: Ready, jobs: Sequence[Job], tu
             _free_memory()
             if len(batch.samples) > 1:
                 return False
-            job.folder.append(_error_record(plan, batch.samples[0], reason))
+            record(method, error_record(plan, batch.samples[0], reason))
     return True
 
 
-def _warm_up(lm: AudioLM, batch: Ready, jobs: Sequence[Job]) -> None:
+def _warm_up(lm: AudioLM, batch: Ready, methods: Sequence[Method]) -> None:
     """Run every setting once, not counted: kernels are chosen and memory is claimed at the first call."""
     assert batch.inputs is not None
-    for job in jobs:
+    for method in methods:
         try:
-            lm.generate(batch.inputs, job.method, max_new_tokens=_WARM_UP_TOKENS)
+            lm.generate(batch.inputs, method, max_new_tokens=_WARM_UP_TOKENS)
         except Exception:  # the counted run will fail alike, and record why
             _free_memory()
 
@@ -204,7 +256,8 @@ def peak_memory(generation: Generation, tower: Generation) -> int | None:
     return max(peaks, default=None)
 
 
-def _error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
+def error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
+    """Return the record of a sample that has no reply, with the reason."""
     return {
         "id": sample.id,
         "cluster": sample.cluster,

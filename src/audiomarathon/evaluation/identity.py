@@ -33,8 +33,6 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
 
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     """What two runs must share for their records to be one run's (DESIGN.md, section 4.8)."""
-    from audiomarathon.evaluation.environment import device_name
-
     settings, hardware = setup.settings, setup.hardware
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control
@@ -49,5 +47,5 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
-        "device": device_name(hardware.device, settings.device_map) if settings.timing else None,
+        "device": hardware.name if settings.timing else None,
     }

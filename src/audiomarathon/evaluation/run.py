@@ -7,7 +7,6 @@ before the first sample.
 from __future__ import annotations
 
 import datetime
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.identity import check_folders, run_folders
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
-from audiomarathon.evaluation.session import Session, open_session
+from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.evaluation.summary import score_records, summarise
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
@@ -45,6 +45,7 @@ def run(
     settings: RunSettings,
     methods: Sequence[Method] | None = None,
     *,
+    ray: Ray | None = None,
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> Iterator[Result]:
@@ -58,6 +59,8 @@ def run(
         A model's name (`audiomarathon list models`).
     methods
         Settings to run side by side on each sample; None runs the one that `settings` names.
+    ray
+        Workers to share the samples out to; None runs in this process.
     say
         Called with lines for the user: what is loaded, what was left out, where results are.
 
@@ -78,11 +81,11 @@ def run(
     if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
         raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
-    session = open_session(model, settings, methods, say=say, progress=progress)
-    for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
-        check_folders(session, task, data)
-    for task, data in loaded:
-        yield from run_task(session, task, data)
+    with opened(model, settings, methods, ray, say=say, progress=progress) as session:
+        for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
+            check_folders(session, task, data)
+        for task, data in loaded:
+            yield from run_task(session, task, data)
 
 
 def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
@@ -114,13 +117,12 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     return loaded
 
 
-def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
+def run_task(setup: Engine, task: Task, data: Loaded) -> Iterator[Result]:
     """Evaluate one task under every setting of a session, and yield their results when it is finished."""
     import torch
 
     from audiomarathon.evaluation.batches import Plan
-    from audiomarathon.evaluation.environment import environment, gpu_state, other_gpu_processes
-    from audiomarathon.evaluation.evaluate import Job, evaluate
+    from audiomarathon.evaluation.evaluate import Job
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed)
@@ -140,17 +142,19 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
         setup.say(f"{task.key}: {len(samples)} samples under {len(jobs)} settings")
         for job in jobs:
             _report_resume(job.folder, plan.clips or {}, setup.say)
-        if (others := other_gpu_processes(os.getpid())) and settings.timing:
+        machine = setup.machine()
+        if (others := machine.pop("other_gpu_processes")) and settings.timing:
             warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
         clock = time.monotonic()
         before = [dict(job.folder.records) for job in jobs]
-        machine = {"environment": environment(), "gpu_before": gpu_state()}
         facts = _facts(setup, task, data, samples) | machine
         for job in jobs:
-            sessions = [*job.folder.run.get("sessions", []), {"started": started, "ended": None, **machine}]
+            answered = len(job.folder.done(plan.clips).intersection(plan.clips or {}))
+            session = {"started": started, "ended": None, "answered_before": answered, **machine}
+            sessions = [*job.folder.run.get("sessions", []), session]
             job.folder.write_run({**facts, **_method_facts(job.method), "sessions": sessions})
-        evaluate(setup.lm, plan, jobs, progress=setup.progress)
-        ended = {"settings_side_by_side": len(jobs), "wall_s": time.monotonic() - clock}
+        setup.evaluate(plan, jobs)
+        ended = {"settings_side_by_side": len(jobs), "wall_s": time.monotonic() - clock, "gpu_after": setup.gpu_state()}
         for job, old in zip(jobs, before, strict=True):
             _end_session(job.folder, old, ended)
             summary = _summary(task, job.folder, settings.seed)
@@ -158,10 +162,8 @@ def run_task(setup: Session, task: Task, data: Loaded) -> Iterator[Result]:
             yield Result(job.folder.path, job.method.label, summary)
 
 
-def _facts(setup: Session, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
+def _facts(setup: Engine, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
     """Return what `run.json` says of every setting of a task alike."""
-    from audiomarathon.certify.certificate import stamp
-
     return {
         "task": task.key,
         "model": setup.spec.key,
@@ -174,8 +176,8 @@ def _facts(setup: Session, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "bad_rows": [str(row) for row in data.bad_rows],
         "left_out": dict(data.left_out),
         "samples": [sample.id for sample in samples],
-        "certificate": stamp(setup),
-        "cost": setup.cost.as_json(),
+        "certificate": setup.certificate(),
+        "cost": setup.cost.as_json() if setup.cost else None,
     }
 
 
@@ -189,8 +191,6 @@ def _method_facts(method: Method) -> dict[str, Any]:
 
 def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
     """Put on record what the session that ends took, and how much it added."""
-    from audiomarathon.evaluation.environment import gpu_state
-
     fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.get("error") is None]
     sessions = folder.run["sessions"]
     sessions[-1] |= {
@@ -198,7 +198,6 @@ def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[st
         **ended,
         "samples": len(fresh),
         "audio_s": sum(r["clip_seconds"] for r in fresh),
-        "gpu_after": gpu_state(),
     }
     folder.write_run({**folder.run, "sessions": sessions})
 

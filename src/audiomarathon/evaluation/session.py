@@ -1,28 +1,35 @@
-"""A model that is loaded, checked and counted, ready to run task after task."""
+"""A model that is loaded, checked and counted, here or in workers, ready to run task after task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
-from audiomarathon.models.registry import ModelSpec, get_model
+from audiomarathon.models.registry import ModelSpec, get_local_model, get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
+    from audiomarathon.evaluation.batches import Plan
+    from audiomarathon.evaluation.evaluate import Job
+    from audiomarathon.evaluation.executor import Ray
     from audiomarathon.models.audio_lm import AudioLM
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where and in which precision the model runs."""
+    """Where and in which precision the model runs; `name` is what times depend on: the GPU's name, or the CPU's."""
 
     device: str
     dtype: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -37,14 +44,90 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Session(Setup):
-    """A loaded model, its counted FLOPs, and the settings it is to be run under, task after task."""
+class Engine(Setup):
+    """A model that is loaded somewhere, its counted FLOPs, and the settings it is to be run under, task after task."""
 
     spec: ModelSpec
     say: Callable[[str], None]
     progress: bool | None
+    cost: Cost | None
+
+    @abstractmethod
+    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """Record a reply of every sample under every setting that has none yet."""
+
+    @abstractmethod
+    def certificate(self) -> dict[str, Any] | None:
+        """Return the stamp of the certificate of this checkpoint where it runs; None where there is none."""
+
+    @abstractmethod
+    def machine(self) -> dict[str, Any]:
+        """Return versions and machine, the GPUs' state, and other processes on them as `other_gpu_processes`."""
+
+    @abstractmethod
+    def gpu_state(self) -> list[dict[str, str]]:
+        """Return the state of the GPUs."""
+
+
+@dataclass(frozen=True)
+class Session(Engine):
+    """A model that is loaded in this process."""
+
     lm: AudioLM
-    cost: Cost
+
+    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """See :meth:`Engine.evaluate`."""
+        from audiomarathon.evaluation.evaluate import evaluate
+
+        evaluate(self.lm, plan, jobs, say=self.say, progress=self.progress)
+
+    def certificate(self) -> dict[str, Any] | None:
+        """See :meth:`Engine.certificate`."""
+        from audiomarathon.certify.certificate import stamp
+
+        return stamp(self)
+
+    def machine(self) -> dict[str, Any]:
+        """See :meth:`Engine.machine`."""
+        from audiomarathon.evaluation.environment import environment, other_gpu_processes
+
+        others = other_gpu_processes(os.getpid())
+        return {"environment": environment(), "gpu_before": self.gpu_state(), "other_gpu_processes": others}
+
+    def gpu_state(self) -> list[dict[str, str]]:
+        """See :meth:`Engine.gpu_state`."""
+        from audiomarathon.evaluation.environment import gpu_state
+
+        return gpu_state()
+
+
+@contextmanager
+def opened(
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    ray: Ray | None = None,
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> Iterator[Engine]:
+    """Load a model, in this process or in Ray's workers, for the length of the block; see :func:`open_session`."""
+    if get_model(model).remote:
+        from audiomarathon.evaluation.remote import open_endpoint
+
+        if ray is not None:
+            raise SettingsError(
+                f"--executor ray: {model} runs elsewhere; BATCH_SIZE with --no-timing sends several requests"
+            )
+        yield open_endpoint(model, settings, methods, say=say, progress=progress)
+        return
+    if ray is None:
+        yield open_session(model, settings, methods, say=say, progress=progress)
+        return
+    from audiomarathon.evaluation.ray_executor import open_workers
+
+    with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
+        yield workers
 
 
 def open_session(
@@ -64,7 +147,7 @@ def open_session(
     """
     from audiomarathon.evaluation.flops import count_cost
 
-    spec = get_model(model)
+    spec = get_local_model(model)
     checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
     hardware = find_hardware(settings)
     own = settings.model_path and settings.model_path != spec.checkpoint
@@ -81,7 +164,7 @@ def open_session(
     for method in methods:
         method.check(lm)
     fingerprint, cost = checkpoint.fingerprint(), count_cost(lm)
-    return Session(checkpoint, fingerprint, hardware, settings, tuple(methods), spec, say, progress, lm, cost)
+    return Session(checkpoint, fingerprint, hardware, settings, tuple(methods), spec, say, progress, cost, lm)
 
 
 def find_hardware(settings: RunSettings) -> Hardware:
@@ -94,6 +177,8 @@ def find_hardware(settings: RunSettings) -> Hardware:
     """
     import torch
 
+    from audiomarathon.evaluation.environment import device_name
+
     gpu = torch.cuda.is_available()
     device = ("cuda" if gpu else "cpu") if settings.device == "auto" else settings.device
     if device.startswith("cuda"):
@@ -104,4 +189,4 @@ def find_hardware(settings: RunSettings) -> Hardware:
     if settings.device_map and not gpu:
         raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
-    return Hardware(device, dtype)
+    return Hardware(device, dtype, device_name(device, settings.device_map))

@@ -8,17 +8,18 @@ from __future__ import annotations
 import datetime
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.identity import check_folders
 from audiomarathon.evaluation.outcome import Outcome, read_group, read_outcome
 from audiomarathon.evaluation.run import load_task, run_task
-from audiomarathon.evaluation.session import Session, open_session
+from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
@@ -105,6 +106,7 @@ def sweep(
     settings: RunSettings,
     methods: Sequence[Method],
     *,
+    ray: Ray | None = None,
     say: Callable[[str], None] = lambda _line: None,
     logs: Path | None = None,
     progress: bool | None = None,
@@ -114,6 +116,8 @@ def sweep(
 
     Parameters
     ----------
+    ray
+        Workers to share the samples out to; None runs in this process.
     logs
         Folder for one log a task.
     finished
@@ -130,25 +134,27 @@ def sweep(
     for task in tasks:
         with _log(logs, task, say, outcome, begins=True) as tell:
             ready.append((task, load_task(task, settings, tell)))
-    try:
-        session = open_session(model, settings, methods, say=say, progress=progress) if ready else None
-    except AudioMarathonError as error:
-        for task, _data in ready:
-            with _log(logs, task, _quiet, outcome):
-                raise error
-        _write(finished, outcome, say)
-        raise
-    for task, data in ready:
-        assert session is not None
-        with _log(logs, task, say, outcome):
-            check_folders(session, task, data)  # a clash in the last task is found before hours are spent on the first
-    for task, data in ready:
-        assert session is not None
-        if task.key in outcome.failures:
-            continue
-        with _log(logs, task, say, outcome) as tell:
-            _run_one(session, task, data, tell, outcome)
-        _write(finished, outcome, say)
+    with ExitStack() as stack:
+        try:
+            opening = opened(model, settings, methods, ray, say=say, progress=progress)
+            session = stack.enter_context(opening) if ready else None
+        except AudioMarathonError as error:
+            for task, _data in ready:
+                with _log(logs, task, _quiet, outcome):
+                    raise error
+            _write(finished, outcome, say)
+            raise
+        for task, data in ready:
+            assert session is not None
+            with _log(logs, task, say, outcome):
+                check_folders(session, task, data)  # a clash in the last is found before hours are spent on the first
+        for task, data in ready:
+            assert session is not None
+            if task.key in outcome.failures:
+                continue
+            with _log(logs, task, say, outcome) as tell:
+                _run_one(session, task, data, tell, outcome)
+            _write(finished, outcome, say)
     finished(outcome)
     return outcome
 
@@ -161,7 +167,7 @@ def _write(finished: Callable[[Outcome], None], outcome: Outcome, say: Callable[
         say(f"error: the summary so far cannot be written: {error}")
 
 
-def _run_one(session: Session, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome) -> None:
+def _run_one(session: Engine, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome) -> None:
     tell(f"{task.key}: {len(data.samples)} samples in {data.folder}, {len(session.methods)} settings")
     results = list(run_task(replace(session, say=tell), task, data))
     outcome.results += results

@@ -1,0 +1,102 @@
+"""Which machines Ray has for us: a cluster joined or started, and how workers fit on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from audiomarathon.errors import ExecutorError, SettingsError
+from audiomarathon.evaluation.executor import Ray
+from audiomarathon.settings import RunSettings
+
+#: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the workers are laid out.
+
+    Attributes
+    ----------
+    gpus, cpus
+        Of each worker.
+    sharing
+        How many workers share what a model runs on: a GPU, or without GPUs a machine's cores. Above 1 they disturb
+        each other's times.
+    """
+
+    workers: int
+    gpus: float
+    cpus: int
+    sharing: int
+
+
+@contextmanager
+def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) -> Iterator[Shape]:
+    """Join or start a cluster for the length of the block.
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is none at the address, or no room for the workers.
+    """
+    if settings.device.startswith("cuda:"):
+        raise SettingsError(f"DEVICE={settings.device}: Ray gives each worker its GPU; allowed here: auto, cuda, cpu")
+    if settings.device == "cpu" and wanted.gpus_per_worker:
+        raise SettingsError(f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses none")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        if wanted.address is None:
+            cores = max(os.cpu_count() or 1, wanted.workers or 1)
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=wanted.address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        where = f"no Ray cluster at {wanted.address}" if wanted.address else "Ray cannot be started here"
+        raise ExecutorError(f"{where}: {reason}") from None
+    try:
+        shape = lay_out(wanted, settings, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        kind = f"{shape.gpus:g} GPUs" if shape.gpus else f"{shape.cpus} CPU cores"
+        say(f"Ray: {shape.workers} workers, {kind} each")
+        if shape.sharing > 1 and settings.timing:
+            one = "GPU" if shape.gpus else "machine"
+            say(
+                f"warning: {shape.sharing} workers share one {one}: their times are not comparable with others "
+                "(run.json says how many shared); --no-timing leaves times out"
+            )
+        yield shape
+    finally:
+        ray.shutdown()
+
+
+def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
+    """Return how workers fit on machines, given each machine's resources as Ray names them.
+
+    Raises
+    ------
+    ExecutorError
+        When there is no room for as many as are wanted.
+    """
+    gpus = wanted.gpus_per_worker
+    if gpus is None:
+        gpus = float(settings.device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
+    able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
+    cores = sum(int(node["CPU"]) for node in able)
+    room = sum(min(int(node["CPU"]), int(node["GPU"] / gpus + 1e-6)) for node in able) if gpus else cores
+    workers = wanted.workers or (room if gpus else len(able))
+    if not 1 <= workers <= room:
+        what = f"{gpus:g} GPUs and a CPU core each" if gpus else "a CPU core each"
+        raise ExecutorError(f"{max(1, workers)} workers of {what}: there is room for {room} on {len(nodes)} machines")
+    slots = [int(node["GPU"] / gpus + 1e-6) if gpus else -(-workers // len(able)) for node in able]
+    cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(able, slots, strict=True)))
+    sharing = min(workers, int(1 / gpus + 1e-6)) if gpus else -(-workers // len(able))
+    return Shape(workers, gpus, cpus, max(1, sharing))

@@ -1,0 +1,98 @@
+"""Ray's workers: started, taken in when their model is loaded, replaced when they die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from audiomarathon.errors import AudioMarathonError, ExecutorError
+from audiomarathon.evaluation.ray_worker import Opened
+
+_FAILED_STARTS = 3  # in a row, after which no worker is replaced any more
+
+
+@dataclass
+class Crew:
+    """The workers: those that load, and those that are free; one with a handful is in neither."""
+
+    start: Callable[[], Any]
+    say: Callable[[str], None]
+    starting: dict[Any, Any] = field(default_factory=dict)
+    idle: list[Any] = field(default_factory=list)
+    known: dict[Any, Opened] = field(default_factory=dict)
+    first: Opened | None = None
+    failed_starts: int = 0
+
+    def hire(self) -> None:
+        """Start a worker; it is free once its model is loaded."""
+        worker, opening = self.start()
+        self.starting[opening] = worker
+
+    def welcome(self, opening: Any, *, timing: bool) -> None:
+        """Take in a worker whose start has ended, well or not."""
+        worker = self.starting.pop(opening)
+        try:
+            opened: Opened = ray.get(opening)
+            if self.first and (differing := differences(self.first, opened, timing=timing)):
+                raise ExecutorError(f"worker on {opened.host} differs from the one on {self.first.host}: {differing}")
+        except RayError as error:
+            self._not_started(cause_of(error), worker)
+        except ExecutorError as error:
+            self._not_started(error, worker)
+        else:
+            if self.first is None:
+                self.first = opened
+                for line in opened.said:
+                    self.say(line)
+            self.failed_starts, self.known[worker] = 0, opened
+            self.idle.append(worker)
+
+    def _not_started(self, error: BaseException, worker: Any) -> None:
+        ray.kill(worker)
+        self.failed_starts += 1
+        if self.first is None and isinstance(error, AudioMarathonError):
+            raise error  # the user's to mend, and the same for every worker
+        self.say(f"warning: a worker could not be started: {_in_a_line(error)}")
+        if isinstance(error, AudioMarathonError) or self.failed_starts >= _FAILED_STARTS:
+            if not (self.starting or self.known):
+                raise _none_left(error)
+        else:
+            self.hire()
+
+    def mourn(self, worker: Any, error: BaseException) -> None:
+        """Put a dead worker aside and start another in its place."""
+        opened = self.known.pop(worker)
+        self.say(f"warning: the worker on {opened.host} (process {opened.pid}) is lost; its samples are done again")
+        self.failed_starts += not self.known
+        if self.failed_starts <= _FAILED_STARTS:
+            self.hire()
+        elif not self.starting and not self.known:
+            raise _none_left(error)
+
+
+def differences(first: Opened, other: Opened, *, timing: bool) -> str:
+    """Say in what two workers differ that makes a run one run; "" where in nothing."""
+    pairs = {
+        "checkpoint": (first.checkpoint_hash, other.checkpoint_hash),
+        "dtype": (first.hardware.dtype, other.hardware.dtype),
+        "device": (first.hardware.name, other.hardware.name) if timing else ("", ""),
+    }
+    return ", ".join(f"{name} {theirs}, not {ours}" for name, (ours, theirs) in pairs.items() if ours != theirs)
+
+
+def cause_of(error: RayError) -> BaseException:
+    """Return what was raised in the worker, where that is what went wrong."""
+    cause: BaseException | None = error.cause if isinstance(error, RayTaskError) else None
+    return cause or error
+
+
+def _none_left(error: BaseException) -> ExecutorError:
+    return ExecutorError(f"no worker is left ({_in_a_line(error)}); what is recorded is safe, run again to go on")
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,216 @@
+"""Samples shared out to Ray's workers; this process alone writes the run folders.
+
+One queue of handfuls; a worker that is free gets the next. A worker that dies loses the handful in its hands, which
+goes back to the front of the queue, and is replaced. Which worker gets a handful changes nothing about its records: a
+sample's seed is its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from audiomarathon.evaluation.batches import Plan
+from audiomarathon.evaluation.evaluate import Job, error_record, pending_methods
+from audiomarathon.evaluation.executor import Ray
+from audiomarathon.evaluation.live import watching
+from audiomarathon.evaluation.ray_cluster import Shape, connected
+from audiomarathon.evaluation.ray_crew import Crew, cause_of
+from audiomarathon.evaluation.ray_worker import Labelled, Worker
+from audiomarathon.evaluation.session import Engine
+from audiomarathon.models.registry import get_model
+from audiomarathon.pruning.method import Method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Sample
+
+_BATCHES_A_HANDFUL = 4  # untimed: the later ones are decoded while the first is in the model
+_LIVES = 3  # deaths of workers with the same sample in hand, after which it is recorded as an error
+
+
+@dataclass(frozen=True)
+class Handful:
+    """Samples that are handed to a worker together, and the number of their first batch."""
+
+    samples: tuple[Sample, ...]
+    turn: int
+
+
+@dataclass(frozen=True)
+class RayEngine(Engine):
+    """A model that is loaded in each of Ray's workers."""
+
+    crew: Crew
+    shape: Shape
+
+    def certificate(self) -> dict[str, Any] | None:
+        """See :meth:`Engine.certificate`: that of the first worker's machine."""
+        assert self.crew.first is not None
+        return self.crew.first.certificate
+
+    def machine(self) -> dict[str, Any]:
+        """See :meth:`Engine.machine`; versions are the first worker's, GPUs and processes those of all machines."""
+        found = self._by_host()
+        ours = {(opened.host, str(opened.pid)) for opened in self.crew.known.values()}
+        others = [(host, row) for host, one in found.items() for row in one["other_gpu_processes"]]
+        return {
+            "environment": next(iter(found.values()))["environment"],
+            "gpu_before": [state for one in found.values() for state in one["gpu_before"]],
+            "other_gpu_processes": [f"{host} {row}" for host, row in others if (host, row.split()[0]) not in ours],
+            "executor": "ray",
+            "workers": self.shape.workers,
+            "gpus_per_worker": self.shape.gpus,
+            "workers_sharing": self.shape.sharing,
+        }
+
+    def gpu_state(self) -> list[dict[str, str]]:
+        """See :meth:`Engine.gpu_state`."""
+        return [state for one in self._by_host().values() for state in one["gpu_before"]]
+
+    def _by_host(self) -> dict[str, dict[str, Any]]:
+        """Ask one worker of each machine about it; one that has died meanwhile has nothing to say."""
+        one_each = {opened.host: worker for worker, opened in self.crew.known.items()}
+        found = {}
+        for host, worker in one_each.items():
+            with suppress(RayError):
+                found[host] = ray.get(worker.machine.remote())
+        return found
+
+    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """See :meth:`Engine.evaluate`."""
+        pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
+        todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
+        labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
+        with watching(plan, jobs, self.say, progress=self.progress) as bar:
+
+            def put_on_record(answered: Iterator[tuple[Handful, list[Labelled]]]) -> None:
+                for handful, made in answered:
+                    for label, record in made:
+                        folders[label].append(record)
+                    bar.update(len(handful.samples))
+
+            around = _Round(self.crew, plan, labels, deque(cut(todo, plan, self.shape.workers)))
+            try:
+                put_on_record(around.run())
+            except KeyboardInterrupt:  # what has come back by now is kept; what is in hand is redone
+                put_on_record(around.returned())
+                raise
+
+
+@dataclass
+class _Round:
+    """One task's way through the workers."""
+
+    crew: Crew
+    plan: Plan
+    labels: Mapping[str, Sequence[str]]
+    queue: deque[Handful]
+    busy: dict[Any, tuple[Any, Handful]] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> Iterator[tuple[Handful, list[Labelled]]]:
+        """Yield each handful with its records, in the order in which they come back."""
+        shared = ray.put(replace(self.plan, samples=()))
+        while self.queue or self.busy:
+            while self.queue and self.crew.idle:
+                worker, handful = self.crew.idle.pop(), self.queue.popleft()
+                own = {sample.id: self.labels[sample.id] for sample in handful.samples}
+                self.busy[worker.work.remote(shared, handful.samples, own, handful.turn)] = (worker, handful)
+            ended, _ = ray.wait([*self.busy, *self.crew.starting])
+            yield from self._take(ended)
+
+    def returned(self) -> Iterator[tuple[Handful, list[Labelled]]]:
+        """Yield what has come back by now, without waiting."""
+        if self.busy:
+            ended, _ = ray.wait([*self.busy], num_returns=len(self.busy), timeout=0)
+            yield from self._take(ended)
+
+    def _take(self, ended: Sequence[Any]) -> Iterator[tuple[Handful, list[Labelled]]]:
+        for call in ended:
+            if call in self.crew.starting:
+                self.crew.welcome(call, timing=self.plan.batch_size is None)
+                continue
+            worker, handful = self.busy.pop(call)
+            try:
+                made = ray.get(call)
+            except RayTaskError as error:
+                raise cause_of(error) from None
+            except RayError as error:
+                yield from self._lost(handful)
+                self.crew.mourn(worker, error)
+            else:
+                self.crew.idle.append(worker)
+                yield handful, made
+
+    def _lost(self, handful: Handful) -> Iterator[tuple[Handful, list[Labelled]]]:
+        """Put a lost handful back, in smaller parts each time; a sample that has cost three workers is an error."""
+        ids = [sample.id for sample in handful.samples]
+        self.deaths.update(ids)
+        deaths = max(self.deaths[id_] for id_ in ids)
+        if len(ids) == 1 and deaths >= _LIVES:
+            (sample,) = handful.samples
+            record = error_record(self.plan, sample, f"WorkerLost: {deaths} workers died with this sample in hand")
+            yield handful, [(label, record) for label in self.labels[sample.id]]
+            return
+        size = (self.plan.batch_size or 1) if deaths == 1 else 1
+        starts = range(0, len(ids), size)
+        parts = [Handful(handful.samples[at : at + size], handful.turn + at // size) for at in starts]
+        self.queue.extendleft(reversed(parts))
+
+
+def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Handful]:
+    """Cut samples into handfuls: one when timed, else a few batches, fewer towards the end so that all end together."""
+    size, turn, at = plan.batch_size or 1, 0, 0
+    while at < len(samples):
+        left = -(-(len(samples) - at) // size)
+        batches = 1 if plan.batch_size is None else max(1, min(_BATCHES_A_HANDFUL, left // (2 * workers)))
+        yield Handful(tuple(samples[at : at + batches * size]), turn)
+        at, turn = at + batches * size, turn + batches
+
+
+@contextmanager
+def open_workers(
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    wanted: Ray,
+    *,
+    say: Callable[[str], None],
+    progress: bool | None,
+) -> Iterator[RayEngine]:
+    """Start workers and yield once the first has loaded its model; the others join in as they are ready.
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is no such cluster, no room on it, or what :func:`open_session` raises in a worker.
+    """
+    if settings.model_path and Path(settings.model_path).expanduser().is_dir():
+        settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
+    with connected(wanted, settings, say) as shape:
+        actor = ray.remote(num_cpus=shape.cpus, num_gpus=shape.gpus, scheduling_strategy="SPREAD")(Worker)
+
+        def start() -> tuple[Any, Any]:
+            worker = actor.remote()
+            return worker, worker.open.remote(model, settings, methods)
+
+        crew = Crew(start, say)
+        try:
+            for _ in range(shape.workers):
+                crew.hire()
+            while crew.first is None:
+                crew.welcome(ray.wait([*crew.starting])[0][0], timing=settings.timing)
+            one = crew.first
+            yield RayEngine(
+                one.checkpoint, one.checkpoint_hash, one.hardware, settings, tuple(methods), get_model(model), say,
+                progress, one.cost, crew, shape,
+            )  # fmt: skip
+        finally:
+            for worker in [*crew.known, *crew.starting.values()]:
+                ray.kill(worker)
