@@ -44,10 +44,11 @@ def write_run(root: Path, task: str, label: str, right: str, *, make: Any = choi
     ]
     method, ratio = label.split("-")[:2]
     own = {"method": method, "ratio": float(ratio), "seed": 42} | identity
-    facts = {"schema_version": 1, "task": task, "method": label, "identity": own}
+    ids = [record["id"] for record in records]
+    facts = {"schema_version": 1, "task": task, "method": label, "identity": own, "samples": ids}
     summary = {
         "task": task, "complete": True, "errors": right.count("-"), "n": len(right) - right.count("-"), "score": 0.5,
-        "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
+        "expected": len(right), "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(facts))
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -90,6 +91,38 @@ class TestAgainstBase:
         write_run(tmp_path, "tau", "base-0", "1100", prompts="xyz")
         write_run(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
         assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
+
+    def test_another_clip_is_another_sample(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "1100")
+        write_run(tmp_path, "tau", "frame-0.5", "1111")
+        file = tmp_path / "tau" / "toy" / "frame-0.5" / "samples.jsonl"
+        first, *rest = map(json.loads, file.read_text().splitlines())
+        file.write_text("".join(json.dumps(record) + "\n" for record in [first | {"clips": "replaced"}, *rest]))
+        _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        assert frame.against_base is not None
+        assert frame.against_base["samples"] == frame.savings["compared_samples"] == 3
+
+    def test_over_how_many_samples_times_are_compared_is_shown(self, tmp_path: Path) -> None:
+        timed = {"session": "now", "time": dict.fromkeys(("llm_prefill", "prefill", "scoring"), 1.0)}
+        for label in ("base-0", "frame-0.5"):
+            write_run(tmp_path, "tau", label, "1100")
+            file = tmp_path / "tau" / "toy" / label / "samples.jsonl"
+            records = [json.loads(line) | timed for line in file.read_text().splitlines()]
+            records[0]["session"] = label  # resumed: the two sides of one sample were not timed together
+            file.write_text("".join(json.dumps(record) + "\n" for record in records))
+        console = Console(width=200, record=True)
+        print_outcome(read_outcome(tmp_path, seed=42), console)
+        base, frame = console.export_text().splitlines()[-3:-1]
+        assert (" n " in base, " n 3 " in frame) == (False, True)
+
+    def test_a_longer_run_that_was_killed_is_not_shown_but_is_compared_with(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "1100")
+        write_run(tmp_path, "tau", "frame-0.5", "11")
+        file = tmp_path / "tau" / "toy" / "base-0" / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"n": 2, "expected": 2}))
+        (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
+        assert frame.against_base is not None
+        assert frame.against_base["samples"] == 2
 
     def test_nothing_is_claimed_without_base(self, tmp_path: Path) -> None:
         write_run(tmp_path, "tau", "frame-0.5", "1111")

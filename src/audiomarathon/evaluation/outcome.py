@@ -16,7 +16,7 @@ import numpy as np
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.records import SCHEMA_VERSION
 from audiomarathon.evaluation.run import Result
-from audiomarathon.evaluation.savings import Run, savings
+from audiomarathon.evaluation.savings import Run, paired, savings
 from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals, paired_differences
 from audiomarathon.pruning.method import Base
 from audiomarathon.tasks import Task, get_task
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def read_outcome(results: Path, *, seed: int) -> Outcome:
-    """Return the finished runs of a results folder, `<task>/<checkpoint>/<setting>/`; what is no run is passed over."""
+    """Return the finished runs of a results folder, `<task>/<checkpoint>/<setting>/`; all else is passed over."""
     folders = sorted({file.parents[1] for file in results.glob("*/*/*/run.json")})
     groups = {(folder.name, folder.parent.name): read_group(folder, seed=seed) for folder in folders}
     return Outcome(seed, {key: group for key, group in groups.items() if group})
@@ -95,13 +95,14 @@ def read_group(folder: Path, *, seed: int, task: Task | None = None) -> list[Com
     task
         Where it is no task that can be found by its name.
     """
-    found = dict(_finished(folder))
+    found = dict(_summed(folder))
     base = next((run for result, run in found.values() if result.method == Base().label), None)
-    ordered = sorted(found.values(), key=lambda pair: (pair[1] is not base, pair[0].method))
+    whole = [pair for pair in found.values() if _sums_up(*pair)]
+    ordered = sorted(whole, key=lambda pair: (pair[1] is not base, pair[0].method))
     return [_compared(result, run, base, task, seed) for result, run in ordered]
 
 
-def _finished(folder: Path) -> Iterable[tuple[Path, tuple[Result, Run]]]:
+def _summed(folder: Path) -> Iterable[tuple[Path, tuple[Result, Run]]]:
     for file in sorted(folder.glob("*/summary.json")):
         try:
             run = Run.read(file.parent)
@@ -112,18 +113,24 @@ def _finished(folder: Path) -> Iterable[tuple[Path, tuple[Result, Run]]]:
             yield file.parent, (Result(file.parent, str(run.facts["method"]), summary), run)
 
 
+def _sums_up(result: Result, run: Run) -> bool:
+    """Whether the summary is of the records as they are: a longer run that was killed has left a shorter one's."""
+    told = result.summary.get("expected"), result.summary.get("n")
+    return told == (len(run.facts.get("samples", ())), len(run.records))
+
+
 def _compared(result: Result, run: Run, base: Run | None, task: Task | None, seed: int) -> Compared:
     if base is None or not _same_question(run, base):
         return Compared(result, savings(run, None, seed=seed))
     saved = savings(run, base, seed=seed)
-    both = [id_ for id_ in run.records if id_ in base.records]
+    both = paired(run, base)
     if not both:
         return Compared(result, saved)
     try:
         task = task or get_task(str(run.facts["task"]))
     except SettingsError:  # a third party's, not installed here
         return Compared(result, saved)
-    own, other = ([one.records[id_] for id_ in both] for one in (run, base))
+    other, own = map(list, zip(*both, strict=True))
     own_sums, base_sums = task.sums(own), task.sums(other)
     if own_sums is None or base_sums is None:
         return Compared(result, saved)

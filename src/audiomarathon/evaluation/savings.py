@@ -126,7 +126,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
         The same samples with nothing dropped; without it nothing measured can be compared.
     """
     records = list(run.records.values())
-    pairs = [] if base is None else [(base.records[r["id"]], r) for r in records if r["id"] in base.records]
+    pairs = [] if base is None else paired(run, base)
     # Measured an hour apart, the machine may have been another: only what one session timed is set side by side.
     together = [pair for pair in pairs if pair[0].get("session") == pair[1].get("session")]
     compared = [own for _, own in together] or records
@@ -149,6 +149,15 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
         "decode_per_token": _speed_up(together, lambda r: (r.get("forced_decode") or {}).get("per_token"), seed),
         "kv_bytes_ratio": _speed_up(pairs, lambda r: r["kv_bytes"], seed)["measured"],
     }
+
+
+def paired(run: Run, base: Run) -> list[tuple[Record, Record]]:
+    """Return base's and the setting's records of the samples that both answered, having heard the same clips.
+
+    A clip that was replaced between two runs makes another sample of the same name.
+    """
+    both = [(base.records[id_], own) for id_, own in run.records.items() if id_ in base.records]
+    return [(theirs, own) for theirs, own in both if theirs.get("clips") == own.get("clips")]
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:

@@ -41,10 +41,16 @@ def _cells(result: Result, saved: Mapping[str, Any]) -> list[str]:
         lengths_text(saved.get("kv_lengths")),
         _number(saved.get("kv_bytes"), "{:.2f}", 1e-6),
         _number(saved.get("scoring_s"), "{:.2f}", 1e3),
-        _speed_up(saved.get("llm_prefill")),
+        _speed_up(saved.get("llm_prefill")) + _some(result, saved),
         _speed_up(saved.get("first_token")),
         _speed_up(saved.get("decode_per_token")),
     ]
+
+
+def _some(result: Result, saved: Mapping[str, Any]) -> str:
+    """Say over how many samples times are compared, where base ran some in another session."""
+    compared = saved.get("compared_samples")
+    return f" n {compared}" if compared and compared != result.summary["n"] else ""
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str:
