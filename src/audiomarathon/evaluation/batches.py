@@ -44,6 +44,8 @@ class Plan:
         When the run began: records of one session were measured side by side.
     clips
         Hash of each sample's clips by id; a sample recorded with other clips is done again.
+    control
+        For a control variant of the data what there is to hear (`silence`, …), said in every record.
     """
 
     task: Task
@@ -55,6 +57,7 @@ class Plan:
     warm_up: bool = True
     session: str | None = None
     clips: Mapping[str, str] | None = None
+    control: str | None = None
 
 
 @dataclass

@@ -222,6 +222,7 @@ def _record(
         "error": None,
         "clip_seconds": round(batch.clip_seconds[row], 6),
         "truncated": bool(batch.inputs.truncated and batch.inputs.truncated[row]),
+        **({"control": plan.control} if plan.control else {}),
         "prompt_tokens": batch.inputs.prompt_tokens[row],
         "audio_tokens": batch.inputs.audio_tokens[row],
         "window_padding_tokens": batch.inputs.window_padding[row] if batch.inputs.window_padding else 0,

@@ -97,6 +97,7 @@ class EndpointEngine(Engine):
             "error": None,
             "clip_seconds": round(sum(len(clip) for clip in clips) / SAMPLING_RATE, 6),
             "truncated": False,
+            **({"control": plan.control} if plan.control else {}),
             "prompt_tokens": answer.prompt_tokens,
             "audio_tokens": answer.audio_tokens,
             "kept_audio_tokens": answer.audio_tokens,

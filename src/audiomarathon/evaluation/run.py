@@ -135,6 +135,7 @@ def run_task(setup: Engine, task: Task, data: Loaded) -> Iterator[Result]:
         None if settings.timing else settings.batch_size,
         session=(started := _now()),
         clips=clip_hashes(samples),
+        control=(read_manifest(data.folder).control or {}).get("kind"),
     )
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
