@@ -176,9 +176,11 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
         run = {"data": str(tmp_path / "controls" / name), "results": results, "timing": False, "device": "cpu"}
         (result,) = audiomarathon.evaluate("desed", **run)
         scores[name] = result.summary["accuracy"]
-        assert (
-            result.summary["control"]["kind"] == json.loads((result.folder / "run.json").read_text())["control"]["kind"]
-        )
+        kind = "silence" if name.endswith("silence") else "audio"
+        assert result.summary["control"]["kind"] == kind
+        assert json.loads((result.folder / "run.json").read_text())["control"]["kind"] == kind
+        records = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
+        assert {record["control"] for record in records} == {kind}
     assert scores["30s"] >= 0.7
     assert scores["30s-silence"] <= 0.3
     with pytest.raises(RecordError, match=r"holds another run .*control"):
