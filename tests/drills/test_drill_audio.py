@@ -1,0 +1,100 @@
+"""A thousand bad audio files: each is an error with its reason or a clean decode, never a crash, a hang or silence."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import bad_clips
+import numpy as np
+import pytest
+import task_folders
+from hanging import no_hang
+from test_evaluation_loop import FakeLM, IdTask
+from typer.testing import CliRunner
+
+from audiomarathon import audio
+from audiomarathon.cli import app
+from audiomarathon.errors import AudioError
+from audiomarathon.evaluation.batches import Plan
+from audiomarathon.evaluation.evaluate import Job, evaluate
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.tasks import Sample
+
+#: Silence in these is what the file says; the others hold a tone throughout.
+_MAY_BE_SILENT = {"not audio", "1 Hz", "absurd fields"}
+
+
+def fate(path: Path, kind: str) -> str:
+    """Probe and decode; return what became of it, or fail."""
+    refused = None
+    try:
+        with no_hang():
+            wave = audio.decode(path, 16_000)
+    except AudioError as error:
+        refused = error
+    if refused is not None:
+        assert "\n" not in str(refused)
+        assert len(refused.reason) < 500
+        return "error with its reason"
+    assert wave.dtype == np.float32
+    assert len(wave)
+    assert np.isfinite(wave).all()
+    assert wave.any() or kind in _MAY_BE_SILENT, f"{path.name} ({kind}) is silently silent"
+    with no_hang():
+        info = audio.probe(path)
+    padding = 0.3 if info.format == "MP3" else 0.001
+    assert abs(info.seconds - len(wave) / 16_000) <= padding, f"{path.name} ({kind}): {info}, decoded {len(wave)}"
+    return "clean decode"
+
+
+def test_decode_and_probe(tmp_path: Path, times, tell) -> None:
+    fates = Counter()
+    for kind, path in [*bad_clips.write_all(tmp_path / "a", times(1000, 20_000)), *bad_clips.write_odd(tmp_path / "b")]:
+        fates[kind, fate(path, kind)] += 1
+        with no_hang(), suppress(AudioError):
+            audio.probe(path)
+    assert all(fates[kind, "clean decode"] == 0 for kind in ("NaN or infinity", "1 Hz", "0 s", "header of 3 h", "pipe"))
+    assert fates["8 channels", "error with its reason"] == 0
+    totals = Counter({what: sum(n for (_, own), n in fates.items() if own == what) for _, what in fates})
+    tell(f"{sum(totals.values())} files: " + ", ".join(f"{n} {what}" for what, n in totals.most_common()))
+
+
+def test_a_run_has_a_record_or_an_error_record_of_each(tmp_path: Path, times, tell) -> None:
+    clips = [path for _, path in bad_clips.write_all(tmp_path / "clips", times(1000, 5000), seed=1)]
+    labels = ("bus", "tram")
+    samples = tuple(Sample(path.name, (path,), "Which?", "A", path.name, labels, labels) for path in clips)
+    with RunFolder(tmp_path / "run", {}) as folder:
+        with no_hang(300):
+            evaluate(FakeLM(), Plan(IdTask(), samples, 8), [Job(get_method("base"), folder)], progress=False)
+        lines = [json.loads(line) for line in folder.samples_file.read_text().splitlines()]
+    assert [line["id"] for line in lines] == [sample.id for sample in samples]
+    failed = [line["error"] for line in lines if line["error"]]
+    assert all(reason.startswith("AudioError: ") for reason in failed)
+    tell(f"{len(lines)} samples: {len(lines) - len(failed)} answered, {len(failed)} error records, none missing")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_data_verify_names_each(tmp_path: Path, deep: bool, times, tell) -> None:
+    folder = task_folders.build_tau(tmp_path / "TAU")
+    file = folder / "acoustic_scene_task_meta.json"
+    (row, *_), rows, clean = json.loads(file.read_text()), [], 0
+    for kind, path in bad_clips.write_all(folder / "concatenated_resampled", times(240, 3000), seed=2):
+        rows.append({**row, "path": path.name})
+        if deep:
+            clean += fate(path, kind) == "clean decode"
+    file.write_text(json.dumps(rows))
+    command = ["data", "verify", "tau", "--data", str(tmp_path), "--json", str(tmp_path / "found.json")]
+    with no_hang(300):
+        done = CliRunner().invoke(app, [*command, *["--deep"] * deep])
+    assert done.exit_code == 1, done.output
+    (report,) = json.loads((tmp_path / "found.json").read_text())["tasks"]
+    kinds = Counter(problem["kind"] for problem in report["problems"])
+    assert report["clips"] == len(rows)
+    if deep:
+        assert kinds["clip"] == len(rows) - clean
+    assert kinds["clip"] + kinds["duration"] == len(rows)  # none is of the length that a clip should have
+    tell(f"{len(rows)} clips{', decoded' * deep}: {dict(kinds)}")
