@@ -92,6 +92,15 @@ class TestAgainstBase:
         write_run(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
         assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
 
+    def test_a_later_smaller_run_of_base_takes_nothing_away(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "1100")
+        write_run(tmp_path, "tau", "frame-0.5", "1111")
+        for name, fewer in (("run", {"samples": ["s0", "s1"]}), ("summary", {"n": 2, "expected": 2})):
+            file = tmp_path / "tau" / "toy" / "base-0" / f"{name}.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | fewer))
+        samples = [one.against_base and one.against_base["samples"] for one in read_group(file.parents[1], seed=42)]
+        assert samples == [2, 4]
+
     def test_another_clip_is_another_sample(self, tmp_path: Path) -> None:
         write_run(tmp_path, "tau", "base-0", "1100")
         write_run(tmp_path, "tau", "frame-0.5", "1111")

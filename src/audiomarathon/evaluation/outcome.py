@@ -96,9 +96,11 @@ def read_group(folder: Path, *, seed: int, task: Task | None = None) -> list[Com
         Where it is no task that can be found by its name.
     """
     found = dict(_summed(folder))
-    base = next((run for result, run in found.values() if result.method == Base().label), None)
+    of_base = next((path for path, (result, _) in found.items() if result.method == Base().label), None)
+    # All that base ever answered: a later, smaller run of it takes nothing from the settings of an earlier one.
+    base = None if of_base is None else Run.read(of_base, selected=False)
     whole = [pair for pair in found.values() if _sums_up(*pair)]
-    ordered = sorted(whole, key=lambda pair: (pair[1] is not base, pair[0].method))
+    ordered = sorted(whole, key=lambda pair: (pair[0].folder != of_base, pair[0].method))
     return [_compared(result, run, base, task, seed) for result, run in ordered]
 
 

@@ -90,8 +90,13 @@ class Run:
     records: Mapping[str, Record]
 
     @classmethod
-    def read(cls, folder: Path) -> Run:
+    def read(cls, folder: Path, *, selected: bool = True) -> Run:
         """Read a run folder.
+
+        Parameters
+        ----------
+        selected
+            Only the samples that its last run selected; else all on record, of larger runs before it too.
 
         Raises
         ------
@@ -99,7 +104,7 @@ class Run:
             When it holds no run, or its files cannot be read.
         """
         facts, by_id = read_run(folder), read_records(folder)
-        wanted = [by_id[id_] for id_ in facts.get("samples", by_id) if id_ in by_id]
+        wanted = [by_id[id_] for id_ in (facts.get("samples", by_id) if selected else by_id) if id_ in by_id]
         return cls(facts, {row["id"]: row for row in wanted if row.get("error") is None})
 
     @property
