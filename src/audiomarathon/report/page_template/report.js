@@ -187,7 +187,8 @@ function detail(sample) {
   const parts = [node("h3", { text: `${sample.task}: ${sample.id}` }),
     node("p", { class: "note", text: `${shown(sample.seconds, 1)} s · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
   for (const address of sample.audio) parts.push(node("audio", { controls: "", preload: "none", src: address }));
-  if (sample.picture) parts.push(spectrogram(sample));
+  // In one column with the strips, so that a moment stands at the same place in all of them.
+  if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
   if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
   const rows = sample.replies.map((reply) => {
