@@ -95,7 +95,7 @@ class RayEngine(Engine):
                         folders[label].append(record)
                     bar.update(len(handful.samples))
 
-            around = _Round(self.crew, plan, labels, deque(cut(todo, plan, self.shape.workers)))
+            around = Round(self.crew, plan, labels, deque(cut(todo, plan, self.shape.workers)))
             try:
                 put_on_record(around.run())
             except KeyboardInterrupt:  # what has come back by now is kept; what is in hand is redone
@@ -104,7 +104,7 @@ class RayEngine(Engine):
 
 
 @dataclass
-class _Round:
+class Round:
     """One task's way through the workers."""
 
     crew: Crew
@@ -142,13 +142,13 @@ class _Round:
             except RayTaskError as error:
                 raise cause_of(error) from None
             except RayError as error:
-                yield from self._lost(handful)
+                yield from self.lost(handful)
                 self.crew.mourn(worker, error)
             else:
                 self.crew.idle.append(worker)
                 yield handful, made
 
-    def _lost(self, handful: Handful) -> Iterator[tuple[Handful, list[Labelled]]]:
+    def lost(self, handful: Handful) -> Iterator[tuple[Handful, list[Labelled]]]:
         """Put a lost handful back, in smaller parts each time; a sample that has cost three workers is an error."""
         ids = [sample.id for sample in handful.samples]
         self.deaths.update(ids)

@@ -1,0 +1,208 @@
+"""Runs shared out to Ray's workers: the same records as local ones, whatever happens to a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+
+from audiomarathon.errors import ExecutorError, SettingsError
+from audiomarathon.evaluation import executor
+from audiomarathon.evaluation.batches import Plan
+from audiomarathon.evaluation.executor import Ray, read_executor
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.evaluation.run import Result, run
+from audiomarathon.evaluation.sweep import sweep
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Sample, Task, get_task
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
+VOLATILE = ("time", "session", "peak_memory_bytes", "forced_decode")
+BROKEN = "bus-lisbon-1000-0-a.wav"
+
+
+class Deadly(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU, but the first worker that asks about a tram is killed on the spot."""
+
+    def prompt(self, sample: Sample) -> str:
+        mark = os.environ["DEADLY_MARK"]
+        if "tram-" in sample.id and os.getpid() != int(os.environ["DEADLY_SPARES"]) and not Path(mark).exists():
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().prompt(sample)
+
+
+@pytest.fixture(scope="module")
+def go(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Result]]:
+    """Run ten short clips, one of them broken, under two settings."""
+    root = tmp_path_factory.mktemp("ray")
+    clips = task_folders.build_tau(root / "data" / "TAU") / "concatenated_resampled"
+    (clips / BROKEN).write_bytes(b"RIFF")
+
+    def call(name: str, ray: Ray | None, task: Task | None = None, **flags: Any) -> list[Result]:
+        given = {"max_new_tokens": 6, "model_path": str(tiny_checkpoint), "data": str(root / "data"), **flags}
+        settings = RunSettings.read({}, results=root / name, **given)
+        methods = [get_method("base"), get_method("frame", 0.5)]
+        if task is None and settings.timing:
+            return sweep([get_task("tau")], "qwen2.5-omni", settings, methods, ray=ray, progress=False).results
+        return list(run([task or "tau"], "qwen2.5-omni", settings, methods, ray=ray, progress=False))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def local(go) -> Callable[[bool], list[dict[str, Any]]]:
+    """The records of local runs, timed or in batches of two."""
+    made = {True: answers(go("timed", None)), False: answers(go("untimed", None, timing=False, batch_size=2))}
+    return made.__getitem__
+
+
+def answers(results: list[Result]) -> list[dict[str, Any]]:
+    """Each setting's records by id, times and memory aside."""
+    found = []
+    for result in results:
+        lines = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
+        found.append({row["id"]: {k: v for k, v in row.items() if k not in VOLATILE} for row in lines})
+        assert len(found[-1]) == len(lines) == 10
+        assert [row["id"] for row in lines if row["error"]] == [f"concatenated_resampled/{BROKEN}"]
+    return found
+
+
+@needs_ray
+@pytest.mark.slow
+class TestRuns:
+    @pytest.mark.parametrize(("workers", "timing"), [(1, True), (4, False)])
+    def test_equal_local_ones(self, go, local, workers: int, timing: bool) -> None:
+        flags = {} if timing else {"timing": False, "batch_size": 2}
+        results = go(f"ray-{workers}", Ray(workers=workers), **flags)
+        assert answers(results) == local(timing)
+        assert {result.summary["complete"] for result in results} == {False}  # the broken clip
+        (session,) = json.loads((results[0].folder / "run.json").read_text())["sessions"]
+        assert (session["executor"], session["workers"], session["workers_sharing"]) == ("ray", workers, workers)
+
+    def test_of_two_workers_lose_nothing_when_one_is_killed(self, go, local, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setenv("DEADLY_MARK", str(tmp_path / "killed"))
+        monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        found = answers(go("killed", Ray(workers=2), Deadly()))
+        assert (tmp_path / "killed").exists()
+        assert found == local(True)
+
+    def test_keep_what_is_done_at_ctrl_c_and_go_on_from_it_elsewhere(self, go, local, monkeypatch) -> None:
+        append, seen = RunFolder.append, []
+
+        def interrupted(folder: RunFolder, record: dict[str, Any]) -> None:
+            append(folder, record)
+            seen.append(record["id"])
+            if len(seen) == 8:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(RunFolder, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go("interrupted", Ray(workers=1))
+        monkeypatch.undo()
+        assert 8 <= len(seen) < 20
+        assert answers(go("interrupted", None)) == local(True)
+
+
+def a_plan(batch_size: int | None, count: int = 10) -> Plan:
+    samples = tuple(Sample(f"{n}", (), "?", "A", f"{n}", ("x", "y"), ("x", "y")) for n in range(count))
+    return Plan(get_task("tau"), samples, 8, batch_size=batch_size)
+
+
+@needs_ray
+class TestHandfuls:
+    @pytest.mark.parametrize(
+        ("batch_size", "workers", "sizes", "turns"),
+        [
+            (None, 2, [1] * 10, list(range(10))),
+            (1, 1, [4, 3, 1, 1, 1], [0, 4, 7, 8, 9]),
+            (2, 2, [2] * 5, [0, 1, 2, 3, 4]),
+            (3, 1, [6, 3, 1], [0, 2, 3]),
+        ],
+    )
+    def test_hold_whole_batches_and_fewer_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
+        from audiomarathon.evaluation.ray_executor import cut
+
+        plan = a_plan(batch_size)
+        handfuls = list(cut(plan.samples, plan, workers))
+        assert ([len(one.samples) for one in handfuls], [one.turn for one in handfuls]) == (sizes, turns)
+        assert [sample for one in handfuls for sample in one.samples] == list(plan.samples)
+
+    def test_that_are_lost_come_back_as_batches_then_singly_then_as_errors(self) -> None:
+        from audiomarathon.evaluation.ray_executor import Handful, Round
+
+        plan = a_plan(2, 4)
+        around = Round(None, plan, {id_: ["base-0"] for id_ in "0123"}, deque([Handful(plan.samples, 7)]))
+        assert list(around.lost(around.queue.popleft())) == []
+        assert [([s.id for s in one.samples], one.turn) for one in around.queue] == [(["0", "1"], 7), (["2", "3"], 8)]
+        assert list(around.lost(around.queue.popleft())) == []
+        assert [[s.id for s in one.samples] for one in around.queue] == [["0"], ["1"], ["2", "3"]]
+        ((handful, made),) = around.lost(around.queue.popleft())
+        assert [s.id for s in handful.samples] == ["0"]
+        assert [(label, record["error"]) for label, record in made] == [
+            ("base-0", "WorkerLost: 3 workers died with this sample in hand")
+        ]
+
+
+@needs_ray
+class TestLayOut:
+    GPUS = ({"CPU": 32, "GPU": 4}, {"CPU": 32, "GPU": 4}, {"CPU": 8})
+
+    @pytest.mark.parametrize(
+        ("wanted", "flags", "nodes", "shape"),
+        [
+            (Ray(), {}, [{"CPU": 2}], (1, 0, 2, 1)),
+            (Ray(workers=2), {}, [{"CPU": 2}], (2, 0, 1, 2)),
+            (Ray(workers=3), {}, [{"CPU": 7}, {"CPU": 7}], (3, 0, 3, 2)),
+            (Ray(), {}, GPUS, (8, 1, 8, 1)),
+            (Ray(workers=3), {}, GPUS, (3, 1, 10, 1)),
+            (Ray(gpus_per_worker=0.5), {}, GPUS, (16, 0.5, 4, 2)),
+            (Ray(gpus_per_worker=2), {}, GPUS, (4, 2, 16, 1)),
+            (Ray(), {"device": "cpu"}, GPUS, (3, 0, 8, 1)),
+        ],
+    )
+    def test_gives_each_worker_its_share(self, wanted, flags, nodes, shape) -> None:
+        from audiomarathon.evaluation.ray_cluster import lay_out
+
+        found = lay_out(wanted, RunSettings.read({}, **flags), nodes)
+        assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
+
+    @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
+    def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
+        from audiomarathon.evaluation.ray_cluster import lay_out
+
+        with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):
+            lay_out(wanted, RunSettings.read({}), self.GPUS)
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"executor": "slurm"}, "--executor=slurm: not allowed; allowed: local, ray"),
+            ({"executor": "local", "workers": 2}, "--workers=2: only for --executor ray"),
+            ({"executor": "ray", "workers": 0}, "--workers=0: not allowed"),
+            ({"executor": "ray", "gpus_per_worker": 1.5}, "--gpus-per-worker=1.5: not allowed"),
+        ],
+    )
+    def test_that_is_wrong_is_refused(self, given: dict[str, Any], message: str) -> None:
+        with pytest.raises(SettingsError, match=message):
+            read_executor(**given)
+
+    def test_without_ray_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(executor.importlib.util, "find_spec", lambda _name: None)
+        with pytest.raises(SettingsError, match=r"pip install .ray>=2\.40"):
+            read_executor("ray")
+
+    def test_is_local_by_default(self) -> None:
+        assert read_executor("local") is None
