@@ -94,6 +94,19 @@ def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path,
     assert call("data", "verify", "all", "--data", root)[0] == 0
 
 
+def test_a_smaller_limit_takes_nothing_away_and_another_seed_adds(source: Path, tmp_path: Path) -> None:
+    keys = ("had", "librispeech", "tau")
+    fetch(source, tmp_path, *keys, limit=3)
+    before = tree(tmp_path, manifest=False)
+    fetch(source, tmp_path, *keys, limit=1)
+    assert tree(tmp_path, manifest=False) == before
+    fetch(source, tmp_path, "tau", limit=3, seed=7)
+    tau = get_task("tau").load(get_task("tau").find(source)).samples
+    wanted = {sample.id for seed in (42, 7) for sample in select(tau, 3, seed)}
+    assert {sample.id for sample in get_task("tau").load(get_task("tau").find(tmp_path)).samples} == wanted
+    assert call("data", "verify", *keys, "--data", tmp_path)[0] == 0
+
+
 def test_a_second_call_fetches_only_what_is_missing(source: Path, tmp_path: Path) -> None:
     fetch(source, tmp_path, "tau")
     clip = next(tmp_path.rglob("bus-*.wav"))

@@ -80,8 +80,9 @@ def download(
     Parameters
     ----------
     limit, seed
-        As a run's SAMPLE_LIMIT and SEED: the same samples. Their rows alone stand in the root's metadata, and its
-        `audiomarathon.json` says of how many; a later call without a limit brings the rest.
+        As a run's SAMPLE_LIMIT and SEED: the same samples, beside those that are there already. Their rows alone stand
+        in the root's metadata, and its `audiomarathon.json` says of how many; a later call without a limit brings the
+        rest.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def download(
     """
     with _stage(root) as stage, tempfile.TemporaryDirectory() as mirror:
         entries = {entry.path: entry for entry in source.entries()}
-        plans = [_plan(task, source, entries, Path(mirror) / task.key, stage, limit, seed) for task in tasks]
+        plans = [_plan(task, source, entries, Path(mirror) / task.key, root, limit, seed) for task in tasks]
         for plan in plans:
             _refuse_another_place(plan, root)
             for row in plan.loaded.bad_rows[:3]:
@@ -113,7 +114,7 @@ def download(
 
 
 def _plan(
-    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, stage: Path, limit: int, seed: int
+    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path, limit: int, seed: int
 ) -> Wanted:
     """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
     for path in entries:
@@ -130,10 +131,11 @@ def _plan(
         raise DataError(f"{source.name}: {str(error).replace(f'{mirror}/', '')}") from None
     named = getattr(task, "metadata_file", "")
     metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
-    for entry, file in _fetched(source, metadata, stage, progress=False):
+    for entry, file in _fetched(source, metadata, root / STAGE, progress=False):
         _place(file, mirror / entry.path)
     loaded = task.load(mirror / folder)
-    chosen = select(loaded.samples, limit, seed)
+    taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder)
+    chosen = [sample for sample in loaded.samples if sample.id in taken]
     paths = {clip.relative_to(mirror.absolute()).as_posix() for sample in chosen for clip in sample.clips}
     return Wanted(
         task,
@@ -144,6 +146,14 @@ def _plan(
         tuple(entries[path] for path in sorted(paths)),
         read_manifest(mirror / folder),
     )
+
+
+def _present(task: Task, folder: Path) -> set[str]:
+    """Return the samples that are in place already: a limit adds to them, it takes none away."""
+    try:
+        return {sample.id for sample in task.load(folder).samples} if folder.is_dir() else set()
+    except DataError:
+        return set()
 
 
 def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
