@@ -170,7 +170,7 @@ def _refuse_another_place(plan: Wanted, root: Path) -> None:
         there = plan.task.find(root)
     except MissingDataError:
         return
-    if there != (root / plan.folder).absolute() and any(root.rglob("*")):
+    if there != (root / plan.folder).absolute():
         raise DataError(
             f"{plan.task.key}: is already in {there}, this would bring it to {root / plan.folder}; move that away, or "
             "name another --data"
