@@ -175,6 +175,14 @@ class TestCurves:
         *_, half, _most = panel_of(results, "tau").lines()["frame"]
         assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.04)  # the median of 1.00 … 1.08
 
+    def test_a_later_smaller_run_of_base_takes_nothing_away(self, results: Path) -> None:
+        for name, fewer in (("run", {"samples": ["one that frame was not asked"]}), ("summary", {"n": 1})):
+            file = results / "tau" / "base-0-" / f"{name}.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | fewer))
+        panel = panel_of(results, "tau")
+        assert panel.title == "tau · toy · 1–10 samples"
+        assert panel.lines()["frame"][-1].figures["speed_up"].value == pytest.approx(1 / 0.55)
+
     def test_unfinished_runs_are_left_out(self, results: Path) -> None:
         for summary in (results / "tau").rglob("summary.json"):
             summary.unlink()

@@ -82,6 +82,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class _Found:
+    folder: Path
     run: Run
     summary: Mapping[str, Any]
 
@@ -144,16 +145,18 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 def _read(folder: Path) -> _Found:
     file = folder / "summary.json"
     try:
-        return _Found(Run.read(folder), json.loads(file.read_text(encoding="utf-8")))
+        return _Found(folder, Run.read(folder), json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise RecordError(f"{file}: cannot be read: {error}") from error
 
 
 def _panel(task: str, suffix: str, runs: Sequence[_Found]) -> Panel:
     base = next((found for found in runs if found.method == "base"), None)
+    # All that base ever answered: a later, smaller run of it takes nothing from the others.
+    reference = Run.read(base.folder, selected=False) if base else None
     settings = []
     for found in runs:
-        saved = savings(found.run, base.run if base else None)
+        saved = savings(found.run, reference)
         speed_up = saved["llm_prefill"]
         figures = {"score": Value.of(found.summary["score"], (found.summary.get("intervals") or {}).get("score"))}
         if timed := [record for record in found.run.records.values() if record.get("time")]:
@@ -166,8 +169,11 @@ def _panel(task: str, suffix: str, runs: Sequence[_Found]) -> Panel:
             )
         line = found.method + "".join(_differing(found, runs))
         settings.append(Setting(found.label, found.method, line, found.ratio, figures, speed_up["ideal"]))
-    facts, summary = (base or runs[0]).run.facts, (base or runs[0]).summary
-    title = f"{task} · {facts.get('model', '')} · {summary['n']} samples"
+    first = base or runs[0]
+    facts, summary = first.run.facts, first.summary
+    least, most = (pick(found.summary["n"] for found in runs) for pick in (min, max))
+    samples = str(most) if least == most else f"{least}–{most}"  # sweeps of different limits meet in one folder
+    title = f"{task} · {facts.get('model', '')} · {samples} samples"
     return Panel(task + suffix, title, str(summary["headline"]), tuple(settings))
 
 
