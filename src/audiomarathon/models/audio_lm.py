@@ -66,10 +66,13 @@ class AudioLM(ABC):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
 
+    # Where most families of transformers have their parts; one that does not overrides these three.
+
     @property
-    @abstractmethod
     def decoder(self) -> nn.Module:
         """The LLM without its head: the module that owns `.layers` and takes `past_key_values`."""
+        decoder: nn.Module = self.model.model.language_model
+        return decoder
 
     @property
     def decoder_layers(self) -> nn.ModuleList:
@@ -78,14 +81,16 @@ class AudioLM(ABC):
         return layers
 
     @property
-    @abstractmethod
     def audio_tower(self) -> nn.Module:
-        """The audio encoder; its forward is the `encoder` stage."""
+        """The audio encoder; its forward is the `encoder` stage. A projector behind it counts as LLM prefill."""
+        tower: nn.Module = self.model.model.audio_tower
+        return tower
 
     @property
-    @abstractmethod
     def lm_head(self) -> nn.Module:
         """The output projection over the vocabulary."""
+        head: nn.Module = self.model.lm_head
+        return head
 
     @property
     def device(self) -> torch.device:

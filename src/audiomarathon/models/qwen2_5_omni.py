@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import nn
 from transformers import (
     AutoTokenizer,
     Qwen2_5OmniProcessor,
@@ -22,15 +21,13 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import audio_token, chat_text, template_beside, with_audio_tokens
+from audiomarathon.models.chat import audio_token, chat_text, processor_template, template_beside, with_audio_tokens
 from audiomarathon.models.loading import check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt
 
-_AUDIO = "<|AUDIO|>"
-
 
 class _AudioOnly(Qwen2_5OmniProcessor):  # type: ignore[misc]
-    """The family's processor without its parts for pictures."""
+    """The family's processor without its parts for pictures, which want torchvision."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
@@ -39,13 +36,16 @@ class _AudioOnly(Qwen2_5OmniProcessor):  # type: ignore[misc]
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     """The Qwen2.5-Omni thinker."""
 
+    title: ClassVar[str] = "Qwen2.5-Omni"
+    thinker: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
+    processor: ClassVar[Any] = _AudioOnly
+    placeholder: ClassVar[str] = "<|AUDIO|>"
+
     @classmethod
-    def load(
-        cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = ""
-    ) -> Qwen2_5Omni:
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
         """Load a checkpoint in the hub's layout or in the thinker's own; see :meth:`AudioLM.load`."""
-        with loading(path, "Qwen2.5-Omni"):
-            model, info = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
+        with loading(path, cls.title):
+            model, info = cls.thinker.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
                 attn_implementation=attn_implementation,
@@ -58,31 +58,13 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             if not device_map:
                 model = model.to(device)
         check_loading(path, info)
-        if tokenizer.chat_template is None:
-            tokenizer.chat_template = template_beside(path)
+        # A file of its own goes first, as for the processor: the tokenizer's may be the bare LLM's.
+        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
         return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
-
-    @property
-    def decoder(self) -> nn.Module:
-        """See :attr:`AudioLM.decoder`."""
-        decoder: nn.Module = self.model.model.language_model
-        return decoder
-
-    @property
-    def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`."""
-        tower: nn.Module = self.model.model.audio_tower
-        return tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        """See :attr:`AudioLM.lm_head`."""
-        head: nn.Module = self.model.lm_head
-        return head
+        self.audio_token = audio_token(tokenizer, self.placeholder, model.config)
 
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`AudioLM.rotation`. The three rows of M-RoPE (time, height, width) are alike for text."""
@@ -99,8 +81,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             self.model.model.rope_deltas = None
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`; without the processor's parts for pictures, which want torchvision."""
-        processor = _AudioOnly(
+        """See :meth:`AudioLM.documented_inputs`."""
+        processor = self.processor(
             feature_extractor=WhisperFeatureExtractor.from_pretrained(path),
             tokenizer=self.tokenizer,
             chat_template=self.tokenizer.chat_template,
@@ -129,12 +111,12 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             return_tensors="pt",
         )
         frames = features["attention_mask"].sum(-1)
-        tokens = ((frames - 1) // 2 + 1 - 2) // 2 + 1
+        tokens = self._audio_tokens(frames)
         if int(tokens.min()) < 1:
-            raise ModelError("a clip is too short for a single audio token (0.04 s)")
+            raise ModelError("a clip is too short for a single audio token")
         counts = iter(tokens.tolist())
         texts = [
-            with_audio_tokens(chat_text(self.tokenizer, prompt), _AUDIO, [next(counts) for _ in prompt.clips])
+            with_audio_tokens(chat_text(self.tokenizer, prompt), self.placeholder, [next(counts) for _ in prompt.clips])
             for prompt in prompts
         ]
         encoded = self.tokenizer(
@@ -152,3 +134,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             audio_mask=audio_mask.to(self.device),
             seeds=tuple(prompt.seed for prompt in prompts),
         )
+
+    def _audio_tokens(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return how many audio tokens clips of so many mel frames have: 25 a second."""
+        return ((frames - 1) // 2 + 1 - 2) // 2 + 1

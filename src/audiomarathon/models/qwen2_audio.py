@@ -75,24 +75,6 @@ class Qwen2Audio(AudioLM):
         super().__init__(model, tokenizer, feature_extractor)
         self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
 
-    @property
-    def decoder(self) -> nn.Module:
-        """See :attr:`AudioLM.decoder`."""
-        decoder: nn.Module = self.model.model.language_model
-        return decoder
-
-    @property
-    def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`. The projector, one linear layer, counts as LLM prefill."""
-        tower: nn.Module = self.model.model.audio_tower
-        return tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        """See :attr:`AudioLM.lm_head`."""
-        head: nn.Module = self.model.lm_head
-        return head
-
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
         prompts = [self._in_windows(prompt) for prompt in prompts]

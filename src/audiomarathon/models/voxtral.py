@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
-from torch import nn
 from transformers import (
     MistralCommonBackend,
     VoxtralForConditionalGeneration,
@@ -72,24 +71,6 @@ class Voxtral(AudioLM):
                 f"the weights want {per_window} audio tokens of id {self.audio_token} for a window, tekken.json makes "
                 f"others: tokenizer and weights do not belong together"
             )
-
-    @property
-    def decoder(self) -> nn.Module:
-        """See :attr:`AudioLM.decoder`."""
-        decoder: nn.Module = self.model.model.language_model
-        return decoder
-
-    @property
-    def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`. The projector, 1 % of its work, counts as LLM prefill."""
-        tower: nn.Module = self.model.model.audio_tower
-        return tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        """See :attr:`AudioLM.lm_head`."""
-        head: nn.Module = self.model.lm_head
-        return head
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
