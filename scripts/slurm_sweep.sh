@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# A sweep over all nodes of a Slurm job: Ray's head on the first node, a Ray node on each of the others, one worker a GPU.
+#
+#     sbatch --nodes 2 --gpus-per-node 4 --cpus-per-task 32 --time 12:00:00 \
+#         scripts/slurm_sweep.sh tau gtzan --model qwen2.5-omni --methods random,fast_v,dart --ratios 0.1:0.9:0.1
+#
+# Arguments are those of `audiomarathon sweep`. Activate the environment before sbatch, or name it: VENV=/path/to/venv.
+# Results, data and checkpoints have to lie where every node sees them. A job that runs out of time goes on where it
+# stopped when the same command is given again, on any number of nodes.
+#SBATCH --job-name=audiomarathon
+#SBATCH --ntasks-per-node=1
+#SBATCH --output=audiomarathon-%j.log
+set -euo pipefail
+
+if [ -z "${SLURM_JOB_ID:-}" ]; then
+    echo "error: not inside a Slurm job: sbatch --nodes 2 --gpus-per-node 4 $0 TASKS…" >&2
+    exit 2
+fi
+[ -z "${VENV:-}" ] || source "$VENV/bin/activate"
+ray --version >/dev/null 2>&1 || { echo "error: no Ray here: pip install 'ray>=2.40'" >&2; exit 2; }
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+port="${RAY_PORT:-$((20000 + SLURM_JOB_ID % 20000))}" # two jobs may meet on a node
+cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}"
+gpus="${SLURM_GPUS_ON_NODE:-0}"
+address="$(srun --nodes 1 --ntasks 1 --nodelist "${nodes[0]}" hostname --ip-address | awk '{print $1}'):$port"
+# Workers are what is measured, so they are not niced; nothing is reported to anybody; nobody else on the network may join.
+export RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
+export RAY_AUTH_TOKEN
+
+# srun holds each Ray node as a step of the job: they end with it, whatever happens.
+start_node() { # NODE, arguments of ray start
+    srun --overlap --nodes 1 --ntasks 1 --nodelist "$1" \
+        ray start "${@:2}" --num-cpus "$cpus" --num-gpus "$gpus" --disable-usage-stats --block &
+}
+trap 'jobs -p | xargs -r kill 2>/dev/null || true' EXIT
+
+start_node "${nodes[0]}" --head --node-ip-address "${address%:*}" --port "$port" --include-dashboard false
+until ray status --address "$address" >/dev/null 2>&1; do sleep 2; done
+for node in "${nodes[@]:1}"; do
+    start_node "$node" --address "$address"
+done
+wanted="${#nodes[@]}"
+for _ in $(seq 60); do # a node that does not come up is waited for two minutes, and then done without
+    alive="$(python -c "import ray; ray.init('$address', log_to_driver=False, logging_level='error'); \
+print(sum(node['Alive'] for node in ray.nodes()))" 2>/dev/null || echo 0)"
+    [ "$alive" -lt "$wanted" ] || break
+    sleep 2
+done
+echo "Ray: $alive of $wanted nodes, $gpus GPUs each" >&2
+
+audiomarathon sweep "$@" --executor ray --address "$address"
