@@ -122,6 +122,13 @@ class TestRefusals:
         with pytest.raises(RecordError, match=f"not asked the same .{field}"):
             rows_of(tmp_path)
 
+    def test_times_of_a_machine_that_workers_shared_are_left_out_beside_others(self, tmp_path: Path) -> None:
+        base, dart = (a_run(tmp_path, label, [True] * 4) for label in ("base-0", "dart-0.5-layer2"))
+        facts = json.loads((dart / "run.json").read_text())
+        (dart / "run.json").write_text(json.dumps(facts | {"sessions": [{"samples": 4, "workers_sharing": 2}]}))
+        (base / "run.json").write_text((base / "run.json").read_text()[:-1] + ', "sessions": [{"samples": 4}]}')
+        assert set(rows_of(tmp_path)["tau", "dart-0.5-layer2"].speed_ups.values()) == {None}
+
     def test_times_of_another_device_are_left_out(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, device="another gpu")

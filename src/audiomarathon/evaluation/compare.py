@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Record, median_ratio
+from audiomarathon.evaluation.savings import Record, Run, median_ratio
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.metrics.paired import Pair, Verdict, holm, judge, mcnemar
 from audiomarathon.metrics.statistics import Sums
@@ -158,7 +158,7 @@ class _Shared:
             get_task(key),
             [run.records[id_] for id_ in both],
             [base.records[id_] for id_ in both],
-            device is not None and device == theirs.get("device"),
+            device is not None and device == theirs.get("device") and _sharing(run) == _sharing(base),
         )
 
     def _sums(self, records: Sequence[Record]) -> Sums:
@@ -188,6 +188,11 @@ class _Shared:
         if self.pair.clusters < len(self.own) or not all("correct" in record for record in (*self.own, *self.other)):
             return None
         return mcnemar([bool(r["correct"]) for r in self.own], [bool(r["correct"]) for r in self.other])
+
+
+def _sharing(run: Run) -> set[int]:
+    """Return how many of Ray's workers shared a GPU, or a machine's cores, while the run was timed."""
+    return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}
 
 
 def widest(rows: Iterable[Comparison]) -> list[Comparison]:
