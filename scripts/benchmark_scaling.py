@@ -1,0 +1,109 @@
+"""How a run grows with Ray's workers: 1 to N on this machine, against the same run in one process.
+
+  python scripts/benchmark_scaling.py                          # the embedded model, mini benchmark, CPU
+  python scripts/benchmark_scaling.py --workers 1,2,4,8 --model qwen2.5-omni --data /data/AudioMarathon --device cuda
+
+Of each: seconds until all workers have loaded their model, seconds of the samples alone (from then on), and samples a
+second as a ratio to the local run's. Rounds are interleaved, so that a machine that grows slower does so for all; the
+median of the rounds is shown, with the least and the most. Replies are compared: any that differs ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import ray
+import transformers
+
+from audiomarathon.evaluation.executor import Ray
+from audiomarathon.evaluation.ray_executor import RayEngine
+from audiomarathon.evaluation.run import load_task, run_task
+from audiomarathon.evaluation.session import Engine, opened
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import get_task
+
+
+def wait_for_all(engine: Engine) -> None:
+    """Return when every worker has loaded its model; a run itself begins with the first."""
+    while isinstance(engine, RayEngine) and engine.crew.starting:
+        engine.crew.welcome(ray.wait([*engine.crew.starting])[0][0], timing=False)
+
+
+def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[float, float, dict[str, str]]:
+    """Return what a run takes: seconds to be ready, seconds of the samples; and its replies. 0 is one process."""
+    settings = RunSettings.read(
+        {}, data=flags.data, results=results, limit=flags.samples, timing=False, device=flags.device, max_new_tokens=16
+    )
+    task, methods = get_task(flags.task), [get_method("base")]
+    data = load_task(task, settings, lambda _line: None)
+    begin = time.perf_counter()
+    opening: AbstractContextManager[Engine] = opened(
+        flags.model, settings, methods, Ray(workers=workers) if workers else None, progress=False
+    )
+    with opening as engine:
+        wait_for_all(engine)
+        ready = time.perf_counter()
+        (result,) = run_task(engine, task, data)
+        ended = time.perf_counter()
+    records = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
+    return ready - begin, ended - ready, {record["id"]: record["reply"] for record in records}
+
+
+def read_flags() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", default="1,2,3,4", help="[%(default)s]")
+    parser.add_argument("--model", default="embedded", help="[%(default)s]")
+    parser.add_argument("--data", default="", help="root of the tasks; without, the mini benchmark")
+    parser.add_argument("--task", default="tau", help="[%(default)s]")
+    parser.add_argument("--samples", type=int, default=40, help="[%(default)s]")
+    parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
+    parser.add_argument("--device", default="cpu", help="[%(default)s]")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print."""
+    flags = read_flags()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if not flags.data:
+        from audiomarathon.embedded.mini_benchmark import mini_benchmark
+
+        flags.data = str(mini_benchmark())
+    counts = [0, *(int(word) for word in flags.workers.split(","))]
+    found: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
+    first: dict[str, str] | None = None
+    with tempfile.TemporaryDirectory() as name:
+        for turn in range(flags.rounds):
+            for count in counts:
+                ready, took, replies = measured(count, flags, Path(name) / f"{turn}-{count}")
+                first = first or replies
+                if replies != first:
+                    sys.exit(f"error: {count} workers gave other replies than one process")
+                found[count].append((ready, took))
+                print(f"round {turn + 1}, {count or 'no'} workers: {took:.1f} s", file=sys.stderr)
+    assert first is not None
+    local = statistics.median(took for _, took in found[0])
+    what = f"{len(first)} samples of {flags.task}, {flags.model}, {flags.device}, {os.cpu_count()} cores"
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    print(f"{what}, load {os.getloadavg()[0]:.1f}, OMP_NUM_THREADS={threads}\n")
+    print("| workers | ready s | samples s (least–most) | samples a second, × one process |\n|---|---|---|---|")
+    for count, rounds in found.items():
+        took = [seconds for _, seconds in rounds]
+        ready, middle = statistics.median(seconds for seconds, _ in rounds), statistics.median(took)
+        label = str(count) if count else "none, one process"
+        print(f"| {label} | {ready:.1f} | {middle:.1f} ({min(took):.1f}–{max(took):.1f}) | {local / middle:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
