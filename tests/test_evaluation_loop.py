@@ -192,6 +192,12 @@ class TestWarmUp:
         # The tower ran once a setting to warm up, then once a sample, which alone is recorded.
         assert [line["time"]["encoder"] for line in lines(made[0])] == [104.0, 105.0, 106.0]
 
+    def test_of_a_killed_sweep_warms_up_what_its_first_sample_no_longer_lacks(self, plan, jobs) -> None:
+        made = jobs(*METHODS[:2])
+        evaluate(FakeLM(), plan(["a"]), made[:1], progress=False)
+        evaluate(lm := FakeLM(), plan(["a", "b"], warm_up=True), made, progress=False)
+        assert Counter(lm.calls) == {(FRAME, ("a",)): 2, (BASE, ("a",)): 1, (BASE, ("b",)): 1, (FRAME, ("b",)): 1}
+
     def test_is_for_times_only(self, plan, jobs) -> None:
         lm = FakeLM()
         evaluate(lm, plan(["a", "b"], warm_up=True, batch_size=1), jobs(METHODS[0]), progress=False)

@@ -96,11 +96,13 @@ def answer(
         Whether a timed run's first batch is run once beforehand, not counted.
     """
     timed = plan.batch_size is None
-    cold = cold and timed
+    # All of them: of a sweep that was killed the first sample may lack but one.
+    warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
     ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        _run_batch(lm, plan, batch, samples, pending, record, turn, warm_up=cold)
-        cold = cold and not batch.samples  # a first sample that could not be prepared warmed nothing up
+        _run_batch(lm, plan, batch, samples, pending, record, turn, warm_up=list(warm_up.values()))
+        if batch.samples:  # a first sample that could not be prepared warmed nothing up
+            warm_up = {}
         yield len(batch.samples) + len(batch.failed)
 
 
@@ -113,7 +115,7 @@ def _run_batch(
     record: Record,
     turn: int,
     *,
-    warm_up: bool,
+    warm_up: Sequence[Method] = (),
 ) -> None:
     """Record what the pending settings make of a batch; where it fails as a batch, sample by sample."""
     for sample in samples if batch.failed else ():
@@ -126,13 +128,13 @@ def _run_batch(
     # A batch that cannot be prepared, or whose samples a resume left with different settings to do, is not run as one.
     as_one = batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples)
     if as_one and warm_up:
-        _warm_up(lm, batch, methods)
+        _warm_up(lm, batch, warm_up)
     if as_one and _run_settings(lm, plan, batch, methods, record, turn, finished):
         return
     for sample in batch.samples:
         missing = {sample.id: [method for method in pending[sample.id] if method not in finished]}
         if missing[sample.id]:
-            _run_batch(lm, plan, prepare(lm, plan, [sample]), [sample], missing, record, turn, warm_up=False)
+            _run_batch(lm, plan, prepare(lm, plan, [sample]), [sample], missing, record, turn)
 
 
 def _run_settings(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.evaluation.estimate import KnownModel, find_model, from_flops, from_records, memory, what_is_left
 from audiomarathon.evaluation.identity import run_folders
-from audiomarathon.evaluation.run import load_task
+from audiomarathon.evaluation.run import check_batch_size, load_task
 from audiomarathon.evaluation.session import Setup, find_hardware
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.pruning.method import Base, Method
@@ -59,6 +59,7 @@ def plan_sweep(
     AudioMarathonError
         For a device that is not there, or a method that the model's config rules out.
     """
+    check_batch_size(settings, methods)
     hardware = find_hardware(settings)
     model = find_model(spec, settings, hardware)
     if model.facts is not None:

@@ -78,14 +78,25 @@ def run(
     )
     if len({method.label for method in methods}) < len(methods):
         raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
-    if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
-        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
+    check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     with opened(model, settings, methods, ray, say=say, progress=progress) as session:
         for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
             check_folders(session, task, data)
         for task, data in loaded:
             yield from run_task(session, task, data)
+
+
+def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
+    """Refuse batches to methods that work on one sample at a time.
+
+    Raises
+    ------
+    SettingsError
+        Naming them.
+    """
+    if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
+        raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
 
 
 def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:

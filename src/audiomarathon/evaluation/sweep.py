@@ -18,7 +18,7 @@ from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.identity import check_folders
 from audiomarathon.evaluation.outcome import Outcome, read_group, read_outcome
-from audiomarathon.evaluation.run import load_task, run_task
+from audiomarathon.evaluation.run import check_batch_size, load_task, run_task
 from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
@@ -130,6 +130,7 @@ def sweep(
         For what concerns all tasks: no such model, a method it cannot carry. It stands in each log, and `finished` is
         called first.
     """
+    check_batch_size(settings, methods)
     outcome, ready = read_outcome(settings.results, seed=settings.seed), []
     for task in tasks:
         with _log(logs, task, say, outcome, begins=True) as tell:
