@@ -19,7 +19,7 @@ from test_report_page import HOSTILE, finished
 from audiomarathon.evaluation.sides import read_sides
 from audiomarathon.report.page import PageOptions, page
 
-pytest.importorskip("selenium", reason="selenium is not installed (pip install -e '.[browser]')")
+pytest.importorskip("selenium", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if not (CHROMIUM and DRIVER):
     pytest.skip("chromium and chromedriver are not installed", allow_module_level=True)
