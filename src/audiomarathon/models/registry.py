@@ -65,6 +65,7 @@ _QWEN2_5_OMNI = "audiomarathon.models.qwen2_5_omni:Qwen2_5Omni"
 _VOXTRAL = "audiomarathon.models.voxtral:Voxtral"
 _QWEN2_AUDIO = "audiomarathon.models.qwen2_audio"
 _PHI4MM = "audiomarathon.models.phi4mm:Phi4MM"
+_GEMMA3N = "audiomarathon.models.gemma3n:Gemma3n"
 
 _BUILT_IN = (
     ModelSpec(
@@ -148,6 +149,23 @@ _BUILT_IN = (
         title="Qwen2-Audio 7B as published: the first 30 s of each clip, flagged truncated",
         download_gb=16.8,
         variant="30s",
+    ),
+    ModelSpec(
+        key="gemma3n",
+        family=_GEMMA3N,
+        checkpoint="google/gemma-3n-E4B-it",
+        tokens_per_second=6.25,
+        title="Gemma 3n E4B, without its eyes",
+        aliases=("gemma3n-e4b", "gemma-3n"),
+        download_gb=15.7,
+    ),
+    ModelSpec(
+        key="gemma3n-e2b",
+        family=_GEMMA3N,
+        checkpoint="google/gemma-3n-E2B-it",
+        tokens_per_second=6.25,
+        title="Gemma 3n E2B, without its eyes",
+        download_gb=10.9,
     ),
     ModelSpec(
         key="openai",
