@@ -17,6 +17,7 @@ from audiomarathon.tasks.task import LETTERS, BadRow, Sample
 
 MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
 MAX_ID_LENGTH = 200
+MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud in a clip has some 5,000
 MAX_SHOWN = 120
 
 
@@ -128,7 +129,7 @@ def read_json(file: Path) -> Any:
     try:
         if (size := file.stat().st_size) > MAX_METADATA_BYTES:
             raise DataError(f"{file}: {size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
-        return json.loads(file.read_text(encoding="utf-8-sig"))
+        return json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
     except json.JSONDecodeError as error:
@@ -137,8 +138,18 @@ def read_json(file: Path) -> Any:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
     except RecursionError as error:
         raise DataError(f"{file}: not metadata: nested too deeply") from error
-    except ValueError as error:  # an integer of thousands of digits
+    except ValueError as error:  # an integer of thousands of digits, a field that stands twice
         raise DataError(f"{file}: not usable as JSON: {error}") from error
+
+
+def _once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of a field that stands twice Python would keep the last without a word."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {shown(twice)} stands twice in one object")
+    return found
 
 
 def collect(
@@ -195,6 +206,8 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 def clean(text: str, what: str) -> str:
     """Return the text stripped; text without a visible character, or that no file can hold, is a :class:`RowError`."""
     text = text.strip()
+    if len(text) > MAX_TEXT_LENGTH:
+        raise RowError(f"{what} holds {len(text):,} characters, at most {MAX_TEXT_LENGTH:,}")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise RowError(f"{what} holds characters that are no text")
     if all(unicodedata.category(character)[0] in "CZ" for character in text):  # zero-width ones are of these

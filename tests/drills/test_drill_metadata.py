@@ -1,0 +1,131 @@
+"""Hostile metadata: path escapes, megabytes, deep nesting, duplicate keys, odd Unicode: reasons, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+from hanging import no_hang
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.tasks import get_task
+
+HUGE = "x" * 10_000_000
+ESCAPES = [
+    "../../secret.wav",
+    "/etc/passwd",
+    "..\\..\\secret.wav",
+    "a/../../secret.wav",
+    "....//secret.wav",
+    "~/secret.wav",
+]
+ESCAPES += [
+    "file:///etc/passwd",
+    "//host/share",
+    "C:\\x.wav",
+    "a\0.wav",
+    "con",
+    "%2e%2e/secret.wav",
+    ".",
+    "",
+    " ",
+    "x" * 5000,
+]
+TEXTS = ["\0", HUGE, "\ud800", "\u202eA", "\x1b[31m", "Z" + "\u0301" * 10_000, "\u200b", "\ufeff", "A\nB", "😀" * 5000]
+VALUES = [None, [], {}, True, -0.0, 1e308, float("inf"), 10**400, [[]], {"a": {}}, ["A"] * 100_000]
+FIELDS = ("path", "question", "choice_a", "answer_gt", "scene_label", "uniq_id")
+
+
+def spoilt(tmp_path: Path, field: str, value: object) -> Path:
+    """A TAU folder whose second row holds this value; what paths must not reach lies beside it."""
+    folder = tmp_path / "data" / "TAU"
+    if not folder.exists():
+        task_folders.build_tau(folder)
+        (folder / "acoustic_scene_task_meta.json").rename(tmp_path / "rows.json")
+    task_folders.write_clip(tmp_path / "secret.wav")
+    task_folders.write_clip(tmp_path / "data" / "secret.wav")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    rows[1][field] = value
+    (folder / "acoustic_scene_task_meta.json").write_text(json.dumps(rows))
+    return folder
+
+
+def load(folder: Path) -> tuple[int, int]:
+    """Load a TAU folder; return samples and bad rows, of which nothing may lead out or be long."""
+    loaded = get_task("tau").load(folder)
+    for sample in loaded.samples:
+        assert all(clip.is_relative_to(folder) and ".." not in clip.parts for clip in sample.clips)
+        assert len(get_task("tau").prompt(sample)) < 1_000_000
+        json.dumps(sample.id).encode()
+    for row in loaded.bad_rows:
+        assert len(str(row)) < 2000
+        str(row).encode()
+    return len(loaded.samples), len(loaded.bad_rows)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_values(field: str, tmp_path: Path, times, tell) -> None:
+    values: list[object] = [*(ESCAPES if field == "path" else []), *VALUES, *TEXTS]
+    bad = 0
+    if field not in ("path", "question"):
+        values = values[:: times(2, 1)]  # each is a file of ten megabytes at worst
+    for value in values:
+        with no_hang():
+            found = load(spoilt(tmp_path, field, value))
+        assert sum(found) == 10
+        assert field not in ("path", "answer_gt") or found == (9, 1), value
+        bad += found[1]
+    tell(f"{len(values)} hostile values: {bad} rows refused with a reason, {len(values) - bad} harmless, none lost")
+
+
+FILES: dict[str, Callable[[bytes], bytes]] = {
+    "deep lists": lambda _: b"[" * 1_000_000,
+    "deep objects": lambda _: b'{"a":' * 500_000,
+    "closed deep lists": lambda _: b"[" * 50_000 + b"]" * 50_000,
+    "duplicate key": lambda text: text.replace(b'"answer_gt"', b'"answer_gt": "B", "answer_gt"', 1),
+    "not a list": lambda _: b'{"rows": []}',
+    "a number of a million digits": lambda _: b"[" + b"1" * 1_000_000 + b"]",
+    "nothing": lambda _: b"",
+    "not UTF-8": lambda text: text.replace(b"bus", b"b\xff\xfe", 1),
+    "UTF-16": lambda text: text.decode().encode("utf-16"),
+    "cut": lambda text: text[: len(text) // 2],
+    "two documents": lambda text: text + text,
+    "HTML": lambda _: b"<html>login</html>",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_refused_in_one_line(name: str, tmp_path: Path, tell) -> None:
+    folder = task_folders.build_tau(tmp_path / "TAU")
+    file = folder / "acoustic_scene_task_meta.json"
+    file.write_bytes(FILES[name](file.read_bytes()))
+    with no_hang(), pytest.raises(AudioMarathonError) as raised:
+        get_task("tau").load(folder)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1000
+    tell(str(raised.value).replace(str(tmp_path), ""))
+
+
+@pytest.mark.parametrize("content", [{"tasks": {"tau": None}}, {"tasks": []}, {"tasks": {"tau": {"count": HUGE}}}, 3])
+def test_manifests(content: Any, tmp_path: Path) -> None:
+    task_folders.build_tau(tmp_path / "TAU")
+    (tmp_path / "audiomarathon.json").write_text(json.dumps(content))
+    done = CliRunner().invoke(app, ["data", "verify", "tau", "--data", str(tmp_path)])
+    assert done.exit_code == 1
+    assert len(done.output) < 5000
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_terminal_is_sent_no_control_characters(tmp_path: Path, no_env) -> None:
+    spoilt(tmp_path, "path", "\x1b[31mred\x07.wav")
+    for command in (["data", "verify", "tau"], ["run", "tau", "--results", str(tmp_path / "r")]):
+        done = CliRunner().invoke(app, [*command, "--data", str(tmp_path / "data")])
+        assert done.exit_code
+        assert "\x1b" not in done.output
+        assert "red" in done.output
