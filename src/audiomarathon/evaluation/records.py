@@ -246,6 +246,8 @@ def read_run(path: Path) -> dict[str, Any]:
         raise RecordError(f"{file}: cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise RecordError(f"{file}: not a JSON object")
+    if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:
+        raise RecordError(f"{file}: {odd[0]} {content[odd[0]]!r} holds control characters")
     return content
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.compare import Comparison
@@ -39,9 +40,9 @@ def comparison_table(rows: Sequence[Comparison], title: str, missing: Sequence[s
         table.add_column(heading, no_wrap=True, justify="left" if heading in ("tasks", "setting") else "right")
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].side != row.side
-        table.add_row(*_cells(row), end_section=last)
+        table.add_row(*map(escape, _cells(row)), end_section=last)
     for label in missing:
-        table.add_row("–", label, "not run", *("–" for _ in HEADINGS[3:]))
+        table.add_row("–", escape(label), "not run", *("–" for _ in HEADINGS[3:]))
     return table
 
 

@@ -14,6 +14,7 @@ from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.curves import Panel, read_panels
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import plot_panel
+from audiomarathon.report.terminal import spreadsheet
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -120,7 +121,7 @@ def markdown(table: Scores) -> str:
     lines = [["setting", *columns], ["---"] * (len(columns) + 1)]
     for name, row in table.items():
         lines.append([name, *(_cell(row.get(c), best_of(table, c), "**{}**", "–") for c in columns)])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n" for cells in lines)
 
 
 def latex(table: Scores) -> str:
@@ -168,4 +169,4 @@ def records(sides: Sequence[Side]) -> pd.DataFrame:
         for task, run in side.runs.items()
         for record in run.records.values()
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame([{name: spreadsheet(value) for name, value in row.items()} for row in rows])

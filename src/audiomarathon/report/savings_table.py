@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.outcome import Compared
@@ -36,7 +37,7 @@ def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
 def _cells(result: Result, saved: Mapping[str, Any]) -> list[str]:
     return [
         result.summary["task"],
-        result.method,
+        escape(result.method),
         _number(saved.get("kept_ratio"), "{:.3f}"),
         lengths_text(saved.get("kv_lengths")),
         _number(saved.get("kv_bytes"), "{:.2f}", 1e-6),

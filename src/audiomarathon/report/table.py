@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.run import Result
@@ -64,7 +65,7 @@ def _cells(result: Result, extra: Sequence[str]) -> list[str]:
     ]
     return [
         summary["task"],
-        result.method,
+        escape(result.method),
         str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
         score_text(summary),
         *extra,

@@ -1,0 +1,154 @@
+"""Hostile replies (HTML, ANSI escapes, a megabyte) through scoring, tables, CSV, Markdown, LaTeX and the HTML page."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hanging import no_hang
+from test_report_page import content_of
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.tasks import get_task
+
+HOSTILE = {
+    "html": "<script>alert(1)</script><img src=x onerror=alert(1)></script><!--",
+    "ansi": "\x1b[31mA\x1b[2J\x1b]0;owned\x07\x9b1m\rB",
+    "megabyte": "A" * 1_000_000,
+    "megabyte of words": "the answer is " * 70_000,
+    "megabyte of letters": "A. B. C. " * 110_000,
+    "megabyte of markup": "<b>" * 330_000,
+    "formula": '=HYPERLINK("http://x","A")',
+    "lines": "A\n\n| x | y |\n|---|---|\nB\u2028C\u2029",
+    "template": "{{ 7*7 }} {% raw %} ${x} [bold]A[/x] \\input{/etc/passwd} %s %n {0}",
+    "json": '"}],"evil":[{"a":"',
+    "surrogate": "\udcff\ud800 A",
+    "nul": "\0A\0",
+    "backwards": "\u202eA\u202c\u200f",
+    "stacked": "Z" + "\u0301" * 5000,
+    "nothing": "",
+    "blank": " \u200b\ufeff\n",
+    "transcript": "ha " * 300_000,
+}
+#: What no terminal may be sent.
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def record_of(task_key: str, id_: str, reply: str) -> dict[str, object]:
+    task = get_task(task_key)
+    reference = {"answer": "A", "options": ["Bus", "Tram", "Park", "Metro"], "labels": ["bus", "tram", "park", "metro"]}
+    if task_key == "librispeech":
+        reference = {"answer": "GO ON"}
+    facts = {"cluster": id_, "finish": "stop", "error": None, "clip_seconds": 90.0, "truncated": False}
+    counts = dict.fromkeys(("audio_tokens", "kept_audio_tokens", "prompt_tokens", "new_tokens", "kv_bytes"), 4)
+    stages = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"), 0.1)
+    more = {"kv_lengths": [4], "peak_memory_bytes": None, "time": stages, "forced_decode": None, "session": "now"}
+    with no_hang(20):
+        verdict = task.score(reply, reference)
+    return {"id": id_, "reply": reply, "reference": reference, **facts, **counts, **more, **verdict}
+
+
+@pytest.fixture(params=["tau", "librispeech"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run whose model, samples and setting are all hostile."""
+    folder = tmp_path / "results" / request.param / "tiny" / "base-0"
+    facts = {"task": request.param, "model": HOSTILE["html"], "checkpoint": "/x/tiny", "method": "base-0"}
+    with RunFolder(folder, {"method": "base"}) as run:
+        replies = {**HOSTILE, HOSTILE["ansi"]: "A", HOSTILE["html"]: "B", "=1+1": "=1+1"}
+        more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
+        counts = {"data_samples": len(replies), "data_expected": len(replies), "data_folder": "nowhere"}
+        if request.param == "librispeech":  # a megabyte of words takes seconds to normalise: one is enough
+            replies = {id_: reply for id_, reply in replies.items() if len(reply) < 800_000 or id_ == "transcript"}
+        run.write_run({**facts, **more, **counts, "samples": list(replies)})
+        for id_, reply in replies.items():
+            run.append(record_of(request.param, id_, reply))
+    return folder
+
+
+def call(*arguments: object) -> str:
+    with no_hang(120):
+        done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code in (0, 1), done.output
+    assert not OBEYED.search(done.output), OBEYED.search(done.output)
+    return done.output
+
+
+def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
+    count = len((run / "samples.jsonl").read_bytes().splitlines())
+    call("score", run)
+    assert "base-0" in call("status", run)
+    call("report", tmp_path / "results", "-o", tmp_path / "r.html", "--figures", tmp_path / "f", "--audio", "none")
+    html = (tmp_path / "r.html").read_text()
+    assert "<img" not in html
+    assert html.count("</script>") == 2
+    assert len(html) < 1_000_000
+    replies = {sample["id"]: sample["replies"][0]["reply"] for sample in content_of(html)["samples"]}
+    assert replies["html"] == HOSTILE["html"]
+    assert all(len(reply) < 5000 for reply in replies.values())
+    table = pd.read_csv(tmp_path / "f" / "records.csv", keep_default_na=False)
+    assert len(table) == count
+    for column in ("id", "reply", "cluster"):
+        assert not any(str(cell).startswith(("=", "+", "-", "@", "\t", "\r")) for cell in table[column])
+        assert not any(OBEYED.search(str(cell)) for cell in table[column])
+    for name in ("scores.md", "scores.tex"):
+        assert not OBEYED.search((tmp_path / "f" / name).read_text())
+    survived = [json.loads(line) for line in (run / "samples.jsonl").read_bytes().splitlines()]
+    assert all(one["reply"] == HOSTILE[one["id"]] for one in survived if one["id"] in HOSTILE)
+    characters = sum(len(one["reply"]) for one in survived)
+    tell(f"{count} replies, {characters:,} characters: all on record as said, none obeyed")
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"])
+def test_a_setting_of_any_name(name: str, tmp_path: Path) -> None:
+    for number, method in enumerate(("base-0", name)):
+        folder = tmp_path / "results" / "tau" / "tiny" / f"folder-{number}"
+        facts = {"task": "tau", "model": name, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
+        more = {"settings": {"seed": 42}, "sessions": [], "bad_rows": [], "left_out": {}, "cost": None, "drops": None}
+        with RunFolder(folder, {"method": method, "data": "1", "prompts": "1"}) as run:
+            run.write_run({**facts, **more, "data_samples": 1, "data_expected": 1, "data_folder": "nowhere"})
+            run.append(record_of("tau", "a", "A"))
+        assert method in call("score", folder)
+        assert method in call("status", folder)
+    call("report", tmp_path / "results", "-o", tmp_path / "r.html", "--audio", "none", "--figures", tmp_path / "f")
+    assert name in call("compare", tmp_path / "results")
+
+
+def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"task": "tau", "method": "\x1b[31mred", "samples": []}))
+    (tmp_path / "samples.jsonl").write_text("")
+    for command in ("score", "report", "compare", "status"):
+        done = CliRunner().invoke(app, [command, str(tmp_path)])
+        assert done.exit_code
+        assert "holds control characters" in done.output
+        assert not OBEYED.search(done.output)
+
+
+@pytest.mark.parametrize("task", ["tau", "librispeech"])
+def test_scoring_random_replies(task: str, times) -> None:
+    chance = random.Random(0)
+    pieces = [
+        "A",
+        "B.",
+        "(C)",
+        "\x1b[0m",
+        "<think>",
+        "</think>",
+        "answer:",
+        "\n",
+        "tram",
+        "\u202e",
+        "\0",
+        "**",
+        "é",
+        "😀",
+    ]
+    for _ in range(times(100, 20_000)):
+        reply = "".join(chance.choices(pieces, k=chance.randint(0, 40)))
+        json.dumps(record_of(task, "a", reply), allow_nan=False)
