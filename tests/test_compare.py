@@ -83,6 +83,13 @@ class TestRows:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.samples, row.verdict.difference) == (3, 0.0)
 
+    def test_a_clip_that_was_replaced_is_another_sample(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 8)
+        folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 8)
+        with (folder / "samples.jsonl").open("a") as stream:
+            stream.write(json.dumps(a_record(3, right=True, prefill=1.0) | {"clips": "another"}) + "\n")
+        assert rows_of(tmp_path)["tau", "dart-0.5-layer2"].samples == 7
+
     def test_groups_and_overall_weigh_tasks_alike(self, tmp_path: Path) -> None:
         for task, count in (("tau", 4), ("desed", 12), ("vesus", 4)):
             a_run(tmp_path, "base-0", [True] * count, task=task)

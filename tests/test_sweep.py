@@ -281,6 +281,22 @@ class TestSecondSweep:
         assert [row["against_base_samples"] for row in rows] == ["3", "3", "3", ""]
         assert "no base" in Path("results/summary.txt").read_text()
 
+    def test_at_the_same_time_is_in_the_summary_too(self, command, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another process finishes a setting of a task that this sweep is done with."""
+        import audiomarathon.evaluation.sweep as module
+
+        real = module._run_one
+
+        def and_another_one_finishes(session, task, data, *rest) -> None:
+            real(session, task, data, *rest)
+            if task.key == "gtzan":
+                monkeypatch.setattr(module, "_run_one", real)
+                command("tau", "--methods", "snapkv:0.5", "--no-base")
+
+        monkeypatch.setattr(module, "_run_one", and_another_one_finishes)
+        command("tau", "gtzan", "--methods", "base")
+        assert self.results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
+
     def test_that_asked_something_else_is_not_compared(self, command) -> None:
         command("tau", "--methods", "base")
         command("tau", "--methods", "frame:0.5", "--no-base", "--seed", "7")

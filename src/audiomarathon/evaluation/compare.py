@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Record, Run, median_ratio
+from audiomarathon.evaluation.savings import Record, Run, median_ratio, paired
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.metrics.paired import Pair, Verdict, holm, judge, mcnemar
 from audiomarathon.metrics.statistics import Sums
@@ -150,14 +150,14 @@ class _Shared:
                 f"{side.folders[key]} and {reference.folders[key]} cannot be compared: "
                 f"they were not asked the same ({shown})"
             )
-        both = sorted(run.records.keys() & base.records.keys())
+        both = sorted(paired(run, base), key=lambda pair: str(pair[1]["id"]))
         if not both:
             raise RecordError(f"{side.folders[key]} and {reference.folders[key]} share no answered sample")
         device = mine.get("device")
         return cls(
             get_task(key),
-            [run.records[id_] for id_ in both],
-            [base.records[id_] for id_ in both],
+            [own for _, own in both],
+            [theirs for theirs, _ in both],
             device is not None and device == theirs.get("device") and _sharing(run) == _sharing(base),
         )
 

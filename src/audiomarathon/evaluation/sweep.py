@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -156,6 +156,9 @@ def sweep(
             with _log(logs, task, say, outcome) as tell:
                 _run_one(session, task, data, tell, outcome)
             _write(finished, outcome, say)
+    # Another sweep into the same folder may have finished runs meanwhile.
+    now = read_outcome(settings.results, seed=settings.seed).groups
+    outcome.groups |= {key: group for key, group in now.items() if len(group) > len(outcome.groups.get(key, ()))}
     finished(outcome)
     return outcome
 
@@ -202,7 +205,8 @@ def _log(
         def tell(line: str) -> None:
             say(line)
             if stream:
-                print(line, file=stream, flush=True)
+                with suppress(OSError):  # a log on a full disk must not cost the night
+                    print(line, file=stream, flush=True)
 
         try:
             yield tell
@@ -212,7 +216,8 @@ def _log(
         except Exception as error:  # whatever goes wrong in one task must not cost the night's other tasks
             outcome.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
             if stream:
-                traceback.print_exc(file=stream)
+                with suppress(OSError):
+                    traceback.print_exc(file=stream)
             tell(f"error: {task.key}: {outcome.failures[task.key]}")
 
 
@@ -226,5 +231,8 @@ def _open_log(logs: Path | None, task: Task) -> Iterator[IO[str] | None]:
         stream = (logs / f"{task.key}.log").open("a", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"{logs}: cannot be used for logs: {error.strerror or error}") from error
-    with stream:
+    try:
         yield stream
+    finally:
+        with suppress(OSError):
+            stream.close()
