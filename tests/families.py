@@ -15,6 +15,7 @@ import tiny_gemma3n
 import tiny_phi4mm
 import tiny_qwen2_5_omni
 import tiny_qwen2_audio
+import tiny_qwen3_omni
 import tiny_voxtral
 import torch
 
@@ -64,6 +65,7 @@ FAMILIES = {
         Family("voxtral", tiny_voxtral.checkpoint, tiny_voxtral.documented, tiny_voxtral.audio_tokens),
         Family("aero-1", tiny_aero.checkpoint, tiny_aero.documented, tiny_aero.audio_tokens),
         Family("qwen2-audio", tiny_qwen2_audio.checkpoint, tiny_qwen2_audio.documented, tiny_qwen2_audio.audio_tokens),
+        Family("qwen3-omni", tiny_qwen3_omni.checkpoint, tiny_qwen3_omni.documented, tiny_qwen3_omni.audio_tokens),
         Family("gemma3n", tiny_gemma3n.checkpoint, tiny_gemma3n.documented, tiny_gemma3n.audio_tokens),
     )
 }

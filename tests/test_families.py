@@ -143,16 +143,16 @@ def test_rotations_of_the_future_are_those_of_decode(family_lm: AudioLM, prompts
 class TestLoading:
     def test_a_missing_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
         weights = load_file(copy_of / "model.safetensors")
-        name = next(name for name in weights if name.endswith("layers.1.mlp.down_proj.weight"))
+        name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
         del weights[name]
         save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ModelError, match=r"missing keys.*layers\.1\.mlp\.down_proj"):
+        with pytest.raises(ModelError, match=r"missing keys.*layers\.1\.self_attn\.o_proj"):
             family.load(copy_of)
 
     def test_an_unexpected_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
         weights = load_file(copy_of / "model.safetensors")
-        name = next(name for name in weights if name.endswith("layers.1.mlp.down_proj.weight"))
-        weights[name.replace("down_proj", "extra")] = torch.ones(2)
+        name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
+        weights[name.replace("o_proj", "extra")] = torch.ones(2)
         save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(ModelError, match=r"unexpected keys.*extra"):
             family.load(copy_of)

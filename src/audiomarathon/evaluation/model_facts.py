@@ -94,8 +94,8 @@ def _facts(path: Path, size: int) -> ModelFacts:
 
 
 def _tower(config: Any) -> float:
-    """Return the FLOPs a second of audio of a Whisper-like tower, or Phi-4's; 0 where the config describes none."""
-    audio = getattr(getattr(config, "thinker_config", config), "audio_config", None)
+    """Return the FLOPs a second of audio of a tower like Whisper's, Phi-4's or Qwen3-Omni's; 0 for none known."""
+    audio = _audio_config(config)
     if hasattr(audio, "nemo_conv_channels"):
         return 2.0 * _conformer(audio, config.hidden_size)
 
@@ -104,12 +104,28 @@ def _tower(config: Any) -> float:
 
     width, depth = first("d_model", "hidden_size"), first("encoder_layers", "num_hidden_layers")
     wide = first("encoder_ffn_dim", "intermediate_size")
-    return 2.0 * FRAMES_PER_SECOND * depth * (4 * width * width + 2 * width * wide)
+    blocks = depth * (4 * width * width + 2 * width * wide)
+    channels = first("downsample_hidden_size")
+    if not channels:
+        return 2.0 * FRAMES_PER_SECOND * blocks
+    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # of Qwen3-Omni's three convolutions over bands and frames
+    ends = 16 * channels * width + width * width + width * audio.output_dim
+    return float(2 * (9 * channels * places + 13 * (blocks + ends)))
+
+
+def _audio_config(config: Any) -> Any:
+    return getattr(getattr(config, "thinker_config", config), "audio_config", None)
 
 
 def _first_convolution(config: Any) -> int:
-    """Return the numbers per audio token in Phi-4-multimodal's first convolution and its ReLU; 0 for other towers."""
-    return 2 * getattr(getattr(config, "audio_config", None), "nemo_conv_channels", 0) * 4 * 40  # steps, bands
+    """Return the numbers per audio token in the first convolution over bands and frames, and what follows it, or 0.
+
+    Phi-4-multimodal and Qwen3-Omni have one; other towers convolve over frames alone.
+    """
+    audio = _audio_config(config)
+    phi = getattr(audio, "nemo_conv_channels", 0) * 4 * 40  # steps, bands
+    qwen = getattr(audio, "downsample_hidden_size", 0) * 50 * 64 // 13
+    return 2 * int(phi + qwen)
 
 
 def _conformer(audio: Any, hidden: int) -> float:

@@ -22,8 +22,8 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_token, chat_text, processor_template, template_beside, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
 class _AudioOnly(Qwen2_5OmniProcessor):  # type: ignore[misc]
@@ -45,6 +45,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
         """Load a checkpoint in the hub's layout or in the thinker's own; see :meth:`AudioLM.load`."""
         with loading(path, cls.title):
+            kind = cls.thinker.config_class.model_type
+            refuse_other_kinds(path, kind.removesuffix("_thinker"), kind)
             model, info = cls.thinker.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
@@ -53,7 +55,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
                 ignore_mismatched_sizes=True,  # they are reported, and refused below
                 output_loading_info=True,
             )
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
             if not device_map:
                 model = model.to(device)
@@ -99,19 +101,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
-        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip
-        # end in zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
-        features = self.feature_extractor(
-            clips,
-            sampling_rate=self.sampling_rate,
-            padding="max_length",
-            max_length=max(len(clip) for clip in clips) + self.feature_extractor.n_fft,
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        frames = features["attention_mask"].sum(-1)
-        tokens = self._audio_tokens(frames)
+        features, mask = self._features(clips)
+        tokens = self._audio_tokens(mask.sum(-1))
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token")
         counts = iter(tokens.tolist())
@@ -126,14 +117,30 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         tensors = {
             "input_ids": encoded["input_ids"],
             "attention_mask": encoded["attention_mask"],
-            "input_features": features["input_features"][..., : int(frames.max())].to(self.model.dtype),
-            "feature_attention_mask": features["attention_mask"][:, : int(frames.max())].long(),
+            "input_features": features.to(self.model.dtype),
+            "feature_attention_mask": mask.long(),
         }
         return Inputs(
             tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
             audio_mask=audio_mask.to(self.device),
             seeds=tuple(prompt.seed for prompt in prompts),
         )
+
+    def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return features (clips, mel bins, frames) and a mask (clips, frames) of the frames that are a clip's own."""
+        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip
+        # end in zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
+        features = self.feature_extractor(
+            clips,
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            max_length=max(len(clip) for clip in clips) + self.feature_extractor.n_fft,
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        frames = int(features["attention_mask"].sum(-1).max())
+        return features["input_features"][..., :frames], features["attention_mask"][:, :frames]
 
     def _audio_tokens(self, frames: torch.Tensor) -> torch.Tensor:
         """Return how many audio tokens clips of so many mel frames have: 25 a second."""

@@ -151,6 +151,14 @@ _BUILT_IN = (
         variant="30s",
     ),
     ModelSpec(
+        key="qwen3-omni",
+        family="audiomarathon.models.qwen3_omni:Qwen3Omni",
+        checkpoint="Qwen/Qwen3-Omni-30B-A3B-Instruct",
+        tokens_per_second=13,
+        title="Qwen3-Omni 30B-A3B, thinker only",
+        download_gb=70.5,
+    ),
+    ModelSpec(
         key="gemma3n",
         family=_GEMMA3N,
         checkpoint="google/gemma-3n-E4B-it",

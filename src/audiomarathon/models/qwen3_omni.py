@@ -1,0 +1,58 @@
+"""Qwen3-Omni (arXiv 2509.17765): the thinker alone, a mixture of experts, on transformers' native class.
+
+The hub's checkpoints hold `thinker.*` beside `talker.*` and `code2wav.*`; the last two make speech and are left on
+disk. Mel frames go through three strided convolutions in chunks of a second, 13 audio tokens each; the encoder attends
+within eight seconds. The weights of each expert lie apart on disk and are joined in loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Qwen3OmniMoeProcessor, Qwen3OmniMoeThinkerForConditionalGeneration
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.prompt import Waveform
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+
+
+class _AudioOnly(Qwen3OmniMoeProcessor):  # type: ignore[misc]
+    """The family's processor without its parts for pictures, which want torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+class Qwen3Omni(Qwen2_5Omni):
+    """The Qwen3-Omni thinker."""
+
+    title: ClassVar[str] = "Qwen3-Omni"
+    thinker: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
+    processor: ClassVar[Any] = _AudioOnly
+    placeholder: ClassVar[str] = "<|audio_pad|>"
+
+    def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return features and their mask, of each clip as the processor has it alone: it fills nothing up.
+
+        Beside a longer clip, even one of the same batch, the processor gives the last frames other values, and up to a
+        token more.
+        """
+        if min(len(clip) for clip in clips) <= self.feature_extractor.n_fft // 2:
+            raise ModelError("a clip is too short for a single audio token")
+        alone = [self._alone(clip) for clip in clips]
+        features = pad_sequence([one.T for one in alone], batch_first=True).transpose(1, 2)
+        return features, pad_sequence([torch.ones(one.shape[1], dtype=torch.long) for one in alone], batch_first=True)
+
+    def _alone(self, clip: Waveform) -> torch.Tensor:
+        features: torch.Tensor = self.feature_extractor(
+            clip, sampling_rate=self.sampling_rate, padding=True, truncation=False, return_tensors="pt"
+        )["input_features"][0]
+        return features
+
+    def _audio_tokens(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return how many audio tokens clips of so many mel frames have: three halvings, chunk by chunk."""
+        chunk: int = 2 * self.model.config.audio_config.n_window
+        return frames // chunk * ((chunk + 7) // 8) + (frames % chunk + 7) // 8

@@ -1,0 +1,96 @@
+"""What is particular to Qwen3-Omni: experts that are joined in loading, and audio without padding."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import noise
+from families import FAMILIES
+from safetensors.torch import load_file, save_file
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.flops import active_parameters, count_cost
+from audiomarathon.evaluation.model_facts import model_facts
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+
+EXPERTS = "thinker.model.layers.1.mlp.experts"
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint("qwen3-omni")
+
+
+@pytest.fixture(scope="module")
+def lm(folder: Path) -> AudioLM:
+    return FAMILIES["qwen3-omni"].load(folder)
+
+
+class TestExperts:
+    def test_are_the_very_weights_that_lie_apart_in_the_hubs_layout(self, lm: AudioLM, folder: Path) -> None:
+        stored, joined = load_file(folder / "model.safetensors"), lm.decoder_layers[1].mlp.experts
+        assert {name.split(".")[0] for name in stored} == {"thinker", "talker", "code2wav"}
+        for number in range(4):
+            gate, up, down = (stored[f"{EXPERTS}.{number}.{part}_proj.weight"] for part in ("gate", "up", "down"))
+            assert torch.equal(joined.gate_up_proj[number], torch.cat([gate, up]))
+            assert torch.equal(joined.down_proj[number], down)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda w: w.pop(f"{EXPERTS}.2.down_proj.weight"), "mismatched keys.*layers.1.mlp.experts.down_proj"),
+            (lambda w: w.pop(f"{EXPERTS}.2.gate_proj.weight"), "cannot be loaded as Qwen3-Omni"),
+            (
+                lambda w: w.update({f"{EXPERTS}.4.down_proj.weight": torch.ones(32, 16)}),
+                "mismatched keys.*layers.1.mlp.experts.down_proj",
+            ),
+        ],
+        ids=["missing", "half of one", "one too many"],
+    )
+    def test_that_do_not_fit_are_refused(self, folder: Path, tmp_path: Path, change: Any, message: str) -> None:
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        weights = load_file(copy / "model.safetensors")
+        change(weights)
+        save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=message):
+            FAMILIES["qwen3-omni"].load(copy)
+
+    def test_count_as_far_as_a_token_meets_them(self, lm: AudioLM, folder: Path) -> None:
+        layer = lm.decoder_layers[1]
+        every, experts = (sum(p.numel() for p in part.parameters()) for part in (layer, layer.mlp.experts))
+        assert active_parameters(layer, lm.decoder.config) == every - experts // 2
+
+    def test_cost_from_the_config_alone_is_what_is_counted(self, lm: AudioLM, folder: Path) -> None:
+        """All but norms, router and the encoder's attention."""
+        counted, told = count_cost(lm), model_facts(folder, 4).cost
+        assert told.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
+        assert 0.8 < told.encoder_flops_per_second / counted.encoder_flops_per_second < 1
+
+
+class TestAudio:
+    @pytest.mark.parametrize("samples", [12840, 16000, 30001])
+    def test_is_the_processors_own_whatever_the_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+        """12,840 samples are 80.25 frames: the processor cuts the last one, and a token with it."""
+        prompt = Prompt("Who?", (noise(2.0)[:samples],))
+        ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
+        assert set(ours) == set(theirs)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    def test_beside_a_longer_clip_is_what_it_is_alone(self, lm: AudioLM) -> None:
+        prompt = Prompt("Who?", (noise(1.0)[:12840],))
+        alone, beside = lm.prepare([prompt]), lm.prepare([prompt, Prompt("Who?", (noise(3.0),))])
+        assert alone.audio_tokens[0] == beside.audio_tokens[0] == 10
+        features = alone.tensors["input_features"][0]
+        assert torch.equal(beside.tensors["input_features"][0, :, : features.shape[1]], features)
+
+    @pytest.mark.parametrize("samples", [0, 200])
+    def test_a_clip_too_short_for_a_spectrum_is_refused(self, lm: AudioLM, samples: int) -> None:
+        assert lm.prepare([Prompt("?", (noise(1.0)[:201],))]).audio_tokens == [1]
+        with pytest.raises(ModelError, match="too short"):
+            lm.prepare([Prompt("?", (noise(1.0)[:samples],))])

@@ -1,0 +1,126 @@
+"""A tiny random Qwen3-Omni in the hub's layout, and the family's documented usage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_tokenizer import byte_tokenizer, spread
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3OmniMoeProcessor,
+    Qwen3OmniMoeThinkerConfig,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+from audiomarathon.models.prompt import Prompt
+
+# What the hub's chat_template.json makes of text and audio: no system prompt unless one is given.
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+NAMED = {
+    "image_token": "<|image_pad|>", "audio_token": "<|audio_pad|>", "video_token": "<|video_pad|>",
+    "vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>",
+    "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>",
+}  # fmt: skip
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *NAMED.values())
+
+
+def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThinkerConfig:
+    """About 0.1 M parameters: four experts a layer, of which a token meets two."""
+    token = tokenizer.convert_tokens_to_ids
+    return Qwen3OmniMoeThinkerConfig(
+        audio_config={
+            "d_model": 16, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "encoder_layers": 1, "num_mel_bins":
+            128, "max_source_positions": 1500, "n_window": 50, "n_window_infer": 800, "output_dim": 32,
+            "downsample_hidden_size": 4, "conv_chunksize": 500,
+        },
+        vision_config={
+            "depth": 1, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 32, "num_heads": 4,
+            "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+        },
+        text_config={
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 16, "moe_intermediate_size": 16,
+            "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32768,
+            "rope_parameters": {
+                "mrope_section": [2, 1, 1], "mrope_interleaved": True, "rope_type": "default", "rope_theta": 10000.0,
+            },
+            "pad_token_id": token("<|endoftext|>"),
+        },
+        audio_token_id=token("<|audio_pad|>"),
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        audio_start_token_id=token("<|audio_start|>"),
+        audio_end_token_id=token("<|audio_end|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        position_id_per_seconds=13,
+    )  # fmt: skip
+
+
+def checkpoint(folder: Path, *, seed: int = 0) -> Path:
+    """Save a random Qwen3-Omni as the hub has it: `thinker.*`, expert by expert, beside `talker.*` and `code2wav.*`."""
+    tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>", **NAMED)
+    torch.manual_seed(seed)
+    thinker = Qwen3OmniMoeThinkerForConditionalGeneration(tiny_thinker_config(tokenizer))
+    spread(thinker)
+    folder.mkdir(parents=True, exist_ok=True)
+    thinker.save_pretrained(folder)
+    weights = {
+        name if name.startswith("thinker.") else f"thinker.{name}": tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    weights |= {"talker.model.norm.weight": torch.ones(4), "code2wav.decoder.0.conv.weight": torch.ones(4, 4)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    hub_config = {
+        "model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"],
+        "thinker_config": config, "enable_audio_output": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(hub_config))
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.6, "top_p": 0.95}))
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    WhisperFeatureExtractor(feature_size=128, return_attention_mask=True).save_pretrained(folder)
+    return folder
+
+
+class _AudioOnly(Qwen3OmniMoeProcessor):
+    """The family's processor without its parts for pictures, which want torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
+    """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
+    processor = _AudioOnly(
+        feature_extractor=WhisperFeatureExtractor.from_pretrained(folder),
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        chat_template=TEMPLATE,
+    )
+    content = [*({"type": "audio", "audio": "clip"} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+    inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
+    return inputs, Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def audio_tokens(samples: int) -> int:
+    """Return the audio tokens of a clip: 13 for each whole second, and what is left of mel frames halved thrice."""
+    frames = samples // 160
+    return 13 * (frames // 100) + -(-(frames % 100) // 8)
