@@ -17,11 +17,15 @@ from audiomarathon.evaluation.records import RunFolder, identity_hash, read_reco
 IDENTITY = {"method": "frame", "ratio": 0.5, "checkpoint": "abc"}
 
 
+def answered(id_: str, reply: str = "A") -> dict:
+    return {"id": id_, "reply": reply, "reference": {"answer": "A"}, "error": None}
+
+
 def fill(path: Path, ids: str, identity: dict = IDENTITY) -> RunFolder:
     with RunFolder(path, identity) as folder:
         folder.write_run({"task": "tau"})
         for id_ in ids:
-            folder.append({"id": id_, "error": None})
+            folder.append(answered(id_))
     return folder
 
 
@@ -34,7 +38,7 @@ class TestResume:
         fill(tmp_path, "ab")
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "b"}
-            folder.append({"id": "c", "error": None})
+            folder.append(answered("c"))
         assert read_ids(tmp_path) == ["a", "b", "c"]
 
     def test_errors_are_tried_again_and_the_last_line_counts(self, tmp_path: Path) -> None:
@@ -43,7 +47,7 @@ class TestResume:
             folder.append({"id": "a", "error": "AudioError: truncated"})
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == set()
-            folder.append({"id": "a", "error": None, "reply": "B"})
+            folder.append(answered("a", "B"))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.records["a"]["reply"] == "B"
 
@@ -59,11 +63,11 @@ class TestResume:
         fill(tmp_path, "abc")
         file = tmp_path / "samples.jsonl"
         lines = file.read_bytes().splitlines(keepends=True)
-        file.write_bytes(lines[0] + b"\x00garbage\xff\n" + lines[2])
+        file.write_bytes(lines[0] + b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n' + lines[2])
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "c"}
-            assert folder.rejected_lines == 1
-        assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n"
+            assert folder.rejected_lines == 2
+        assert (tmp_path / "samples.rejected").read_bytes() == b"\x00garbage\xff\n" + b'{"id": "b", "error": null}\n'
         assert read_ids(tmp_path) == ["a", "c"]
 
 
@@ -131,7 +135,7 @@ class TestFullDisk:
     def test_nothing_recorded_is_lost_and_nothing_is_half_written(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
-            folder.append({"id": "a", "error": None})
+            folder.append(answered("a"))
             real = folder._stream
 
             class Full:
@@ -145,7 +149,7 @@ class TestFullDisk:
 
             folder._stream = Full()
             with pytest.raises(RecordError, match="No space left on device; 1 records are safe"):
-                folder.append({"id": "b", "error": None})
+                folder.append(answered("b"))
         assert read_ids(tmp_path) == ["a"]
         fill(tmp_path, "b")
         assert read_ids(tmp_path) == ["a", "b"]
@@ -159,7 +163,7 @@ class TestFullDisk:
             folder._stream.close()
             folder._stream = full.open("w")
             with pytest.raises(RecordError, match="No space left"):
-                folder.append({"id": "a", "error": None})
+                folder.append(answered("a"))
 
     def test_json_is_replaced_whole_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "summary.json"
@@ -187,7 +191,7 @@ class TestOddNames:
     def test_ids_that_are_not_utf8_survive(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"samples": ["a\udcff"]})
-            folder.append({"id": "a\udcff", "error": None})
+            folder.append(answered("a\udcff"))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a\udcff"}
 

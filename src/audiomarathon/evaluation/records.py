@@ -177,7 +177,7 @@ class RunFolder:
         records, rejected, good = {}, [], []
         for line in whole.splitlines(keepends=True):
             record = _parse(line)
-            if record is None:
+            if record is None or not _is_whole(record):
                 rejected.append(line)
             else:
                 records[record["id"]] = record
@@ -227,6 +227,12 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether a record can be scored; one that cannot would end every run in its folder, again and again."""
+    scorable = isinstance(record.get("reply"), str) and isinstance(record.get("reference"), dict)
+    return scorable or isinstance(record.get("error"), str)
 
 
 def read_run(path: Path) -> dict[str, Any]:

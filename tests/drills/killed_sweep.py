@@ -1,0 +1,71 @@
+"""Sweep again and again under SIGKILL at random moments, then once undisturbed; or two sweeps at once.
+
+Usage: killed_sweep.py kill|race COUNT FIRST_SECONDS DATA MODEL RESULTS. Prints what became of the children, as JSON.
+
+The engine is imported once and each sweep is a fork of this process, which itself never computes. What disturbs is at
+random moments up to the time that an undisturbed sweep took (FIRST_SECONDS).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import audiomarathon.evaluation.environment
+import audiomarathon.evaluation.evaluate
+import audiomarathon.models.qwen2_5_omni
+import audiomarathon.report.sweep_report  # noqa: F401
+from audiomarathon.evaluation.sweep import grid, sweep
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import get_task
+
+TASKS = ("tau", "librispeech")
+
+
+def go(data: str, model: str, results: str, *, logs: Path | None = None) -> int:
+    """Sweep two tasks under three settings; return 0 when all is complete."""
+    from audiomarathon.report.sweep_report import write_outcome
+
+    settings = RunSettings.read({}, data=data, model_path=model, results=Path(results), max_new_tokens=4)
+    methods = grid(["random", "frame"], [0.5])
+    tasks = [get_task(name) for name in TASKS]
+    outcome = sweep(
+        tasks, "qwen2.5-omni", settings, methods, progress=False, logs=logs,
+        finished=lambda found: write_outcome(found, settings.results, "qwen2.5-omni") and None,
+    )  # fmt: skip
+    return 0 if outcome.complete else 1
+
+
+def fork(arguments: list[str]) -> int:
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        os._exit(go(*arguments))
+    return child
+
+
+def main(what: str, count: int, first_s: float, arguments: list[str]) -> None:
+    chance, killed, codes = random.Random(0), 0, []
+    if what == "race":
+        children = [fork(arguments) for _ in range(count)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    while what == "kill" and killed < count:
+        child = fork(arguments)
+        time.sleep(first_s * chance.random())
+        os.kill(child, signal.SIGKILL)
+        if os.WIFEXITED(os.waitpid(child, 0)[1]):
+            break  # all was done before
+        killed += 1
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(fork(arguments), 0)[1]))
+    print(json.dumps({"killed": killed, "codes": codes}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])

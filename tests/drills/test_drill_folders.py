@@ -1,0 +1,205 @@
+"""What befalls a results folder: kills, a full disk, a read-only place, damaged lines, two sweeps, a clock set back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import killed_sweep
+import pytest
+import task_folders
+from hanging import no_hang
+from test_evaluate import steady
+
+from audiomarathon.errors import AudioMarathonError, RecordError
+from audiomarathon.evaluation.records import RunFolder, read_records
+from audiomarathon.evaluation.status import read_status
+
+SETTINGS = ("base-0", "frame-0.5-layer2", "random-0.5-layer2")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    task_folders.build_tau(root / "TAU")
+    task_folders.build_librispeech(root / "LibriSpeech")
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], float]:
+    """The records of an undisturbed sweep, and how long it took."""
+    results, begin = tmp_path_factory.mktemp("whole"), time.monotonic()
+    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(results)) == 0
+    return on_record(results), time.monotonic() - begin
+
+
+def on_record(results: Path) -> dict[str, Any]:
+    """Everything steady of every record by task, setting and id; each file must hold whole lines, each sample once."""
+    found = {}
+    for file in results.rglob("samples.jsonl"):
+        lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+        assert len({line["id"] for line in lines}) == len(lines)
+        found |= {f"{file.parent.parent.parent.name}/{file.parent.name}/{line['id']}": steady(line) for line in lines}
+    return found
+
+
+def disturbed(what: str, count: int, seconds: float, data: Path, model: Path, results: Path) -> dict[str, Any]:
+    command = [killed_sweep.__file__, what, str(count), str(seconds), str(data), str(model), str(results)]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=1200, check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_kills_at_random_moments(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+    undisturbed, seconds = whole
+    found = disturbed("kill", times(4, 200), seconds, data, tiny_checkpoint, tmp_path)
+    assert found["codes"] == [0]
+    assert on_record(tmp_path) == undisturbed
+    assert not list(tmp_path.rglob("*.new"))
+    tell(f"{found['killed']} kills -9, then one run: all {len(undisturbed)} records as in an undisturbed sweep")
+
+
+def test_sweeps_at_once(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+    found = disturbed("race", times(2, 6), 0, data, tiny_checkpoint, tmp_path)
+    assert found["codes"][-1] == 0
+    assert on_record(tmp_path) == whole[0]
+    assert json.loads((tmp_path / "summary.json").read_text())["complete"] is True
+    tell(f"{len(found['codes']) - 1} at once ended with {found['codes'][:-1]}, then one: each record once, none mixed")
+
+
+@contextmanager
+def small_disk(path: Path, kilobytes: int) -> Iterator[None]:
+    """Make a path a disk of its own; skip where mounting is not allowed."""
+    path.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@contextmanager
+def small_files(_path: Path, kilobytes: int) -> Iterator[None]:
+    """Let no file grow beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("kilobytes", [4, 24, 60])
+def test_a_full_disk(whole, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+    disk, model = tmp_path / "disk", str(tiny_checkpoint)
+    with small_disk(disk, kilobytes):
+        with suppress(AudioMarathonError):  # where not even the summary can be written
+            assert killed_sweep.go(str(data), model, str(disk / "out"), logs=disk / "logs") == 1
+        for file in disk.rglob("samples.jsonl"):
+            assert file.read_bytes()[-1:] in (b"\n", b"")
+        survived = on_record(disk)
+        assert survived.items() <= whole[0].items()
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+        assert killed_sweep.go(str(data), model, str(disk / "out"), logs=disk / "logs") == 0
+        assert on_record(disk) == whole[0]
+    tell(f"{kilobytes} kB: {len(survived)} of {len(whole[0])} records before it was full, all kept; the rest after")
+
+
+@pytest.mark.parametrize("kilobytes", [0, 2])
+def test_a_quota(whole, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with small_files(tmp_path, kilobytes), suppress(AudioMarathonError):
+        assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 1
+    assert on_record(tmp_path).items() <= whole[0].items()
+    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
+    assert on_record(tmp_path) == whole[0]
+
+
+def test_a_read_only_place(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+    """Before the first record, and in the middle."""
+    disk, model = tmp_path / "disk", str(tiny_checkpoint)
+    with small_disk(disk, 4096):
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(RecordError, match="Read-only file system") as raised:
+            killed_sweep.go(str(data), model, str(disk / "out"))
+        assert "\n" not in str(raised.value)
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        killed_sweep.go(str(data), model, str(disk / "out"))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert {one.state for one in read_status([disk])} == {"complete"}  # looking needs no writing
+        assert on_record(disk) == whole[0]
+    tell(str(raised.value).replace(str(tmp_path), ""))
+
+
+def test_a_place_where_nobody_may_write(data: Path, tiny_checkpoint: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be"):
+        killed_sweep.go(str(data), str(tiny_checkpoint), "/proc/audiomarathon")
+
+
+def damage(content: bytes, chance: random.Random) -> bytes:
+    """Do to a file of lines what crashes, editors and disks do."""
+    at, length = chance.randrange(len(content)), chance.randrange(1, 400)
+    kinds = (
+        lambda: content[:at] + b"\0" * length + content[at + length :],
+        lambda: content[:at] + chance.randbytes(length) + content[at:],
+        lambda: content[:at] + content[at + length :],
+        lambda: content[:at] + b"\n" + content[at:],
+        lambda: content[:at],
+        lambda: content[:at] + b"<<<<<<< HEAD\n" + content[at:],
+        lambda: content[:at] + bytes([content[at] ^ 1 << chance.randrange(8)]) + content[at + 1 :],
+        lambda: content.replace(chance.choice([b'"reply"', b'"reference"', b'"error"', b'"id"']), b'"gone"', 1),
+    )
+    return chance.choice(kinds)()
+
+
+def test_damaged_lines(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
+    chance, count, undetected = random.Random(1), times(300, 20_000), 0
+    folder = tmp_path / "tau" / tiny_checkpoint.name / "base-0"
+    facts, file = json.loads((folder / "run.json").read_text()), folder / "samples.jsonl"
+    content = file.read_bytes()
+    lines = {json.loads(line)["id"]: line for line in content.splitlines()}
+    for _ in range(count):
+        spoilt = damage(content, chance)
+        file.write_bytes(spoilt)
+        intact = {id_ for id_, line in lines.items() if line in spoilt.split(b"\n")[:-1]}
+        with no_hang(), RunFolder(folder, facts["identity"]) as run:
+            assert intact <= run.done()
+            undetected += len({one for one in run.done() & set(lines) if run.records[one] != json.loads(lines[one])})
+        assert not (folder / ".samples.jsonl.new").exists()
+    file.write_bytes(content.replace(b'"reply"', b'"gone"', 2))
+    assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
+    alone = {"encoder_shared": False}  # base was redone without the others
+    assert {id_: steady(one) | alone for id_, one in read_records(folder).items()} == {
+        key.rpartition("base-0/")[2]: one | alone for key, one in whole[0].items() if key.startswith("tau/base-0/")
+    }
+    tell(
+        f"{count} kinds of damage: every whole line kept; in {undetected} a line stayed readable but said another thing"
+    )
+
+
+def test_a_clock_that_goes_backwards(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch) -> None:
+    chance, real = random.Random(0), {name: getattr(time, name) for name in ("time", "monotonic")}
+    with monkeypatch.context() as patch:
+        for name, clock in real.items():
+            patch.setattr(time, name, lambda clock=clock: clock() - chance.choice([0, 1, 3600, 1e9]))
+        assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
+        assert all(one.complete for one in read_status([tmp_path]))
+    assert on_record(tmp_path) == whole[0]
+    for one in tmp_path.rglob("samples.jsonl"):
+        assert all(min(r["time"].values()) >= 0 for r in read_records(one.parent).values())
