@@ -185,6 +185,23 @@ class TestLayOut:
             lay_out(wanted, RunSettings.read({}), self.GPUS)
 
 
+@needs_ray
+@pytest.mark.parametrize("settings", [{"device": "cuda:1"}, {"device": "cpu"}, {}])
+def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str, Any]) -> None:
+    """A GPU by number, GPUs without a GPU, and an address where nothing listens."""
+    from audiomarathon.evaluation.ray_cluster import connected
+
+    wanted = Ray("127.0.0.1:1", gpus_per_worker=None if settings == {} else 1)
+    message = {"cuda:1": "DEVICE=cuda:1", "cpu": "--gpus-per-worker=1"}.get(
+        settings.get("device", ""), "no Ray cluster"
+    )
+    with (
+        pytest.raises((ExecutorError, SettingsError), match=message),
+        connected(wanted, RunSettings.read({}, **settings), print),
+    ):
+        pass
+
+
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("given", "message"),

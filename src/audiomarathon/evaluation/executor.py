@@ -17,7 +17,7 @@ class Ray:
     Attributes
     ----------
     address
-        Of a cluster that is there (`auto`, `host:6379`, `ray://host:10001`); None starts Ray on this machine.
+        Of a cluster that is there (`auto`, `host:6379`); None starts Ray on this machine.
     workers
         How many; None for as many as there are GPUs to give them, without GPUs one a machine.
     gpus_per_worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from audiomarathon.settings import RunSettings
 
 #: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+
+_PATIENCE_S = 10
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
             cores = max(os.cpu_count() or 1, wanted.workers or 1)
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
+            _knock(wanted.address)
             ray.init(address=wanted.address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -76,6 +80,13 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
         yield shape
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nothing listens at `host:port`: Ray itself tries for a minute, and then aborts."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
