@@ -57,7 +57,7 @@ class TestLoading:
         assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4  # layers; keys and values; 2 heads of 8 numbers of 4 bytes
 
     def test_another_familys_checkpoint_is_refused(self, folder: Path) -> None:
-        with pytest.raises(ModelError, match=r"missing keys in the checkpoint: model\.multi_modal_projector"):
+        with pytest.raises(ModelError, match="model type 'aero', not 'qwen2_audio'"):
             load(folder, Qwen2Audio)
 
     def test_the_model_of_an_old_readme_is_refused_before_any_network(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,19 @@ class TestWindows:
         assert inputs.audio_tokens == [750]
         assert whole.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
-    def test_a_clip_without_a_single_audio_token_is_refused(self, whole: AudioLM) -> None:
-        assert whole.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
+    @pytest.mark.parametrize("seconds", [(0.02,), (1.0, 0.02), (0.0201,), (0.06,), (0.06, 0.05)], ids=str)
+    def test_audio_without_two_tokens_in_a_row_is_refused(self, whole: AudioLM, seconds: tuple[float, ...]) -> None:
+        """Where no two stand together the class takes each for a placeholder yet to be repeated, and fails."""
         with pytest.raises(ModelError, match="too short"):
-            whole.prepare([Prompt("?", (noise(0.02),))])
+            whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
+
+    @pytest.mark.parametrize(("seconds", "tokens"), [((0.0601,), 2), ((0.0601, 0.0201), 3)], ids=str)
+    def test_the_shortest_audio_has_two_tokens_in_a_row(
+        self, whole: AudioLM, seconds: tuple[float, ...], tokens: int
+    ) -> None:
+        inputs = whole.prepare([Prompt("?", tuple(noise(length) for length in seconds))])
+        assert inputs.audio_tokens == [tokens]
+        assert whole.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits.isfinite().all()
 
     def test_a_window_that_is_not_in_use_is_no_sliding_window(self, whole: AudioLM) -> None:
         assert whole.decoder.config.max_window_layers == 1

@@ -34,7 +34,7 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _WINDOW = 480000  # samples: 30 s
@@ -64,6 +64,7 @@ class Gemma3n(AudioLM):
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Gemma3n:
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, "Gemma 3n"):
+            refuse_other_kinds(path, "gemma3n")
             config = _config_without_vision(path)
             model, info = Gemma3nForConditionalGeneration.from_pretrained(
                 path,

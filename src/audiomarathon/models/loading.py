@@ -55,6 +55,29 @@ def native_config(path: Path) -> Any:
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
+def refuse_other_kinds(path: Path, *kinds: str) -> None:
+    """Refuse another model's checkpoint, before a class fills its config's gaps with a full-size model's defaults.
+
+    Parameters
+    ----------
+    kinds
+        Model types that the family runs, the hub's first.
+
+    Raises
+    ------
+    ModelError
+        Naming both model types.
+    """
+    from transformers import PreTrainedConfig
+
+    kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
+    if kind not in kinds:
+        raise ModelError(
+            f"{path}: config.json says model type {kind!r}, not {kinds[0]!r}: a checkpoint of another model; "
+            "`audiomarathon list models` names them"
+        )
+
+
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
 

@@ -54,7 +54,7 @@ class Phi4MM(AudioLM):
                 ignore_mismatched_sizes=True,  # they are reported, and refused below
                 output_loading_info=True,
             )
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             feature_extractor = Phi4MultimodalFeatureExtractor.from_pretrained(path)
         check_loading(path, info)
         speech_adapter.load_into(model, path)

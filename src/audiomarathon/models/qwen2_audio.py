@@ -24,7 +24,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_token, chat_text, processor_template, windows, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _AUDIO = "<|AUDIO|>"
@@ -34,6 +34,7 @@ class Qwen2Audio(AudioLM):
     """Qwen2-Audio, hearing clips whole: window after window."""
 
     title: ClassVar[str] = "Qwen2-Audio"
+    kind: ClassVar[str] = "qwen2_audio"
     renamed: ClassVar[Mapping[str, str]] = {}
     """Names in the checkpoint that the native class does not know, as patterns, and what it calls them."""
     template: ClassVar[str] = (
@@ -49,7 +50,8 @@ class Qwen2Audio(AudioLM):
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, cls.title):
-            config = Qwen2AudioConfig.from_pretrained(path)  # whatever kind the file names
+            refuse_other_kinds(path, cls.kind)
+            config = Qwen2AudioConfig.from_pretrained(path)  # an Aero's as well
             model, info = Qwen2AudioForConditionalGeneration.from_pretrained(
                 path,
                 config=config,
@@ -109,8 +111,11 @@ class Qwen2Audio(AudioLM):
 
     def _in_windows(self, prompt: Prompt) -> Prompt:
         extractor = self.feature_extractor
-        if any(len(clip) <= 2 * extractor.hop_length for clip in prompt.clips):
+        lengths = [len(clip) for clip in prompt.clips]
+        if min(lengths) <= 2 * extractor.hop_length:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
+        if max(lengths) <= 6 * extractor.hop_length:  # the class takes lone audio tokens for ones yet to be repeated
+            raise ModelError("the audio is too short for two audio tokens in a row (0.06 s)")
         return replace(
             prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, extractor.n_samples))
         )

@@ -28,7 +28,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import left_padded
-from audiomarathon.models.loading import check_installed, check_loading, loading
+from audiomarathon.models.loading import check_installed, check_loading, loading, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _LANGUAGE = "en"
@@ -43,6 +43,7 @@ class Voxtral(AudioLM):
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`. `consolidated*` is not looked at."""
         check_installed("mistral_common", "voxtral")
         with loading(path, "Voxtral"):
+            refuse_other_kinds(path, "voxtral")
             model, info = VoxtralForConditionalGeneration.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),

@@ -1,0 +1,35 @@
+"""A checkpoint of another model than the one that is named: refused in one line, before any model is built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.registry import ModelSpec, all_models
+
+LOCAL = [spec for spec in all_models() if not spec.remote]
+PUBLISHED = (
+    "qwen2_5_omni", "phi4_multimodal", "phi4mm", "voxtral", "aero", "qwen2_audio", "gemma3n", "qwen3_omni_moe", "qwen2",
+)  # fmt: skip
+OWN = {
+    "Qwen2_5Omni": "qwen2_5_omni", "Phi4MM": "phi4_multimodal", "Voxtral": "voxtral", "Aero": "aero",
+    "Qwen2Audio": "qwen2_audio", "Qwen2AudioFirst30": "qwen2_audio", "Gemma3n": "gemma3n",
+    "Qwen3Omni": "qwen3_omni_moe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", LOCAL, ids=lambda spec: spec.key)
+def test_is_refused_before_anything_is_built(spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class would build itself full-size from another model's config, and ask whether to run its code."""
+    family = spec.load_family()
+    own = OWN[family.__name__]
+    monkeypatch.setattr(nn.Module, "__init__", lambda *_a, **_k: pytest.fail("a model was built"))
+    monkeypatch.setattr("builtins.input", lambda *_words: pytest.fail("asked"))
+    for kind in set(PUBLISHED) - {own}:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(ModelError, match=f"^[^\\n]*model type '{kind}', not '{own}'[^\\n]*$"):
+            family.load(tmp_path, device="cpu", dtype="float32", attn_implementation="sdpa")
