@@ -12,9 +12,11 @@ import tiny_qwen2_5_omni
 import torch
 from families import FAMILIES, Family
 
+from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.pruning.method import Method
 
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
 
@@ -63,6 +65,14 @@ def lm(tiny_checkpoint: Path) -> AudioLM:
 
 def load_tiny(checkpoint: Path, attn_implementation: str = "sdpa") -> AudioLM:
     return Qwen2_5Omni.load(checkpoint, device="cpu", dtype="float32", attn_implementation=attn_implementation)
+
+
+def skip_unless_carried(lm: AudioLM, method: Method) -> None:
+    """Skip what a family refuses by name; that it does, and what, is tested where the family is."""
+    try:
+        method.check(lm)
+    except MethodError as error:
+        pytest.skip(str(error))
 
 
 def noise(seconds: float, seed: int = 0, rate: int = 16000) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import skip_unless_carried
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def caches_caught(lm: AudioLM) -> Iterator[list[Any]]:
 @pytest.mark.parametrize("press", PRESSES, ids=lambda press: press.key)
 class TestEveryPress:
     def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        skip_unless_carried(any_lm, press)
         base, zero = generate(any_lm, prompts[0], Base()), generate(any_lm, prompts[0], press)
         assert torch.equal(base.logits, zero.logits)
 
@@ -78,6 +80,7 @@ class TestEveryPress:
     def test_equals_hiding_the_same_entries_in_decode(
         self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
     ) -> None:
+        skip_unless_carried(any_lm, press)
         press = dataclasses.replace(press, ratio=ratio)
         with caches_caught(any_lm) as caught:
             generate(any_lm, prompts[0], Base(), 1)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from conftest import skip_unless_carried
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def failing(module: torch.nn.Module) -> Iterator[None]:
 class TestOracle:
     @pytest.mark.parametrize("method", DROPPERS, ids=lambda m: m.label)
     def test_dropping_equals_hiding(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+        skip_unless_carried(any_lm, method)
         for prompt in prompts:
             dropped = generate(any_lm, [prompt], method)
             hidden = generate(any_lm, [prompt], Hidden(kept=dropped.kept_positions[0], first=method.layer))
@@ -68,6 +70,7 @@ class TestOracle:
     def test_a_batch_of_unequal_lengths_equals_one_by_one(
         self, any_lm: AudioLM, prompts: list[Prompt], method: Method
     ) -> None:
+        skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts, method)
         for row, prompt in enumerate(prompts):
             alone = generate(any_lm, [prompt], method)

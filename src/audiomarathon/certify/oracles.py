@@ -26,21 +26,30 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
     dropped = torch.ones(prompt, dtype=torch.bool)
     dropped[kept] = False
 
-    def mask_for(queries: torch.Tensor, total: int, like: torch.Tensor | None, hidden: torch.Tensor) -> torch.Tensor:
+    def mask_for(
+        queries: torch.Tensor, total: int, like: torch.Tensor | None, hidden: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
         keys = torch.arange(total)
         visible = keys[None] <= queries[:, None]
         visible &= ~torch.cat([dropped, torch.zeros(total - prompt, dtype=torch.bool)])[None] | (
             keys[None] == queries[:, None]
         )
+        if window:
+            visible &= queries[:, None] - keys[None] < window
+            visible = visible[:, -(window + len(queries) - 1) :]  # the cache holds no more
         return _as_mask(visible[None, None].to(hidden.device), like, hidden.dtype)
 
     def hook(index: int) -> Any:
+        window = getattr(layers[index].self_attn, "sliding_window", None)
+
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             hidden = args[0] if args else kwargs["hidden_states"]
             length = hidden.shape[-2]
-            past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length(index)
+            # Asked of layer 0, since some layers have no cache; it has been given this token already.
+            past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length() - (index > 0)
             given = kwargs.get("attention_mask")
-            kwargs["attention_mask"] = mask_for(torch.arange(past, past + length), past + length, given, hidden)
+            mask = mask_for(torch.arange(past, past + length), past + length, given, hidden, window)
+            kwargs["attention_mask"] = mask
             return args, kwargs
 
         return before

@@ -20,7 +20,8 @@ from torch import nn
 from audiomarathon.errors import MethodError
 from audiomarathon.kvpress.attention_patch import Attention, attention_watched
 from audiomarathon.pruning.dropping import call_of, like_given
-from audiomarathon.pruning.method import Method, Trace, has_windows, kept_count
+from audiomarathon.pruning.layers import has_windows
+from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM

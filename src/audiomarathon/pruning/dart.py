@@ -24,7 +24,7 @@ class Dart(TokenPruner):
     key: ClassVar[str] = "dart"
     title: ClassVar[str] = "pivots, and the audio tokens least similar to them"
     paper: ClassVar[str] = "2502.11494"
-    needs: ClassVar[str] = "K ≥ 1, full attention from layer K on"
+    needs: ClassVar[str] = "K ≥ 1"
     scored: ClassVar[bool] = True
 
     audio_pivots: int = 4

@@ -1,9 +1,9 @@
 """The mechanics of dropping tokens at layer K by hooks: gathering, masks, and getting out of the way in decode.
 
 In prefill, the hook on layer K gathers the hidden states of the kept tokens; the hooks on layers K… gather the side
-inputs that the model's loop passes again to each layer (rotary cos and sin, position ids, mask), bound by signature
-since some models pass them by position. In decode a layer needs a hook only where it is given a mask; elsewhere its
-hook has removed itself.
+inputs that the model's loop passes again to each layer (rotary cos and sin, position ids, mask, Gemma 3n's per-layer
+inputs), bound by signature since some models pass them by position. In decode a layer needs a hook only where it is
+given a mask or has a window; elsewhere its hook has removed itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from audiomarathon.pruning.layers import source_of, window_of
 
 if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
@@ -35,6 +37,8 @@ class Drop:
         How many text tokens follow a sample's last audio token.
     filler
         Shape (B, S'): the places that stand for nothing.
+    prompt
+        S, the prompt's length.
     index
         Shape (B, S'): kept positions, once chosen.
     """
@@ -44,6 +48,7 @@ class Drop:
     text_after: list[int]
     filler: torch.Tensor
     any_filler: bool
+    prompt: int
     index: torch.Tensor
 
     @classmethod
@@ -57,7 +62,8 @@ class Drop:
         width = max(lengths)
         places = torch.arange(width, device=mask.device)
         filler = places[None] < torch.tensor([width - n for n in lengths], device=mask.device)[:, None]
-        return cls(audio, text, text_after, filler, min(lengths) < width, torch.empty(0, dtype=torch.long))
+        none_yet = torch.empty(0, dtype=torch.long)
+        return cls(audio, text, text_after, filler, min(lengths) < width, mask.shape[1], none_yet)
 
     def keep(self, chosen: Sequence[torch.Tensor]) -> None:
         """Fix the choice: for each sample the indices into its audio positions that stay."""
@@ -120,7 +126,22 @@ class Drop:
         fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
-    def attach(self, layers: nn.ModuleList, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
+    def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:
+        """Return the same for a layer with a window, which was given `past` tokens so far.
+
+        Its cache holds the last `window` − 1 of them. The window is one of positions, and these have gaps, so some of
+        what is there lies outside. None where the window reaches back to the beginning.
+        """
+        last = self.prompt + past - self.filler.shape[1]
+        if given is None and not self.any_filler and last < window:
+            return None
+        device = self.index.device if given is None else given.device
+        fresh = torch.arange(self.prompt, last + 1, device=device).expand(len(self.index), -1)
+        positions = torch.cat([self.index.to(device), fresh], dim=-1)
+        real = torch.cat([~self.filler.to(device), torch.ones_like(fresh, dtype=torch.bool)], dim=-1)
+        return like_given((real & (last - positions < window))[:, -window:], given)
+
+    def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
         """Put hooks on the layers from `first` on; `decide` is given the hidden states that enter it, before they go.
 
         Returns
@@ -129,29 +150,36 @@ class Drop:
             Handles; the caller removes them.
         """
         return [
-            self._attach(layers[index], index, decide if index == first else None)
-            for index in range(first, len(layers))
+            self._attach(decoder, index, decide if index == first else None)
+            for index in range(first, len(decoder.layers))  # type: ignore[arg-type]
         ]
 
-    def _attach(self, layer: nn.Module, index: int, decide: Callable[[torch.Tensor], None] | None) -> Any:
+    def _attach(self, decoder: Any, index: int, decide: Callable[[torch.Tensor], None] | None) -> Any:
+        layer = decoder.layers[index]
+        window, source = window_of(decoder.config, index), source_of(decoder.config, index)
         signature = inspect.signature(layer.forward)
-        flash = "flash" in str(getattr(layer.self_attn.config, "_attn_implementation", ""))  # type: ignore[union-attr]
+        flash = "flash" in str(decoder.config._attn_implementation)
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
             call = call_of(signature, args, kwargs)
             hidden, given = call["hidden_states"], call.get("attention_mask")
             if hidden.shape[-2] == 1:
-                call["attention_mask"] = self.decode_mask(given, call["past_key_values"].get_seq_length(index))
+                past = call["past_key_values"].get_seq_length(source)
+                past -= source != index  # another layer's cache, which has been given this token already
+                mask = self.window_mask(given, past, window) if window else self.decode_mask(given, past)
+                call["attention_mask"] = mask
                 return (), call
             if decide is not None:
                 decide(hidden)
                 call["hidden_states"] = self.rows(hidden)
             call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
+            if call.get("per_layer_input") is not None:
+                call["per_layer_input"] = self.rows(call["per_layer_input"])
             if call.get("position_ids") is not None:
                 # Flash attention takes gaps in positions for packed sequences, and waits for the device in every layer.
                 call["position_ids"] = None if flash else self.places(call["position_ids"])
             call["attention_mask"] = self.prefill_mask(given)
-            if call["attention_mask"] is None:
+            if call["attention_mask"] is None and not window:
                 handle.remove()  # decode attends to all that the layer's own cache holds: no hook needed
             return (), call
 

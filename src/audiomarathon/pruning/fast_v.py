@@ -22,8 +22,9 @@ class FastV(TokenPruner):
     aliases: ClassVar[tuple[str, ...]] = ("fastv",)
     title: ClassVar[str] = "audio tokens that the last prompt token attends to most"
     paper: ClassVar[str] = "2403.06764"
-    needs: ClassVar[str] = "K ≥ 1, full attention from layer K on"
+    needs: ClassVar[str] = "K ≥ 1, full attention in layer K − 1"
     scored: ClassVar[bool] = True
+    ranks_by_attention: ClassVar[bool] = True
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """See :meth:`TokenPruner.select`."""

@@ -31,19 +31,6 @@ def plain(ratio: float) -> str:
     return f"{Decimal(str(round(ratio, 12))).normalize():f}"
 
 
-def has_windows(config: Any, first: int = 0) -> bool:
-    """Tell whether a decoder's layers from `first` on attend through a sliding window that a prompt can outgrow.
-
-    A window as long as the model has positions hides nothing: Phi-4-multimodal's is twice that.
-    """
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if types is None:
-        types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
-    reach = getattr(config, "max_position_embeddings", None)
-    return "sliding_attention" in types[first:] and not (window and reach and window >= reach)
-
-
 @dataclass
 class Trace:
     """What a method really did to the batch at hand; filled while it is applied.

@@ -21,8 +21,9 @@ class SegmentFastV(TokenPruner):
     key: ClassVar[str] = "segment_fast_v"
     title: ClassVar[str] = "fast_v's score, within equal time segments"
     paper: ClassVar[str] = "2511.14293"
-    needs: ClassVar[str] = "K ≥ 1, full attention from layer K on"
+    needs: ClassVar[str] = "K ≥ 1, full attention in layer K − 1"
     scored: ClassVar[bool] = True
+    ranks_by_attention: ClassVar[bool] = True
 
     segments: int = 10
 

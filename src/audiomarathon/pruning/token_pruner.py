@@ -19,7 +19,8 @@ from torch import nn
 from audiomarathon.errors import MethodError
 from audiomarathon.kvpress.attention_patch import Attention, attention_watched
 from audiomarathon.pruning.dropping import Drop
-from audiomarathon.pruning.method import Method, Trace, has_windows, kept_count
+from audiomarathon.pruning.layers import cached, source_of, window_of
+from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -87,12 +88,14 @@ class Evidence:
 class TokenPruner(Method):
     """Base of the methods that drop audio tokens at layer K.
 
-    A subclass is one file that defines :meth:`select`; `scored = True` gives it attention, keys and hidden states.
+    A subclass is one file that defines :meth:`select`; `scored = True` gives it attention, keys and hidden states, and
+    `ranks_by_attention = True` says that it uses the first, which a layer with a window leaves at zero for most audio.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on, KV cache, decode"
-    needs: ClassVar[str] = "full attention from layer K on"
+    needs: ClassVar[str] = "no flash attention where layers have windows"
     scored: ClassVar[bool] = False
+    ranks_by_attention: ClassVar[bool] = False
 
     layer: int = 2
 
@@ -113,9 +116,29 @@ class TokenPruner(Method):
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
         if self.layer < first:
             raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be {first} or more")
-        if has_windows(config, self.layer):
+        last = min(
+            (source for index in range(layers) if (source := source_of(config, index)) < index), default=layers - 1
+        )
+        if self.layer > last:
             raise MethodError(
-                f"{self.key}: layers from {self.layer} on use sliding-window attention, not yet supported"
+                f"{self.key}: later layers of this model use the keys and values of layer {last}, so K can be "
+                f"{first}–{last} here, not {self.layer}"
+            )
+        if self.ranks_by_attention and (window := window_of(config, self.layer - 1)):
+            able = [str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1)]
+            raise MethodError(
+                f"{self.key}: it ranks by the attention of layer K − 1, which sees {window} tokens in layer "
+                f"{self.layer - 1} of this model; K can be {', '.join(able)} here, not {self.layer}"
+            )
+
+    def check(self, lm: AudioLM) -> None:
+        """Refuse also flash attention where layers have windows: it would cut them by place among the kept tokens."""
+        super().check(lm)
+        layers = range(self.layer, len(lm.decoder_layers))
+        if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
+            raise MethodError(
+                f"{self.key}: under {lm.attn_implementation} this model's windows would be cut by place among the kept "
+                "tokens and not by position; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
             )
 
     @contextmanager
@@ -130,7 +153,8 @@ class TokenPruner(Method):
         drop = Drop.plan(inputs, budgets)
         trace.audio_places = lambda layer: drop.audio[0] if layer < self.layer else drop.audio_places()
         layers, width = len(lm.decoder_layers), drop.filler.shape[1]
-        trace.expected_lengths = (inputs.audio_mask.shape[1],) * self.layer + (width,) * (layers - self.layer)
+        lengths = (inputs.audio_mask.shape[1],) * self.layer + (width,) * (layers - self.layer)
+        trace.expected_lengths = cached(lm.decoder.config, lengths)
         seen: list[Attention] = []
 
         def choose(entering: torch.Tensor | None) -> list[torch.Tensor]:
@@ -154,7 +178,7 @@ class TokenPruner(Method):
                         drop.keep(choose(entering))
                     seen.clear()
 
-            for handle in drop.attach(lm.decoder_layers, self.layer, decide):
+            for handle in drop.attach(lm.decoder, self.layer, decide):
                 stack.callback(handle.remove)
             yield trace
             trace.kept_positions = drop.kept_positions()
@@ -173,6 +197,9 @@ class TokenPruner(Method):
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
     (attention,) = seen
     assert entering is not None
+    if entering.dim() == 4:  # Gemma 3n's alternating updates: the states that the layer attends with, and predictions
+        config: Any = lm.decoder.config
+        entering = entering[config.altup_active_idx]
     one = Attention(
         attention.query[row : row + 1],
         attention.key[row : row + 1],

@@ -1,0 +1,201 @@
+"""What is particular to Gemma 3n: windows of audio and of attention, shared keys and values, and no vision tower."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny_gemma3n
+import torch
+from conftest import noise
+from transformers import Gemma3nTextConfig
+
+from audiomarathon.certify.oracles import Hidden
+from audiomarathon.errors import MethodError, ModelError
+from audiomarathon.models.gemma3n import Gemma3n
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.dart import Dart
+from audiomarathon.pruning.fast_v import FastV
+from audiomarathon.pruning.frame import Frame
+from audiomarathon.pruning.layers import cached, source_of, window_of
+from audiomarathon.pruning.method import Base, kept_count
+from audiomarathon.pruning.registry import all_methods, get_method
+from audiomarathon.pruning.token_pruner import TokenPruner
+
+E4B = Gemma3nTextConfig()
+"""The defaults are those of the published E4B: 35 layers, each fifth without a window, the last 15 sharing."""
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint("gemma3n")
+
+
+@pytest.fixture(scope="module")
+def gemma(folder: Path) -> Gemma3n:
+    return load(folder)
+
+
+def load(folder: Path) -> Gemma3n:
+    return Gemma3n.load(folder, device="cpu", dtype="float32", attn_implementation="sdpa")
+
+
+class TestLoading:
+    def test_the_vision_tower_stays_on_disk(self, gemma: Gemma3n) -> None:
+        names = {name for name, _ in gemma.model.named_parameters()}
+        assert not any("vision_tower" in name for name in names)
+        assert {f"model.embed_{what}.embedding.weight" for what in ("vision", "audio")} <= names
+
+    def test_another_kind_of_model_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(config | {"model_type": "gemma3"}))
+        with pytest.raises(ModelError, match="model type 'gemma3', not 'gemma3n'"):
+            load(copy)
+
+    def test_a_config_without_class_names_of_pictures_will_do(self, folder: Path, tmp_path: Path) -> None:
+        """transformers asks timm for them."""
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        config = json.loads((copy / "config.json").read_text())
+        del config["vision_config"]["label_names"]
+        (copy / "config.json").write_text(json.dumps(config))
+        assert load(copy).tokens_per_window == 188
+
+
+class TestPrompt:
+    def test_each_window_is_an_audio_of_its_own(self, gemma: Gemma3n) -> None:
+        inputs = gemma.prepare([Prompt("Who?", (noise(31.0), noise(1.0)))])
+        window = "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
+        text = gemma.tokenizer.decode(inputs.tensors["input_ids"][0])
+        start = "<bos><start_of_turn>user\n"
+        assert text == f"{start}{3 * window}Who?<end_of_turn>\n<start_of_turn>model\n"
+        assert inputs.tensors["input_features"].shape[0] == 3
+
+    def test_features_are_the_processors(self, gemma: Gemma3n, folder: Path) -> None:
+        prompt = Prompt("?", (noise(31.0), noise(2.0)))
+        ours, theirs = gemma.prepare([prompt]).tensors, gemma.documented_inputs(folder, prompt)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    @pytest.mark.parametrize(("seconds", "heard"), [(0.01, 1), (1.0, 7), (29.9, 187), (30.0, 188), (31.0, 195)])
+    def test_padding_is_what_the_tower_masks(self, gemma: Gemma3n, seconds: float, heard: int) -> None:
+        inputs = gemma.prepare([Prompt("?", (noise(seconds),))])
+        assert inputs.audio_tokens[0] - inputs.window_padding[0] == heard
+        mask = ~inputs.tensors["input_features_mask"]
+        with torch.no_grad():
+            silent = gemma.audio_tower(inputs.tensors["input_features"], mask).audio_mel_mask
+        assert int(silent.sum()) == inputs.window_padding[0]
+
+    def test_what_is_heard_of_a_clip_does_not_depend_on_the_batch(self, gemma: Gemma3n) -> None:
+        short, long = Prompt("?", (noise(3.0),)), Prompt("?", (noise(31.0),))
+        alone, beside = gemma.prepare([short]).tensors, gemma.prepare([short, long]).tensors
+        assert torch.equal(alone["input_features"][0], beside["input_features"][0])
+
+    @pytest.mark.parametrize("token", ["<end_of_turn>", "<start_of_turn>", "<image_soft_token>"])
+    def test_control_tokens_in_a_question_are_refused(self, gemma: Gemma3n, token: str) -> None:
+        with pytest.raises(ModelError, match="reads as a control token"):
+            gemma.prepare([Prompt(f"What is {token}?", (noise(1.0),))])
+
+    def test_an_empty_clip_is_refused(self, gemma: Gemma3n) -> None:
+        with pytest.raises(ModelError, match="empty"):
+            gemma.prepare([Prompt("?", (noise(0),))])
+
+    def test_a_reply_ends_where_the_checkpoint_says(self, gemma: Gemma3n) -> None:
+        assert gemma.tokenizer.convert_tokens_to_ids("<end_of_turn>") in gemma.end_tokens
+
+
+class TestLayers:
+    def test_of_the_published_e4b(self) -> None:
+        """Layers 18 and 19 are the last with caches, one with a window and one without."""
+        assert [source_of(E4B, layer) for layer in range(35)] == [*range(20), *[18, 18, 18, 18, 19] * 3]
+        assert [layer for layer in range(35) if window_of(E4B, layer) is None] == [4, 9, 14, 19, 24, 29, 34]
+        assert cached(E4B, (2000,) * 2 + (600,) * 3 + (500,) * 30) == (511, 511, 511, 511, 600, *(500,) * 15)
+
+    def test_agree_with_the_model(self, gemma: Gemma3n) -> None:
+        config, layers = gemma.decoder.config, gemma.decoder_layers
+        shares = [source_of(config, index) != index for index in range(len(layers))]
+        assert shares == [layer.self_attn.is_kv_shared_layer for layer in layers]
+        assert [window_of(config, index) for index in range(len(layers))] == [
+            layer.self_attn.sliding_window for layer in layers
+        ]
+
+
+class TestMethods:
+    def test_caches_are_those_of_the_kept_tokens(self, gemma: Gemma3n) -> None:
+        inputs = gemma.prepare([Prompt("Who?", (noise(4.0), noise(5.0)))])
+        (total,), (length,) = inputs.audio_tokens, inputs.prompt_tokens
+        base = gemma.generate(inputs, Base(), max_new_tokens=1)
+        pruned = gemma.generate(inputs, Frame(0.75, layer=1), max_new_tokens=1)
+        left = length - total + kept_count(total, 0.75)
+        assert base.kv_lengths == (269, length, 269, length)
+        assert pruned.kv_lengths == (269, left, left, left)
+        assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
+
+    def test_the_oracle_keeps_to_the_models_own_windows(self, gemma: Gemma3n, prompts: list[Prompt]) -> None:
+        for prompt in prompts:
+            inputs = gemma.prepare([prompt])
+            everything = Hidden(kept=torch.arange(inputs.audio_mask.shape[1]))
+            base, same = (
+                gemma.generate(inputs, method, max_new_tokens=24, ignore_end=True, keep_logits=True)
+                for method in (Base(), everything)
+            )
+            torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize(
+        "method", [method for method in all_methods() if method.key != "base"], ids=lambda m: m.key
+    )
+    def test_what_the_published_e4b_carries(self, method) -> None:
+        """Token pruning up to layer 18; by attention only behind layers without a window; no press."""
+        if not isinstance(method, TokenPruner):
+            with pytest.raises(MethodError, match="sliding-window layers keep a cache of their own"):
+                method.check_config(E4B)
+            return
+        carried = [layer for layer in range(35) if carries(get_method(method.key, 0.5, layer=layer))]
+        expected = {"random": range(19), "frame": range(19), "dart": range(1, 19)}
+        assert carried == list(expected.get(method.key, (5, 10, 15)))
+
+    @pytest.mark.parametrize(
+        ("method", "message"),
+        [
+            (
+                FastV(0.5, layer=2),
+                "fast_v: it ranks by .* sees 512 tokens in layer 1 .* K can be 5, 10, 15 here, not 2",
+            ),
+            (Frame(0.5, layer=19), "frame: .* the keys and values of layer 18, so K can be 0–18 here, not 19"),
+            (Dart(0.5, layer=19), "dart: .* K can be 1–18 here, not 19"),
+            (get_method("frame:0.5+knorm:0.5"), "knorm: .* a cache of their own"),
+        ],
+        ids=lambda value: getattr(value, "label", None),
+    )
+    def test_refusals_say_what_is_possible(self, method, message: str) -> None:
+        with pytest.raises(MethodError, match=message) as refused:
+            method.check_config(E4B)
+        assert "\n" not in str(refused.value)
+
+    def test_flash_attention_is_refused_where_windows_would_be_cut_by_place(self, gemma: Gemma3n) -> None:
+        """The kernels count tokens, and kept tokens have gaps between them."""
+        flash = SimpleNamespace(
+            decoder=gemma.decoder, decoder_layers=gemma.decoder_layers, attn_implementation="flash_attention_2"
+        )
+        Base().check(flash)
+        with pytest.raises(MethodError, match="ATTN_IMPLEMENTATION=sdpa or eager"):
+            Frame(0.5, layer=2).check(flash)
+
+
+def carries(method: TokenPruner) -> bool:
+    try:
+        method.check_config(E4B)
+    except MethodError:
+        return False
+    return True
+
+
+def test_the_tiny_model_has_all_of_it() -> None:
+    """Windows that prompts outgrow, in prefill and in decode, and shared keys and values of both kinds."""
+    config = tiny_gemma3n.tiny_config(tiny_gemma3n.tokenizer()).text_config
+    assert {source_of(config, layer) for layer in (4, 5)} == {2, 3}
+    assert config.altup_num_inputs > 1
+    assert config.hidden_size_per_layer_input > 0
