@@ -15,7 +15,7 @@ import torch
 from audiomarathon import __version__
 
 _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
-_EXTRAS = ("mistral-common", "peft")  # what single families rest on: a tokenizer, adapters
+_EXTRAS = ("mistral-common", "peft", "ray")  # what single families and executors rest on
 _GPU_FIELDS = (
     "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
     "clocks_event_reasons.active", "memory.used", "memory.total",
