@@ -7,11 +7,12 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test format clean
+.PHONY: help demo test drills format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
 	@echo "make test     lint, types, tests, coverage"
+	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
 	@echo "make format   format the code and mend what the linter can"
 	@echo "make clean    remove $(VENV) and caches; results stay"
 	@echo
@@ -25,6 +26,9 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term
+
+drills: $(STAMP)
+	AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -8,12 +8,15 @@ random moments up to the time that an undisturbed sweep took (FIRST_SECONDS).
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -51,8 +54,24 @@ def fork(arguments: list[str]) -> int:
     return child
 
 
+def import_all(arguments: list[str]) -> None:
+    """Import what a sweep imports on its way, as a first child finds out; else kills would meet imports only."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)
+            go(*arguments[:2], folder)
+            Path(folder, "modules").write_text("\n".join(sys.modules))
+            os._exit(0)
+        os.waitpid(child, 0)
+        for name in Path(folder, "modules").read_text().splitlines():
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+
 def main(what: str, count: int, first_s: float, arguments: list[str]) -> None:
     chance, killed, codes = random.Random(0), 0, []
+    import_all(arguments)
     if what == "race":
         children = [fork(arguments) for _ in range(count)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
