@@ -47,6 +47,8 @@ def fate(path: Path, kind: str) -> str:
     with no_hang():
         info = audio.probe(path)
     padding = 0.3 if info.format == "MP3" else 0.001
+    if info.format == "MP3" and info.seconds - len(wave) / 16_000 > padding:
+        return "MP3 decoded short"  # its header of the length is damaged too: docs/reliability.md, "not covered"
     assert abs(info.seconds - len(wave) / 16_000) <= padding, f"{path.name} ({kind}): {info}, decoded {len(wave)}"
     return "clean decode"
 
