@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -38,6 +39,12 @@ def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = ST
     return lm.generate(lm.prepare(prompts), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
 
 
+@pytest.fixture(scope="module")
+def alone(any_lm: AudioLM, prompts: list[Prompt]) -> Callable[[int, Method], Generation]:
+    """Generate for one of the prompts under a method; once, since two tests want it."""
+    return functools.cache(lambda row, method: generate(any_lm, [prompts[row]], method))
+
+
 @contextmanager
 def failing(module: torch.nn.Module) -> Iterator[None]:
     def fail(*_args) -> None:
@@ -52,10 +59,12 @@ def failing(module: torch.nn.Module) -> Iterator[None]:
 
 class TestOracle:
     @pytest.mark.parametrize("method", DROPPERS, ids=lambda m: m.label)
-    def test_dropping_equals_hiding(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+    def test_dropping_equals_hiding(
+        self, any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
+    ) -> None:
         skip_unless_carried(any_lm, method)
-        for prompt in prompts:
-            dropped = generate(any_lm, [prompt], method)
+        for row, prompt in enumerate(prompts):
+            dropped = alone(row, method)
             hidden = generate(any_lm, [prompt], Hidden(kept=dropped.kept_positions[0], first=method.layer))
             assert dropped.replies[0].token_ids == hidden.replies[0].token_ids
             assert len(dropped.logits) == STEPS
@@ -68,15 +77,15 @@ class TestOracle:
 
     @pytest.mark.parametrize("method", [Base(), *DROPPERS], ids=lambda m: m.label)
     def test_a_batch_of_unequal_lengths_equals_one_by_one(
-        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
+        self, any_lm: AudioLM, prompts: list[Prompt], alone: Callable[[int, Method], Generation], method: Method
     ) -> None:
         skip_unless_carried(any_lm, method)
         together = generate(any_lm, prompts, method)
-        for row, prompt in enumerate(prompts):
-            alone = generate(any_lm, [prompt], method)
-            assert together.replies[row].token_ids == alone.replies[0].token_ids
-            assert together.kept_audio_tokens[row] == alone.kept_audio_tokens[0]
-            torch.testing.assert_close(together.logits[:, row], alone.logits[:, 0], atol=2e-5, rtol=1e-4)
+        for row in range(len(prompts)):
+            one = alone(row, method)
+            assert together.replies[row].token_ids == one.replies[0].token_ids
+            assert together.kept_audio_tokens[row] == one.kept_audio_tokens[0]
+            torch.testing.assert_close(together.logits[:, row], one.logits[:, 0], atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize("kind", [Random, Frame, FastV, Dart, SegmentFastV])
     def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], kind: type) -> None:

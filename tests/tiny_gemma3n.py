@@ -46,6 +46,7 @@ NAMED = {
 
 WINDOW = 480000  # 30 s
 TOKENS = 188
+BANDS = 32  # mel bands; the hub has 128
 LAYER_TYPES = ["sliding", "full", "sliding", "full", "sliding", "full"]
 SHARED = 2  # the last layers, which use the keys and values of layers 2 and 3
 SLIDING_WINDOW = 270
@@ -70,8 +71,8 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Gemma3nConfig:
             "pad_token_id": token("<pad>"), "eos_token_id": token("<eos>"), "bos_token_id": token("<bos>"),
         },
         audio_config={
-            "vocab_size": 4, "vocab_offset": audio, "hidden_size": 16, "conf_num_attention_heads": 2,
-            "conf_num_hidden_layers": 1, "sscp_conv_channel_size": [2, 2],
+            "vocab_size": 4, "vocab_offset": audio, "hidden_size": 16, "input_feat_size": BANDS,
+            "conf_num_attention_heads": 2, "conf_num_hidden_layers": 1, "sscp_conv_channel_size": [2, 2],
         },
         vision_config=Gemma3nVisionConfig(hidden_size=16, vocab_size=audio - vision, vocab_offset=vision),
         audio_soft_tokens_per_image=TOKENS,
@@ -110,7 +111,7 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     ends = [words.eos_token_id, words.convert_tokens_to_ids("<end_of_turn>")]
     settings = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": ends}
     (folder / "generation_config.json").write_text(json.dumps(settings))
-    Gemma3nAudioFeatureExtractor().save_pretrained(folder)
+    Gemma3nAudioFeatureExtractor(feature_size=BANDS).save_pretrained(folder)
     return folder
 
 
