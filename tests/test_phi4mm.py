@@ -229,6 +229,11 @@ class TestCheckpoint:
         ours, other = (lm.prepare([prompt]).tensors["input_ids"] for lm in (phi, load(copy_of)))
         assert torch.equal(ours, other)
 
+    def test_no_chat_template_is_refused(self, copy_of: Path) -> None:
+        (copy_of / "chat_template.jinja").unlink()
+        with pytest.raises(ModelError, match="holds a chat template"):
+            load(copy_of)
+
     def test_a_revision_may_hold_slashes(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         asked = []
 

@@ -28,7 +28,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import chat_text, template_beside, with_audio_tokens
+from audiomarathon.models.chat import chat_text, processor_template, template_beside, with_audio_tokens
 from audiomarathon.models.loading import check_loading, loading
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.shadowing import shadowed
@@ -61,8 +61,8 @@ class Phi4MM(AudioLM):
         if not device_map:
             with loading(path, "Phi-4-multimodal"):
                 model = model.to(device)
-        if not (path / "chat_template.jinja").is_file() and (path / "chat_template.json").is_file():
-            tokenizer.chat_template = template_beside(path)  # the tokenizer's own may know nothing of audio
+        # A file of its own goes first, as for the processor: the tokenizer's may know nothing of audio.
+        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
         return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
