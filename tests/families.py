@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_aero
+import tiny_audio_flamingo_3
 import tiny_gemma3n
 import tiny_phi4mm
 import tiny_qwen2_5_omni
@@ -66,6 +67,12 @@ FAMILIES = {
         Family("aero-1", tiny_aero.checkpoint, tiny_aero.documented, tiny_aero.audio_tokens),
         Family("qwen2-audio", tiny_qwen2_audio.checkpoint, tiny_qwen2_audio.documented, tiny_qwen2_audio.audio_tokens),
         Family("qwen3-omni", tiny_qwen3_omni.checkpoint, tiny_qwen3_omni.documented, tiny_qwen3_omni.audio_tokens),
+        Family(
+            "audio-flamingo-3",
+            tiny_audio_flamingo_3.checkpoint,
+            tiny_audio_flamingo_3.documented,
+            tiny_audio_flamingo_3.audio_tokens,
+        ),
         Family("gemma3n", tiny_gemma3n.checkpoint, tiny_gemma3n.documented, tiny_gemma3n.audio_tokens),
     )
 }

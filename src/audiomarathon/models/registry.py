@@ -176,6 +176,15 @@ _BUILT_IN = (
         download_gb=10.9,
     ),
     ModelSpec(
+        key="audio-flamingo-3",
+        family="audiomarathon.models.audio_flamingo_3:AudioFlamingo3",
+        checkpoint="nvidia/audio-flamingo-3-hf",
+        tokens_per_second=25,
+        title="Audio Flamingo 3, 8B; clips of ten minutes at most",
+        aliases=("af3",),
+        download_gb=16.6,
+    ),
+    ModelSpec(
         key="openai",
         family="audiomarathon.models.openai_endpoint:Endpoint",
         checkpoint="any OpenAI-compatible endpoint",

@@ -1,0 +1,155 @@
+"""Audio Flamingo 3 (arXiv 2507.08128), on transformers' native class.
+
+A Whisper encoder hears windows of 30 s; the audio tokens of all windows of a clip, 25 a second, stand in one run in the
+prompt. The last window is filled up with silence for the encoder alone: silence has no tokens. Ten minutes is the most
+that the model takes; its processor would cut there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AudioFlamingo3ForConditionalGeneration,
+    AudioFlamingo3Processor,
+    AutoTokenizer,
+    WhisperFeatureExtractor,
+)
+
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import (
+    audio_token,
+    chat_text,
+    processor_template,
+    refuse_control_tokens,
+    template_beside,
+    windows,
+    with_audio_tokens,
+)
+from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+
+_AUDIO = "<sound>"
+_MOST_SECONDS = 600
+
+
+class AudioFlamingo3(AudioLM):
+    """Audio Flamingo 3."""
+
+    @classmethod
+    def load(
+        cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = ""
+    ) -> AudioFlamingo3:
+        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
+        with loading(path, "Audio Flamingo 3"):
+            model, info = AudioFlamingo3ForConditionalGeneration.from_pretrained(
+                path,
+                dtype=getattr(torch, dtype),
+                attn_implementation=attn_implementation,
+                device_map=device_map or None,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
+            if not device_map:
+                model = model.to(device)
+        check_loading(path, info)
+        # The tokenizer's own template is the bare LLM's and knows no audio.
+        tokenizer.chat_template = processor_template(path) or template_beside(path)
+        return cls(model, tokenizer, feature_extractor)
+
+    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        super().__init__(model, tokenizer, feature_extractor)
+        self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
+
+    @property
+    def decoder(self) -> nn.Module:
+        """See :attr:`AudioLM.decoder`."""
+        decoder: nn.Module = self.model.model.language_model
+        return decoder
+
+    @property
+    def audio_tower(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_tower`. The projector, two linear layers, counts as LLM prefill."""
+        tower: nn.Module = self.model.model.audio_tower
+        return tower
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """See :attr:`AudioLM.lm_head`."""
+        head: nn.Module = self.model.lm_head
+        return head
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        """See :meth:`AudioLM.prepare`. Audio stays whole, or is refused beyond ten minutes."""
+        cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
+        features = self.feature_extractor(
+            [window for clip in cut for window in clip],
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        frames = features["attention_mask"].sum(-1)
+        tokens = (((frames - 1) // 2 + 1 - 2) // 2 + 1).split([len(clip) for clip in cut])
+        counts = iter([int(of_clip.sum()) for of_clip in tokens])
+        texts = [self._text(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
+        encoded = self.tokenizer(
+            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        )
+        tensors = {
+            "input_ids": encoded["input_ids"],
+            "attention_mask": encoded["attention_mask"],
+            "input_features": features["input_features"].to(self.model.dtype),
+            "input_features_mask": features["attention_mask"],
+        }
+        return Inputs(
+            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
+            audio_mask=(encoded["input_ids"] == self.audio_token).to(self.device),
+            seeds=tuple(prompt.seed for prompt in prompts),
+        )
+
+    def _windows(self, clip: Waveform) -> list[Waveform]:
+        """Cut a clip into windows.
+
+        Raises
+        ------
+        ModelError
+            When the model cannot hear all of it, or none.
+        """
+        extractor = self.feature_extractor
+        if len(clip) > _MOST_SECONDS * self.sampling_rate:
+            raise ModelError(
+                f"a clip of {len(clip) / self.sampling_rate:.1f} s: Audio Flamingo 3 hears {_MOST_SECONDS} s at most, "
+                f"and audio is not cut here"
+            )
+        if len(clip) <= 2 * extractor.hop_length:
+            raise ModelError("a clip is too short for a single audio token (0.04 s)")
+        return list(windows(clip, extractor.n_samples))
+
+    def _text(self, prompt: Prompt, counts: Sequence[int]) -> str:
+        """Word a prompt by the family's template, which has one place for audio.
+
+        Several clips, which the processor refuses, stand there on a line each.
+        """
+        refuse_control_tokens(prompt.text, [_AUDIO])
+        head, placeholder, rest = chat_text(self.tokenizer, prompt).partition(_AUDIO)
+        return with_audio_tokens(head + "\n".join([placeholder] * len(counts)) + rest, _AUDIO, counts)
+
+    def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
+        """See :meth:`AudioLM.documented_inputs`. The processor takes one clip a prompt."""
+        if len(prompt.clips) != 1:
+            return None
+        processor = AudioFlamingo3Processor.from_pretrained(path)
+        content = [{"type": "audio", "audio": ""}, {"type": "text", "text": prompt.text}]
+        text = processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+        return dict(processor(text=text, audio=prompt.clips[0], sampling_rate=self.sampling_rate))

@@ -1,0 +1,106 @@
+"""What is particular to Audio Flamingo 3: windows in one run of tokens, and ten minutes at most."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import task_folders
+import torch
+from conftest import noise
+from families import FAMILIES
+
+from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.evaluation.model_facts import model_facts
+from audiomarathon.evaluation.run import run
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.pruning.method import Base
+from audiomarathon.settings import RunSettings
+
+KEY = "audio-flamingo-3"
+HEAD = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+
+
+@pytest.fixture(scope="module")
+def folder(family_checkpoint: Callable[[str], Path]) -> Path:
+    return family_checkpoint(KEY)
+
+
+@pytest.fixture(scope="module")
+def lm(folder: Path) -> AudioLM:
+    return FAMILIES[KEY].load(folder)
+
+
+class TestPrompt:
+    def test_has_the_windows_of_a_clip_in_one_run(self, lm: AudioLM) -> None:
+        inputs = lm.prepare([Prompt("Who?", (noise(31.0),))])
+        assert lm.tokenizer.decode(inputs.tensors["input_ids"][0]).startswith(
+            HEAD + "<sound>" * 775 + "Who?<|im_end|>\n<|im_start|>assistant"
+        )
+
+    def test_has_several_clips_on_a_line_each(self, lm: AudioLM, folder: Path) -> None:
+        prompt = Prompt("Who?", (noise(1.0), noise(2.0)))
+        text = lm.tokenizer.decode(lm.prepare([prompt]).tensors["input_ids"][0])
+        assert text.startswith(HEAD + "<sound>" * 25 + "\n" + "<sound>" * 50 + "Who?")
+        assert lm.documented_inputs(folder, prompt) is None
+
+    @pytest.mark.parametrize("samples", [321, 16001, 480160, 480641])
+    def test_is_the_processors_own_whatever_the_length(self, lm: AudioLM, folder: Path, samples: int) -> None:
+        prompt = Prompt("Who?", (noise(31.0)[:samples],))
+        ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
+        assert set(ours) == set(theirs)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    def test_without_the_processors_template_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+        (copy / "chat_template.jinja").unlink()
+        with pytest.raises(ModelError, match="chat template"):
+            FAMILIES[KEY].load(copy)
+
+
+class TestLength:
+    def test_the_tower_hears_all_windows_of_a_batch_at_once(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        calls: list[int] = []
+        handle = lm.audio_tower.register_forward_pre_hook(lambda _m, args: calls.append(len(args[0])))
+        lm.generate(lm.prepare([*prompts, Prompt("?", (noise(61.0),))]), Base(), max_new_tokens=3)
+        handle.remove()
+        assert calls == [4 + 3]
+
+    def test_a_last_window_too_short_for_a_token_does_no_harm(self, lm: AudioLM) -> None:
+        inputs = lm.prepare([Prompt("?", (noise(30.01),))])
+        assert inputs.audio_tokens == [750]
+        assert lm.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits.isfinite().all()
+
+    def test_too_short_for_a_single_token_is_refused(self, lm: AudioLM) -> None:
+        assert lm.prepare([Prompt("?", (noise(0.0201),))]).audio_tokens == [1]
+        with pytest.raises(ModelError, match="too short"):
+            lm.prepare([Prompt("?", (noise(0.02),))])
+
+    def test_over_ten_minutes_is_refused_and_not_cut(self, lm: AudioLM) -> None:
+        with pytest.raises(ModelError, match=r"a clip of 601\.0 s: Audio Flamingo 3 hears 600 s at most.*not cut"):
+            lm.prepare([Prompt("?", (noise(4.0), noise(601.0)))])
+
+    def test_a_clip_too_long_costs_its_sample_and_no_other(self, folder: Path, tmp_path: Path, no_env) -> None:
+        task_folders.build_tau(tmp_path / "data" / "TAU")
+        first, *_ = sorted((tmp_path / "data" / "TAU").rglob("*.wav"))
+        task_folders.write_clip(first, seconds=600.5)
+        flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
+        (result,) = run(["tau"], KEY, RunSettings.read({}, **flags), None, progress=False)
+        records = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
+        (error,) = [record["error"] for record in records if record["error"]]
+        assert "\n" not in error
+        assert "a clip of 600.5 s" in error
+        assert len(records) > 1
+
+
+def test_cost_from_the_config_alone_is_what_is_counted(lm: AudioLM, folder: Path, tmp_path: Path) -> None:
+    """All but norms and biases."""
+    shutil.copy(folder / "config.json", tmp_path)
+    counted, told = count_cost(lm).flops_per_token_per_layer, model_facts(tmp_path, 4)
+    assert told.cost.flops_per_token_per_layer == pytest.approx(counted, rel=0.05)
+    assert told.weight_bytes == model_facts(folder, 4).weight_bytes
