@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,21 @@ class TestPlantedFaults:
             return replace(inputs, tensors=tensors)
 
         monkeypatch.setattr(session.lm, "prepare", louder)
+        assert failed(session) == {"documented"}
+
+    def test_long_audio_heard_in_another_order(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
+        prepare = session.lm.prepare
+
+        def rolled(prompts: Any) -> Any:
+            inputs = prepare(prompts)
+            features = inputs.tensors["input_features"].clone()
+            for row, frames in zip(features, inputs.tensors["feature_attention_mask"].sum(-1).tolist(), strict=True):
+                if frames > 150:
+                    row[:, :frames] = row[:, :frames].roll(100, dims=-1)
+            return replace(inputs, tensors={**inputs.tensors, "input_features": features})
+
+        monkeypatch.setattr(session.lm, "prepare", rolled)
         assert failed(session) == {"documented"}
 
     def test_other_tokens_dropped_than_said(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +286,15 @@ class TestStamp:
     ) -> None:
         certificates.store(self.certificate(session))
         monkeypatch.setattr(certificates, name, (lambda *_: "another") if name == "device_name" else "99")
+        assert certificates.stamp(session) is None
+
+    @pytest.mark.parametrize("package", ["torch", "transformers"])
+    def test_another_version_of_a_package_does_not_count(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch, package: str
+    ) -> None:
+        certificates.store(self.certificate(session))
+        version = importlib.metadata.version
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
         assert certificates.stamp(session) is None
 
     def test_one_that_failed_warns(self, session: Session) -> None:
