@@ -305,3 +305,50 @@ def test_an_output_folder_within_the_raw_corpus_is_refused(tau: list[str], capsy
 def test_a_corpus_without_one_clip_long_enough_is_an_error(tau: list[str], tmp_path: Path, capsys: Any) -> None:
     built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
     assert "no clip could be made; 28 sources left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["--gap=nan", "--gap=inf", "--crossfade=nan", "--max=inf", "--min=nan"])
+def test_lengths_that_are_no_numbers_are_refused(wrong: str, tau: list[str], tmp_path: Path, capsys: Any) -> None:
+    built("tau", tau, tmp_path / "tau", wrong, code=2)
+    assert wrong.replace("=", " ") in capsys.readouterr().err
+
+
+def test_a_link_that_leads_back_uses_no_clip_twice(tmp_path: Path) -> None:
+    raw = MAKERS["vox"](tmp_path / "raw", Noise())
+    before = built("vox", raw, tmp_path / "before")
+    (Path(raw[0]) / "id00012" / "again").symlink_to("..")
+    assert manifest(built("vox", raw, tmp_path / "after")) == manifest(before)
+
+
+def test_a_file_name_that_is_not_utf8_is_refused_by_name(tau: list[str], tmp_path: Path, capsys: Any) -> None:
+    try:
+        (Path(tau[0]) / "meta.csv").rename(os.fsdecode(os.fsencode(tau[0]) + b"/\xffmeta.csv"))
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    built("tau", tau, tmp_path / "tau", code=2)
+    assert "is not UTF-8; rename it" in capsys.readouterr().err
+
+
+def test_settings_that_gave_no_clip_may_be_mended_in_the_same_folder(tau: list[str], tmp_path: Path) -> None:
+    folder = built("tau", tau, tmp_path / "tau", "--min", "100", "--max", "200", code=2)
+    assert tree(built("tau", tau, folder)) == tree(built("tau", tau, tmp_path / "fresh"))
+
+
+@pytest.mark.parametrize("file", ["manifest.jsonl", "left_out.jsonl"])
+@pytest.mark.parametrize("damage", ["[]\n", '{"path"\n', "{}\n"])
+def test_a_damaged_ledger_is_made_again(file: str, damage: str, tau: list[str], tmp_path: Path) -> None:
+    folder = built("tau", tau, tmp_path / "tau")
+    before = tree(folder)
+    (folder / file).write_text(damage + (folder / file).read_text())
+    assert tree(built("tau", tau, folder)) == before
+
+
+def test_damaged_settings_are_refused_and_a_torn_first_write_is_not(
+    tau: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    folder = tmp_path / "tau"
+    folder.mkdir()
+    (folder / ".build.json.partial").touch()
+    (built("tau", tau, folder) / "build.json").write_text("[]")
+    built("tau", tau, folder, code=2)
+    assert "build.json: not the settings of a build" in capsys.readouterr().err

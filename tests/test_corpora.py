@@ -100,6 +100,33 @@ def test_tau_with_a_strange_table_is_refused(
     assert str(meta) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("audio/metro-lisbon", "/elsewhere/metro-lisbon", "lies outside the corpus"),
+        ("audio/metro-lisbon", "../metro-lisbon", "lies outside the corpus"),
+        ("lisbon-1000\t", "../../../lisbon\t", "expected no '/'"),
+    ],
+)
+def test_tau_names_that_leave_a_folder_are_refused(
+    column: str, value: str, told: str, raw: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    meta.write_text(meta.read_text().replace(column, value))
+    built("tau", raw, tmp_path / "tau", code=2)
+    assert told in capsys.readouterr().err
+
+
+def test_tau_a_clip_of_two_scenes_is_used_once(raw: list[str], tmp_path: Path) -> None:
+    meta = Path(raw[0]) / "meta.csv"
+    lines = meta.read_text().splitlines()
+    meta.write_text("\n".join([*lines, *(line.replace("\tmetro\t", "\tpark\t") for line in lines[1:])]))
+    folder = built("tau", raw, tmp_path / "tau")
+    used = [source["path"] for row in manifest(folder) for source in row["sources"]]
+    assert len(used) == len(set(used))
+    assert any("and before as metro-" in reason for reason in left_out(folder).values())
+
+
 # --- GTZAN, HAD, VESUS ------------------------------------------------------------------------------------------------
 
 
@@ -385,3 +412,33 @@ def test_every_corpus_explains_itself(task: str, capsys: Any) -> None:
     said = capsys.readouterr().out
     assert f"the task `{task}`" in said
     assert "-o data/" in said
+
+
+# --- sources that contradict themselves, or are something else ------------------------------------------------------
+
+
+def test_had_a_clip_of_both_classes_is_left_out(raw: list[str], tmp_path: Path) -> None:
+    labels = next(Path(raw[0]).rglob("*label.txt"))
+    labels.write_text(labels.read_text() + "HAD_train_real_00000000 0-0.3-T/0.3-0.5-F 0\n")
+    folder = built("had", raw, tmp_path / "had")
+    used = {source["path"] for row in manifest(folder) for source in row["sources"]}
+    (name,) = (name for name, reason in left_out(folder).items() if reason == "is labelled genuine and half-truth")
+    assert name.endswith("HAD_train_real_00000000.wav")
+    assert name not in used
+
+
+@pytest.mark.parametrize("change", [{"article": 5}, {"questions": [5, 6]}, {"answers": ["AB", ""]}, {"options": 5}])
+def test_race_what_is_no_passage_is_left_out(change: dict[str, Any], raw: list[str], tmp_path: Path) -> None:
+    passage = sorted(Path(raw[0]).rglob("*.txt"))[0]
+    passage.write_text(json.dumps(json.loads(passage.read_text()) | change))
+    passage.with_name("dangling.txt").symlink_to("nowhere")
+    told = left_out(built("race", raw, tmp_path / "race"))
+    assert {f"high/{passage.name}", "high/dangling.txt"} <= told.keys()
+
+
+@pytest.mark.parametrize("command", ["say {0} {text} {out}", "say {voice} {text} {out}", "say '{text} {out}"])
+def test_race_a_command_that_cannot_be_filled_in_is_refused(
+    command: str, raw: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
+    assert "quotes or braces do not fit" in capsys.readouterr().err

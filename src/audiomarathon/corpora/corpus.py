@@ -185,13 +185,23 @@ class Corpus(ABC):
 
 
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
-    """Yield the files under a folder with one of these suffixes, folder by folder, in the order of their names."""
+    """Yield the files under a folder with one of these suffixes, folder by folder, in the order of their names.
+
+    A folder that links lead back to is passed over: its clips would be used twice, or in another's place.
+    """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
+    seen = {str(above) for above in root.resolve().parents}
     for place, folders, files in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             if name.lower().endswith(tuple(suffixes)) and not name.startswith("."):
+                if name != name.encode(errors="replace").decode():
+                    raise DataError(f"{place}: the file name {name!r} is not UTF-8; rename it")
                 yield Path(place, name)
 
 

@@ -44,6 +44,9 @@ class HadCorpus(Corpus):
             files = [file for file in below(root, [".txt"]) if "label" in file.name.lower()]
             for file in files or [self.the_one([], "label file")]:
                 self._read(file, audio, sources)
+        for both in sorted({source.name for source in sources[True]} & {source.name for source in sources[False]}):
+            self.left_out.append((both, "is labelled genuine and half-truth"))
+            sources = {genuine: [s for s in some if s.name != both] for genuine, some in sources.items()}
         names = {True: "real", False: "fake"}
         return [Group(names[genuine], sources[genuine]) for genuine in (True, False) if sources[genuine]]
 

@@ -36,6 +36,10 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         self.tts_seconds: float = arguments.tts_seconds
         if "{out}" not in self.tts or "{text}" not in self.tts:
             raise DataError(f"--tts {self.tts!r}: expected a command with {{text}} and {{out}} in it")
+        try:
+            self._command("", "")
+        except (ValueError, LookupError) as error:
+            raise DataError(f"--tts {self.tts!r}: quotes or braces do not fit ({error})") from None
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -58,7 +62,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
                     continue
                 try:
                     passage = _passage(path)
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
                     self.left_out.append((self.name(path), f"is not a passage with its questions ({error!r})"))
                     continue
                 for number in passage["unusable"]:
@@ -73,7 +77,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         """Let the passage be read aloud."""
         text, out = scratch / "passage.txt", scratch / "passage.wav"
         text.write_text(_passage(source.path)["article"] + "\n", encoding="utf-8")
-        command = [word.format(text=text, out=out) for word in shlex.split(self.tts)]
+        command = self._command(str(text), str(out))
         try:
             done = subprocess.run(command, check=False, capture_output=True, timeout=self.tts_seconds)
         except (FileNotFoundError, PermissionError) as error:
@@ -84,6 +88,9 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
             words = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was written"]
             raise AudioError(source.path, f"{command[0]} ended with {done.returncode}: {words[0]}")
         return out
+
+    def _command(self, text: str, out: str) -> list[str]:
+        return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
 
     def place(self, group: Group, index: int) -> str:
         """Return the passage's own name, below its difficulty."""
@@ -101,13 +108,13 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Return article, id and questions; ValueError, KeyError or TypeError where the file is something else."""
+    """Return article, id and questions; ValueError, KeyError, TypeError or AttributeError where the file is not one."""
     data = json.loads(path.read_text(encoding="utf-8-sig"))
     questions, unusable = [], []
     triples = zip(data["questions"], data["options"], data["answers"], strict=True)
     for number, (question, texts, answer) in enumerate(triples):
         text, options = " ".join(question.split()), [" ".join(option.split()) for option in texts]
-        if text and len(options) == 4 and all(options) and answer in LETTERS[:4]:
+        if text and len(options) == 4 and all(options) and answer in tuple(LETTERS[:4]):
             questions.append({"question": text, "options": options, "answer": answer, "question_idx": number})
         else:
             unusable.append(number)

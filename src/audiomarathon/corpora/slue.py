@@ -123,7 +123,7 @@ def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
             try:
                 spans = ast.literal_eval((row["normalized_ner"] or "").strip() or "None") or []
                 text = row["normalized_text"] or ""
-                entities = [(kind, text[start : start + length]) for kind, start, length in spans]
+                entities = [(str(kind), text[start : start + length]) for kind, start, length in spans]
             except (ValueError, TypeError, SyntaxError) as error:
                 raise DataError(
                     f"{file}, line {number}: normalized_ner is not a list of [type, start, length]"

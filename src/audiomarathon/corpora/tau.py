@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from audiomarathon.corpora.corpus import Corpus, Group, Row, Source, below, choices, drawn
 from audiomarathon.errors import DataError
@@ -36,6 +36,7 @@ class TauCorpus(Corpus):
         """Return a group for each scene, place and device."""
         groups: dict[str, list[Source]] = {}
         facts: dict[str, dict[str, str]] = {}
+        groups_of: dict[Path, str] = {}
         for root in self.roots:
             meta = self.the_one([file for file in below(root, ["meta.csv"]) if file.name == "meta.csv"], "meta.csv")
             for row in _rows(meta):
@@ -45,6 +46,11 @@ class TauCorpus(Corpus):
                     self.left_out.append((self.name(path), "is in meta.csv, but not there"))
                     continue
                 name = f"{scene}-{row['identifier']}-{device}"
+                if groups_of.setdefault(path, name) != name:
+                    self.left_out.append(
+                        (self.name(path), f"is in meta.csv as {name}, and before as {groups_of[path]}")
+                    )
+                    continue
                 groups.setdefault(name, []).append(Source(path, self.name(path)))
                 facts[name] = {"scene": scene, "identifier": row["identifier"], "device": device}
         return [Group(name, sorted(groups[name], key=lambda s: s.name), facts[name]) for name in sorted(groups)]
@@ -78,4 +84,9 @@ def _rows(meta: Path) -> Iterator[dict[str, str]]:
             if row["scene_label"] not in Tau.classes:
                 allowed = ", ".join(Tau.classes)
                 raise DataError(f"{meta}, line {number}: unknown scene {row['scene_label']!r}; allowed: {allowed}")
-            yield {column: (row.get(column) or "").strip() for column in COLUMNS}
+            told = {column: (row.get(column) or "").strip() for column in COLUMNS}
+            if PurePath(told["filename"]).is_absolute() or ".." in PurePath(told["filename"]).parts:
+                raise DataError(f"{meta}, line {number}: {told['filename']!r} lies outside the corpus")
+            if "/" in told["identifier"] + told["source_label"]:
+                raise DataError(f"{meta}, line {number}: expected no '/' in identifier and source_label, found {told}")
+            yield told

@@ -7,6 +7,7 @@ ends in the middle of the longest silence that its range offers.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,11 +52,11 @@ class Cutting:
     silence: float = 35.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.low <= self.high:
+        if not 1 <= self.low <= self.high < math.inf:
             raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 1 <= min <= max, in seconds")
         if not 1_000 <= self.rate <= 192_000:
             raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")
-        if self.silence <= 0:
+        if not self.silence > 0:
             raise DataError(f"--silence {self.silence:g}: expected dB below the loud passages, above 0")
 
 

@@ -48,9 +48,10 @@ class Joining:
     rate: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.low <= self.high:
+        if not 0 < self.low <= self.high < math.inf:
             raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 0 < min <= max, in seconds")
-        if self.gap < 0 or self.crossfade < 0 or (self.gap and self.crossfade):
+        between = (self.gap, self.crossfade)
+        if not all(0 <= seconds < math.inf for seconds in between) or all(between):
             raise DataError(f"--gap {self.gap:g} --crossfade {self.crossfade:g}: expected one of them, 0 or more")
         if not 1_000 <= self.rate <= 192_000:
             raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")

@@ -109,7 +109,7 @@ class Ledger:
         """Return where to write a clip before it has its name; its folder is made."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        return target.with_name(f".{target.name}.partial")
+        return _partial(target)
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of this build's clips in the order of their paths."""
@@ -142,7 +142,8 @@ class Ledger:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             ours = (self.folder / SETTINGS_FILE).is_file()
-            if not ours and any(entry.name != _LOCK_FILE for entry in self.folder.iterdir()):
+            known = (_LOCK_FILE, _partial(self.folder / SETTINGS_FILE).name)  # killed before its first settings
+            if not ours and any(entry.name not in known for entry in self.folder.iterdir()):
                 raise DataError(f"{self.folder} holds other files; name a new folder, or one that was built before")
             self._lock = (self.folder / _LOCK_FILE).open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,8 +157,13 @@ class Ledger:
         file = self.folder / SETTINGS_FILE
         settings = json.loads(json.dumps(settings))  # as the file gives them back
         if file.is_file():
-            before: Row = json.loads(file.read_text(encoding="utf-8"))
+            before = _parsed(file.read_bytes())
+            if before is None:
+                raise DataError(f"{file}: not the settings of a build; delete {self.folder}, or name another folder")
             old_limit = before.pop("limit", 0)
+            if not (self.folder / MANIFEST_FILE).is_file() or not (self.folder / MANIFEST_FILE).stat().st_size:
+                before, old_limit = settings, limit  # no clip was made yet: the settings may have been the mistake
+                (self.folder / LEFT_OUT_FILE).unlink(missing_ok=True)
             if differing := sorted(key for key in before | settings if before.get(key) != settings.get(key)):
                 told = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
                 raise DataError(f"{self.folder} was built with other settings: {told}; name another folder")
@@ -171,10 +177,11 @@ class Ledger:
         log = file.open("r+b")
         position = 0
         for line in log:
-            if not line.endswith(b"\n"):
-                log.truncate(position)  # killed while it was written
+            row = _parsed(line) if line.endswith(b"\n") else None
+            if row is None or "path" not in row:
+                log.truncate(position)  # killed while it was written, or damaged; what is lost is built again
                 break
-            self._rows[json.loads(line)["path"]] = position
+            self._rows[row["path"]] = position
             position += len(line)
         return log
 
@@ -200,16 +207,29 @@ def write_text(file: Path, text: str) -> None:
 
 
 def _in_one_step(file: Path, texts: Iterable[str]) -> None:
-    partial = file.with_name(f".{file.name}.partial")
+    partial = _partial(file)
     with partial.open("w", encoding="utf-8", newline="\n") as target:
         target.writelines(texts)
     partial.replace(file)
 
 
+def _partial(file: Path) -> Path:
+    return file.with_name(f".{file.name}.partial")
+
+
+def _parsed(text: bytes) -> Row | None:
+    """Return a JSON object, None where it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _fixed_rows(file: Path) -> Iterator[Row]:
     if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n") and (row := json.loads(line))["fixed"]:
+        for line in file.read_bytes().splitlines():
+            if (row := _parsed(line)) is not None and row.get("fixed") and row.keys() >= {"path", "reason", "bytes"}:
                 yield row
 
 
