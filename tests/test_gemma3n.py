@@ -12,10 +12,14 @@ import pytest
 import tiny_gemma3n
 import torch
 from conftest import noise
-from transformers import Gemma3nTextConfig
+from transformers import Gemma3nConfig, Gemma3nTextConfig, Gemma3nVisionConfig
 
+from audiomarathon.certify.bench import Bench
+from audiomarathon.certify.method_checks import dropping
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.errors import MethodError, ModelError
+from audiomarathon.evaluation.flops import count_cost
+from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.models.gemma3n import Gemma3n
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.dart import Dart
@@ -183,6 +187,33 @@ class TestMethods:
         Base().check(flash)
         with pytest.raises(MethodError, match="ATTN_IMPLEMENTATION=sdpa or eager"):
             Frame(0.5, layer=2).check(flash)
+
+
+class TestCost:
+    def test_from_the_config_alone_is_what_is_counted(self, gemma: Gemma3n, folder: Path) -> None:
+        """All but norms and AltUp's small matrices; of the tower all but attention itself."""
+        told, counted = model_facts(folder, 4), count_cost(gemma)
+        assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
+        assert told.cost.encoder_flops_per_second == pytest.approx(counted.encoder_flops_per_second, rel=0.15)
+        assert told.cost.lm_head_flops == counted.lm_head_flops
+        # The file also holds keys' and values' projections of two layers that use others': 2 × (2 × 16 × 32 + 8).
+        loaded = sum(parameter.numel() for parameter in gemma.model.parameters())
+        assert told.weight_bytes == 4 * (loaded + 2 * (2 * 16 * 32 + 8))
+
+    def test_of_the_published_e4b(self, tmp_path: Path) -> None:
+        """7.85 billion parameters are published; 0.29 billion of them see."""
+        vision = Gemma3nVisionConfig().to_dict()
+        Gemma3nConfig(text_config={}, audio_config={}, vision_config=vision).save_pretrained(tmp_path)
+        facts = model_facts(tmp_path, 2)
+        assert facts.weight_bytes / 2 == pytest.approx(7.85e9 - 0.294e9, rel=0.01)
+        assert facts.kv_bytes == 20 * 2 * 2 * 256 * 2
+
+
+def test_the_certificate_looks_where_a_method_can_work(folder: Path) -> None:
+    """fast_v is refused at its usual layer when the layer before has a window."""
+    looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
+    assert looked.verdict == "pass"
+    assert looked.figure.startswith("at layer 2, since 1 is refused")
 
 
 def carries(method: TokenPruner) -> bool:

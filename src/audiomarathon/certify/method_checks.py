@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from audiomarathon.certify.oracles import Hidden, HiddenEntries
 from audiomarathon.kvpress.press import KVPress
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs
+from audiomarathon.pruning.dropping import call_of
 from audiomarathon.pruning.method import Base, Method, Trace, kept_count
 from audiomarathon.pruning.token_pruner import TokenPruner
 
@@ -38,7 +40,9 @@ def _base(bench: Bench) -> torch.Tensor:
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:
     """Dropping tokens at layer K equals keeping them and hiding them from all attention from layer K on."""
-    method = dataclasses.replace(method, ratio=RATIO)
+    usual = dataclasses.replace(method, ratio=RATIO)
+    others = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
+    method = next((one for one in (usual, *others) if not applicable(bench.lm, [one])[1]), usual)
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])
     entered: list[tuple[torch.Tensor, ...]] = []
@@ -62,7 +66,8 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer))
     found, moves = match(reply, hidden), match(reply, bench.base).distance
-    figure = f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}"
+    where = "" if method == usual else f"at layer {method.layer}, since {usual.layer} is refused: "
+    figure = f"{where}{found.figure(bench.tolerance)}; moves base by {moves:.2g}"
     return Finding.of(found.within(bench.tolerance), figure)
 
 
@@ -140,11 +145,13 @@ class _Watched(Method):
 
         def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()
-            hidden = args[0] if args else kwargs["hidden_states"]
-            self.entered.append((hidden.clone(), *kwargs.get("position_embeddings", ())))
+            call = call_of(signature, args, kwargs)
+            self.entered.append((call["hidden_states"].clone(), *call.get("position_embeddings", ())))
 
+        layer = lm.decoder_layers[self.layer]
+        signature = inspect.signature(layer.forward)
         with self.inner.applied_to(lm, inputs) as trace:
-            handle = lm.decoder_layers[self.layer].register_forward_pre_hook(look, with_kwargs=True)
+            handle = layer.register_forward_pre_hook(look, with_kwargs=True)
             try:
                 yield trace
             finally:

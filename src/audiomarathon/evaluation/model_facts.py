@@ -13,10 +13,12 @@ from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.checkpoint import is_ignored
 from audiomarathon.models.loading import loading, native_config
+from audiomarathon.pruning.layers import source_of
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
 _ADAPTER = "speech-lora/*.safetensors"  # Phi-4's, which is loaded beside
-_SPEECH_MAKERS = ("talker", "token2wav", "code2wav")  # parts of a checkpoint that are left on disk
+# Makers of speech, and what Gemma 3n sees with.
+_LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
 
 
 @dataclass(frozen=True)
@@ -78,26 +80,34 @@ def _facts(path: Path, size: int) -> ModelFacts:
     wide = config.intermediate_size
     if getattr(config, "num_experts", 0):
         wide = config.moe_intermediate_size * config.num_experts_per_tok
-    layer = 2 * hidden * heads * head + hidden * keys + 3 * hidden * wide
-    layer += _parameters_in(path.glob(_ADAPTER)) // layers  # unmerged, so every token meets it
-    cost = Cost(
-        (2.0 * layer,) * layers, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole)
+    wides = wide if isinstance(wide, list) else [wide] * layers
+    beside = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n's
+    rest = 2 * hidden * (heads * head + beside)
+    rest += _parameters_in(path.glob(_ADAPTER)) // layers  # unmerged, so every token meets it
+    own = [source_of(config, layer) == layer for layer in range(layers)]
+    per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))
+    cost = Cost(per_layer, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole))
+    # Gemma 3n carries several versions of the hidden states through all layers, and an input of its own for each.
+    states = (
+        getattr(config, "altup_num_inputs", 0) * hidden + getattr(config, "hidden_size_per_layer_input", 0) * layers
     )
     return ModelFacts(
         config=config,
         cost=cost,
         weight_bytes=float((_parameters(path) or _configured_parameters(whole)) * size),
-        kv_bytes=float(keys * layers * size),
-        activation_bytes=float(max(6 * hidden + 3 * wide, _first_convolution(whole)) * size),
+        kv_bytes=float(keys * sum(own) * size),  # at most: a window's cache stops growing
+        activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
     )
 
 
 def _tower(config: Any) -> float:
-    """Return the FLOPs a second of audio of a tower like Whisper's, Phi-4's or Qwen3-Omni's; 0 for none known."""
+    """Return the FLOPs a second of audio of a tower like Whisper's, or of one of the known others; 0 for the rest."""
     audio = _audio_config(config)
     if hasattr(audio, "nemo_conv_channels"):
         return 2.0 * _conformer(audio, config.hidden_size)
+    if hasattr(audio, "sscp_conv_channel_size"):
+        return 2.0 * _universal_speech(audio)
 
     def first(*names: str) -> int:
         return next((int(getattr(audio, name)) for name in names if getattr(audio, name, None)), 0)
@@ -139,6 +149,14 @@ def _conformer(audio: Any, hidden: int) -> float:
     return float(subsampling + steps * (audio.num_blocks * block + ends))
 
 
+def _universal_speech(audio: Any) -> float:
+    """Return the multiplications a second of audio in Gemma 3n's audio tower, attention's own left out."""
+    width, bands, (first, second) = audio.hidden_size, audio.input_feat_size, audio.sscp_conv_channel_size
+    subsampling = 9 * first * 50 * bands // 2 + 9 * first * second * 25 * bands // 4
+    block = 24 * width * width  # two feed-forward networks, attention with relative positions, a gated convolution
+    return float(subsampling + 25 * (second * bands // 4 * width + audio.conf_num_hidden_layers * block))
+
+
 def _parameters(path: Path) -> int:
     """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
@@ -153,7 +171,7 @@ def _parameters_in(files: Iterable[Path]) -> int:
         total += sum(
             math.prod(tensor["shape"])
             for name, tensor in header.items()
-            if name != "__metadata__" and name.partition(".")[0] not in _SPEECH_MAKERS
+            if name != "__metadata__" and not name.startswith(_LEFT_ON_DISK)
         )
     return total
 
@@ -161,8 +179,10 @@ def _parameters_in(files: Iterable[Path]) -> int:
 def _configured_parameters(config: Any) -> int:
     """Count the parameters that a model of this config has, where no weights are on disk; no memory is claimed."""
     import torch
-    from transformers import AutoModelForMultimodalLM
+    from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
 
+    config = getattr(config, "thinker_config", config)
+    kind = AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else AutoModelForSeq2SeqLM
     with torch.device("meta"):
-        model = AutoModelForMultimodalLM.from_config(getattr(config, "thinker_config", config))
+        model = kind.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())

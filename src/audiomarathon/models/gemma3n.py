@@ -65,7 +65,7 @@ class Gemma3n(AudioLM):
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, "Gemma 3n"):
             refuse_other_kinds(path, "gemma3n")
-            config = _config_without_vision(path)
+            config = config_without_vision(path)
             model, info = Gemma3nForConditionalGeneration.from_pretrained(
                 path,
                 config=config,
@@ -179,8 +179,14 @@ def _in_windows(prompt: Prompt) -> Prompt:
     return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
 
 
-def _config_without_vision(path: Path) -> Gemma3nConfig:
-    """Read a checkpoint's config, the vision tower's replaced by what its embedding needs."""
+def config_without_vision(path: Path) -> Gemma3nConfig:
+    """Read a checkpoint's config, the vision tower's replaced by what its embedding needs.
+
+    Raises
+    ------
+    ValueError
+        When it is of another kind of model.
+    """
     given, _ = Gemma3nConfig.get_config_dict(path)
     if given.get("model_type") != Gemma3nConfig.model_type:
         raise ValueError(f"config.json says model type {given.get('model_type')!r}, not 'gemma3n'")

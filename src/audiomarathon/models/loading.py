@@ -50,6 +50,10 @@ def native_config(path: Path) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
     kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
+    if kind == "gemma3n":
+        from audiomarathon.models.gemma3n import config_without_vision
+
+        return config_without_vision(path)
     if kind in _RUN_AS:
         return CONFIG_MAPPING[_RUN_AS[kind]].from_pretrained(path)
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
