@@ -191,3 +191,11 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
     assert code == 0, output
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert probe(next((tmp_path / "controls" / "30s").rglob("*.wav"))).seconds == 30
+
+
+@pytest.mark.parametrize("command", [["durations"], ["controls", "desed", "--durations", "30"], ["card"]])
+def test_an_output_that_cannot_be_written_is_one_line(command: list[str], root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, output = call("data", *command, "--data", root, "-o", tmp_path / "file" / "out")
+    assert code == 2
+    assert f"{tmp_path / 'file' / 'out'}" in output

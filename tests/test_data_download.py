@@ -330,3 +330,12 @@ def test_a_hub_that_fails_is_one_line(name: str, source: Path, tmp_path: Path) -
     with pytest.raises(DataError, match=message) as caught:
         download.download([get_task("vesus")], HubSource(api=hub), tmp_path, progress=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("m/a", "m/a/b"), ("m/" + "x" * 300,)])
+def test_names_that_no_folder_can_hold_are_one_line(names: tuple[str, ...], tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        for name in ("m/audio_emotion_dataset.json", *names):
+            archive.writestr(name, "[]")
+    with pytest.raises(DataError, match=r"odd\.zip: 'm/.*' cannot be a file's path"):
+        fetch(tmp_path / "odd.zip", tmp_path / "root", "vesus")

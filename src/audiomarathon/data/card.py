@@ -94,6 +94,8 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
             environment.filters["plain"] = markdown
             pages.append(folder / name)
             pages[-1].write_text(environment.get_template(name).render(content), encoding="utf-8")
+    except soundfile.LibsndfileError as error:
+        raise DataError(f"{folder}: cannot be written ({error.error_string}); is the disk full?") from error
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return pages

@@ -111,7 +111,10 @@ def build_controls(
     if target.exists():
         raise DataError(f"{target}: is there already; move it away, or name another folder")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"{partial}: cannot be made ({error.strerror})") from error
     left_out: dict[str, int] = {}
     lines: list[str] = []
     for task, loaded in tasks:
@@ -229,5 +232,8 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict
     whole = np.clip(np.rint(made.astype(np.float64) * 32768), -32768, 32767).astype(
         np.int16
     )  # 16-bit audio stays exact
-    soundfile.write(target, whole, rate, subtype="PCM_16")
+    try:
+        soundfile.write(target, whole, rate, subtype="PCM_16")
+    except soundfile.LibsndfileError as error:
+        raise DataError(f"{target}: cannot be written ({error.error_string}); is the disk full?") from error
     return row

@@ -119,8 +119,11 @@ def _plan(
     """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
     for path in entries:
         place = mirror / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.touch()
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        except OSError as error:
+            raise DataError(f"{source.name}: {path[:80]!r} cannot be a file's path ({error.strerror})") from None
     try:
         if not entries:
             raise MissingDataError("the source is empty")

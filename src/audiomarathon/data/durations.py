@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from audiomarathon.audio import ClipInfo, decode, probe
-from audiomarathon.errors import AudioError
+from audiomarathon.errors import AudioError, DataError
 from audiomarathon.models.registry import all_models
 from audiomarathon.tasks import Loaded, Sample, Task
 
@@ -143,7 +143,10 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | Non
 
 def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     """Write `durations.json` and `durations.csv` into a folder, one entry or row a task, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     as_json, as_csv = folder / "durations.json", folder / "durations.csv"
     content = [one.as_json() for one in found]
     as_json.write_text(json.dumps(content, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
