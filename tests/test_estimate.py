@@ -69,8 +69,9 @@ def test_memory_is_that_of_a_batch(batch: int, total: float) -> None:
     assert memory(FACTS, SPEC, 10.0, batch).startswith(f"memory: about {total:.2f} GB at the longest clip (10 s, 500 ")
 
 
-@pytest.mark.parametrize("name", ["snapkv:0.5", "fast_v:0.5+snapkv:0.5", "frame:0.5"])
+@pytest.mark.parametrize("name", ["snapkv:0.5", "fast_v:0.5+snapkv:0.5"])
 def test_a_config_alone_rules_sliding_windows_out(name: str) -> None:
-    config = SimpleNamespace(num_hidden_layers=4, layer_types=["full_attention"] * 3 + ["sliding_attention"])
+    types = ["full_attention"] * 3 + ["sliding_attention"]
+    config = SimpleNamespace(num_hidden_layers=4, layer_types=types, sliding_window=512)
     with pytest.raises(MethodError, match="sliding-window"):
         get_method(name, layer=2).check_config(config)

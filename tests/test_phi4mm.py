@@ -20,11 +20,15 @@ from conftest import noise
 from safetensors.torch import load_file, save_file
 from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
 
+from audiomarathon.certify.oracles import Hidden
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.generation import Generation
 from audiomarathon.models.phi4mm import Phi4MM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
+from audiomarathon.pruning.fast_v import FastV
+from audiomarathon.pruning.frame import Frame
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.report.explain import by_clip
@@ -431,16 +435,16 @@ def test_the_internals_that_a_call_stands_in_for_are_where_they_were(phi: Phi4MM
     assert "prepare_inputs_for_generation" in vars(native), "the fault with the cache is gone, or elsewhere"
     names = list(inspect.signature(phi.audio_tower.encoder.forward).parameters)
     assert names[:2] == ["hidden_states", "mask"], "the audio encoder takes other arguments (phi4mm._each_alone)"
-    assert not hasattr(phi.model.config, "layer_types"), "the config now says which layers slide (has_windows)"
+    assert not hasattr(phi.model.config, "layer_types"), "the config now says which layers slide (window_of)"
 
 
-@pytest.mark.parametrize("method", ["fast_v", "random", "snapkv", "fast_v:0.5+snapkv:0.5"])
+@pytest.mark.parametrize("method", ["snapkv", "random:0.5+snapkv:0.5"])
 @pytest.mark.parametrize(("window", "types", "refused"), [
     (None, None, False), (131072, None, False), (262144, None, False), (131071, None, True), (2047, None, True),
     (4096, ["full_attention"] * 4, False), (512, ["full_attention"] * 3 + ["sliding_attention"], True),
     (262144, ["sliding_attention"] * 4, False),
 ])  # fmt: skip
-def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused(
+def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused_by_presses(
     method: str, window: int | None, types: list[str] | None, refused: bool
 ) -> None:
     config = SimpleNamespace(
@@ -449,6 +453,25 @@ def test_only_a_sliding_window_that_a_prompt_can_outgrow_is_refused(
     how = get_method(method, 0.5)
     with pytest.raises(MethodError, match="sliding-window") if refused else nullcontext():
         how.check_config(config)
+
+
+def test_tokens_are_dropped_behind_a_shorter_window_too(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"sliding_window": 40}))
+    lm = load(copy)
+    inputs = lm.prepare([Prompt("Which is it?", (noise(3.0),))])
+
+    def generate(method: Method) -> Generation:
+        return lm.generate(inputs, method, max_new_tokens=12, ignore_end=True, keep_logits=True)
+
+    dropped = generate(Frame(0.3, layer=2))
+    assert inputs.prompt_tokens[0] > 45
+    assert dropped.kv_lengths[0] == 39
+    hidden = generate(Hidden(kept=dropped.kept_positions[0], first=2))
+    torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
+    with pytest.raises(MethodError, match="K can be nothing here"):
+        FastV(0.5, layer=2).check(lm)
 
 
 def test_the_published_window_leaves_no_sliding_cache(phi: Phi4MM, folder: Path) -> None:

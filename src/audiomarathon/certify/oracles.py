@@ -40,7 +40,9 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
         return _as_mask(visible[None, None].to(hidden.device), like, hidden.dtype)
 
     def hook(index: int) -> Any:
-        window = getattr(layers[index].self_attn, "sliding_window", None)
+        attention: Any = layers[index].self_attn
+        # Phi-4-multimodal's layers do not know theirs: its config's is for all of them.
+        window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             hidden = args[0] if args else kwargs["hidden_states"]

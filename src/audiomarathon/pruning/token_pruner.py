@@ -125,10 +125,10 @@ class TokenPruner(Method):
                 f"{first}–{last} here, not {self.layer}"
             )
         if self.ranks_by_attention and (window := window_of(config, self.layer - 1)):
-            able = [str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1)]
+            able = ", ".join(str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1))
             raise MethodError(
                 f"{self.key}: it ranks by the attention of layer K − 1, which sees {window} tokens in layer "
-                f"{self.layer - 1} of this model; K can be {', '.join(able)} here, not {self.layer}"
+                f"{self.layer - 1} of this model; K can be {able or 'nothing'} here, not {self.layer}"
             )
 
     def check(self, lm: AudioLM) -> None:
