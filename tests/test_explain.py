@@ -79,6 +79,13 @@ class TestTime:
         inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
         assert [len(part) for part in by_clip(np.arange(6.0), inputs, [10.0, 5.0])] == [4, 2]
 
+    def test_windows_of_30_s_belong_to_their_clips(self) -> None:
+        mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 1]], dtype=torch.bool)
+        inputs = Inputs({"attention_mask": torch.ones(1, 8)}, mask, (0,))
+        assert [len(part) for part in by_clip(np.arange(6.0), inputs, [31.0, 5.0])] == [4, 2]
+        assert [len(part) for part in by_clip(np.arange(6.0), inputs, [5.0, 31.0])] == [2, 4]
+        assert [len(part) for part in by_clip(np.arange(6.0), inputs, [80.0])] == [6]
+
     def test_share_of_the_event_counts_the_tokens_it_covers(self) -> None:
         clip = Clip("a.wav", noise(4.0), 16000, events=((1.0, 2.0),))
         kept = np.zeros(8)  # two tokens a second: tokens 2–5 are the event's

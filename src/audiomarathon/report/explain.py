@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
+_WINDOW = 30  # seconds
 _BINS = 500  # columns of a strip for all clips together: two pixels or more each
 _EVENT = "#000000"
 _WHOLE = "#7F7F7F"  # the strip of base
@@ -99,12 +101,15 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 def by_clip(values: Floats, inputs: Inputs, seconds: Sequence[float]) -> tuple[Floats, ...]:
     """Split values of the audio tokens of a batch of one into one array a clip.
 
-    Each run of audio tokens in the prompt is a clip. Where there are more runs (a family cuts clips into windows) or
-    fewer (its clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
+    Each run of audio tokens in the prompt is a clip, or one of the windows of 30 s that a family cuts clips into. Where
+    there are others (clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
     """
     places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1
-    if len(starts) + 1 != len(seconds):
+    windows = [math.ceil(length / _WINDOW) for length in seconds]
+    if len(starts) + 1 == sum(windows):
+        starts = starts[np.cumsum(windows)[:-1] - 1]
+    elif len(starts) + 1 != len(seconds):
         ends = np.cumsum(seconds) / sum(seconds)
         starts = np.round(ends[:-1] * len(places)).astype(int)
     return tuple(np.split(values, starts))
