@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -199,3 +200,25 @@ def test_an_output_that_cannot_be_written_is_one_line(command: list[str], root: 
     code, output = call("data", *command, "--data", root, "-o", tmp_path / "file" / "out")
     assert code == 2
     assert f"{tmp_path / 'file' / 'out'}" in output
+
+
+def test_two_at_once_do_not_write_the_same_variant(root: Path, tmp_path: Path) -> None:
+    with (tmp_path / ".silence.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, output = call("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path)
+    assert code == 2
+    assert "another process writes this variant" in output
+
+
+def test_an_event_longer_than_the_window_is_cut_from_its_onset(root: Path, tmp_path: Path) -> None:
+    clip = root / "DESED" / "audio" / "0.wav"
+    soundfile.write(clip, np.random.default_rng(0).uniform(-0.1, 0.1, 16000 * 6), 16000)
+    edit_rows(
+        root / "DESED" / "desed_sound_event_detection_task.json",
+        lambda rows: rows[0].update(event_onset=2.0, event_seconds=3.0),
+    )
+    call("data", "controls", "desed", "--durations", "1", "--data", root, "-o", tmp_path)
+    heard = decode(tmp_path / "1s" / "desed" / "audio" / "0.wav", 16000)
+    assert np.array_equal(heard, decode(clip, 16000)[32000:48000])
+    row = json.loads((tmp_path / "1s" / "controls.jsonl").read_text().splitlines()[0])
+    assert row["deciding_part"] == "cut"

@@ -6,12 +6,14 @@ lengths in which there is nothing to hear: silence, noise, or another sample's a
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -108,13 +110,52 @@ def build_controls(
     """
     name = "-".join([*([f"{seconds:g}s"] if seconds else []), *([kind] if kind != "audio" or not seconds else [])])
     target, partial = out / name, out / f".{name}.partial"
-    if target.exists():
-        raise DataError(f"{target}: is there already; move it away, or name another folder")
-    shutil.rmtree(partial, ignore_errors=True)
+    with _held(out / f".{name}.lock"):
+        if target.exists():
+            raise DataError(f"{target}: is there already; move it away, or name another folder")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise DataError(f"{partial}: cannot be made ({error.strerror})") from error
+        left_out = _write_variant(
+            tasks, partial, name, seconds=seconds, kind=kind, seed=seed, jobs=jobs, progress=progress
+        )
+        partial.rename(target)
+    return target, left_out
+
+
+@contextmanager
+def _held(file: Path) -> Iterator[None]:
+    """Hold a lock file for the length of the block, and leave none behind."""
     try:
-        partial.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
     except OSError as error:
-        raise DataError(f"{partial}: cannot be made ({error.strerror})") from error
+        raise DataError(f"{file.parent}: cannot be written in ({error.strerror or error})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{file.parent}: another process writes this variant; wait for it, or stop it") from None
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def _write_variant(
+    tasks: Sequence[tuple[Task, Loaded]],
+    partial: Path,
+    name: str,
+    *,
+    seconds: float | None,
+    kind: Kind,
+    seed: int,
+    jobs: int,
+    progress: bool | None,
+) -> dict[str, int]:
+    """Write a variant's folder, and return by task how many samples it leaves out."""
     left_out: dict[str, int] = {}
     lines: list[str] = []
     for task, loaded in tasks:
@@ -141,8 +182,7 @@ def build_controls(
         facts = {"name": f"{manifest.name}, control {name}", "licence": manifest.licence, "control": control}
         write_manifest(partial, facts, {task.key: entry})
     (partial / RECORD_FILE).write_text("".join(lines), encoding="utf-8")
-    partial.rename(target)
-    return target, left_out
+    return left_out
 
 
 def _by_clip(loaded: Loaded) -> list[list[Sample]]:
@@ -176,7 +216,9 @@ def _plan(
     clips = []
     for number, sample in enumerate(group):
         own = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
-        found = window(length, wanted, _events([sample])) or Window(0.0, None)
+        found = window(length, wanted, events := _events([sample]))
+        if found is None:  # the deciding part is longer than the window, which begins where that does
+            found = Window(max(0.0, min(events[0][0], length - wanted)), None)
         clips.append(_Clip((sample,), found, wanted, own.as_posix(), partner))
     return clips
 
@@ -226,7 +268,8 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict
         row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
     if one.partner:
         row["audio_of"] = one.partner.name
-    row["deciding_part"] = ("whole" if one.window.event else "unknown") if kind == "audio" else "absent"
+    told = "whole" if one.window.event else "cut" if _events(one.samples) else "unknown"
+    row["deciding_part"] = told if kind == "audio" else "absent"
     target = folder / one.path
     target.parent.mkdir(parents=True, exist_ok=True)
     whole = np.clip(np.rint(made.astype(np.float64) * 32768), -32768, 32767).astype(
