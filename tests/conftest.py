@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,3 +99,15 @@ def no_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     for name in env_names():
         monkeypatch.delenv(name, raising=False)
     return monkeypatch.setenv
+
+
+@pytest.fixture
+def times() -> Callable[[int, int], int]:
+    """Return the first number, or in the long form of the drills (`make drills`) the second."""
+    return lambda short, long: long if os.environ.get("AUDIOMARATHON_DRILLS") == "long" else short
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print what a drill did and saw (`make drills` shows it)."""
+    return lambda line: print(f"\n  {request.node.name}: {line}", flush=True)  # noqa: T201
