@@ -28,7 +28,14 @@ def models_table() -> Table:
     table = _table("Models", "key", "also", "checkpoint", "download", "audio tokens / s", "what")
     for model in all_models():
         size = f"{model.download_gb:g} GB" if model.download_gb else "none"
-        row = (model.key, ", ".join(model.aliases), model.checkpoint, size, f"{model.tokens_per_second:g}" if model.tokens_per_second else "–", model.title)
+        row = (
+            model.key,
+            ", ".join(model.aliases),
+            model.checkpoint,
+            size,
+            f"{model.tokens_per_second:g}" if model.tokens_per_second else "–",
+            model.title,
+        )
         table.add_row(*row)
     return table
 
@@ -45,7 +52,7 @@ def methods_table() -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # a name cut short cannot be typed
     return table
 
 
