@@ -7,11 +7,12 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test drills format clean
+.PHONY: help demo test test-all drills format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
 	@echo "make test     lint, types, tests, coverage"
+	@echo "make test-all tests alone, eager attention on every family included"
 	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
 	@echo "make format   format the code and mend what the linter can"
 	@echo "make clean    remove $(VENV) and caches; results stay"
@@ -26,6 +27,9 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term
+
+test-all: $(STAMP)
+	AUDIOMARATHON_TESTS=all $(BIN)/pytest -n $(JOBS)
 
 drills: $(STAMP)
 	AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills

@@ -17,6 +17,7 @@ from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
@@ -46,10 +47,16 @@ def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> Audio
     return family.load(family_checkpoint(family.key))
 
 
-@pytest.fixture(scope="session", params=["sdpa", "eager"])
-def any_lm(request: pytest.FixtureRequest, family: Family, family_checkpoint: Callable[[str], Path]) -> AudioLM:
+ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
+#: Eager attention on the benchmark's own families; on the others too in `make test-all`, which takes minutes more.
+ATTENTION = [(key, "sdpa") for key in FAMILIES] + [(key, "eager") for key in FAMILIES if ALL or get_model(key).folder]
+
+
+@pytest.fixture(scope="session", params=ATTENTION, ids="-".join)
+def any_lm(request: pytest.FixtureRequest, family_checkpoint: Callable[[str], Path]) -> AudioLM:
     """A tiny model of each family, under each attention implementation that a CPU has."""
-    return family.load(family_checkpoint(family.key), request.param)
+    key, attention = request.param
+    return FAMILIES[key].load(family_checkpoint(key), attention)
 
 
 @pytest.fixture(scope="session", params=["sdpa", "eager"])
