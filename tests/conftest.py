@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import tiny_qwen2_5_omni
 import torch
 from families import FAMILIES, Family
+from tqdm import tqdm
 
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
@@ -20,6 +22,8 @@ from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 
+# tqdm's own lock is shared with forked children: one that a test kills while it holds the lock would keep it for good.
+tqdm.set_lock(threading.RLock())
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
 
 
