@@ -11,8 +11,8 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
-	@echo "make test     lint, types, tests, coverage"
-	@echo "make test-all tests alone, eager attention on every family included"
+	@echo "make test     lint, types, tests"
+	@echo "make test-all all tests: every method on every family, workers and kills at length; with coverage"
 	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
 	@echo "make format   format the code and mend what the linter can"
 	@echo "make clean    remove $(VENV) and caches; results stay"
@@ -26,13 +26,13 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term
+	$(BIN)/pytest -n $(JOBS)
 
 test-all: $(STAMP)
-	AUDIOMARATHON_TESTS=all $(BIN)/pytest -n $(JOBS)
+	AUDIOMARATHON_TESTS=all $(BIN)/pytest -n $(JOBS) --cov --cov-report=term
 
 drills: $(STAMP)
-	AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills
+	AUDIOMARATHON_TESTS=all AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -52,8 +52,16 @@ def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> Audio
 
 
 ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
-#: Eager attention on the benchmark's own families; on the others too in `make test-all`, which takes minutes more.
-ATTENTION = [(key, "sdpa") for key in FAMILIES] + [(key, "eager") for key in FAMILIES if ALL or get_model(key).folder]
+#: Every method is tried on the benchmark's own families; on the others too in `make test-all`, which takes minutes more.
+#: `certify` (test_certify.py) holds dropping and pressing on all of them against the oracles.
+ATTENTION = [(key, how) for how in ("sdpa", "eager") for key in FAMILIES if ALL or get_model(key).folder]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `long`, unless all is asked for."""
+    kept = [item for item in items if ALL or not item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 @pytest.fixture(scope="session", params=ATTENTION, ids="-".join)

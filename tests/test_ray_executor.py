@@ -78,7 +78,7 @@ def answers(results: list[Result]) -> list[dict[str, Any]]:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.long
 class TestRuns:
     @pytest.mark.parametrize(("workers", "timing"), [(1, True), (4, False)])
     def test_equal_local_ones(self, go, local, workers: int, timing: bool) -> None:

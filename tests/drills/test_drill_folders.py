@@ -62,6 +62,7 @@ def disturbed(what: str, count: int, seconds: float, data: Path, model: Path, re
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_kills_at_random_moments(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
     undisturbed, seconds = whole
     found = disturbed("kill", times(4, 200), seconds, data, tiny_checkpoint, tmp_path)
@@ -71,6 +72,7 @@ def test_kills_at_random_moments(whole, data: Path, tiny_checkpoint: Path, tmp_p
     tell(f"{found['killed']} kills -9, then one run: all {len(undisturbed)} records as in an undisturbed sweep")
 
 
+@pytest.mark.long
 def test_sweeps_at_once(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
     found = disturbed("race", times(2, 6), 0, data, tiny_checkpoint, tmp_path)
     assert found["codes"][-1] == 0
