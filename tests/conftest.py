@@ -52,7 +52,7 @@ def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> Audio
 
 
 ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
-#: Every method is tried on the benchmark's own families; on the others too in `make test-all`, which takes minutes more.
+#: Every method is tried on the benchmark's own families; on the others too in `make test-all`, which takes minutes.
 #: `certify` (test_certify.py) holds dropping and pressing on all of them against the oracles.
 ATTENTION = [(key, how) for how in ("sdpa", "eager") for key in FAMILIES if ALL or get_model(key).folder]
 
