@@ -22,9 +22,17 @@ from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 
-# tqdm's own lock is shared with forked children: one that a test kills while it holds the lock would keep it for good.
-tqdm.set_lock(threading.RLock())
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
+
+
+@pytest.fixture(autouse=True)
+def fresh_lock() -> None:
+    """Give every test a lock of tqdm's that nobody holds.
+
+    Its own is shared with forked children, and one that is killed takes it along; and a bar that fails while it is drawn
+    (into a stream that is closed, say) never lets go of it.
+    """
+    tqdm.set_lock(threading.RLock())
 
 
 @pytest.fixture(scope="session")

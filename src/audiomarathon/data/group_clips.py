@@ -145,7 +145,8 @@ class Builder:
         size = source.path.stat().st_size if source.path.is_file() else None
         # A speech synthesiser that failed may work the next time; a damaged file will not.
         self.ledger.leave_out(source.name, reason, fixed=not self.corpus.spoken, size=size)
-        tqdm.write(f"left out: {source.name}: {reason}")
+        # Without tqdm's lock: an interrupt in the midst of drawing a bar leaves it held, and this would wait for ever.
+        tqdm.write(f"left out: {source.name}: {reason}", nolock=True)
 
 
 class _Pending:
