@@ -29,7 +29,7 @@ torch.set_num_threads(1)  # threads that wait for each other on a busy machine a
 def fresh_lock() -> None:
     """Give every test a lock of tqdm's that nobody holds.
 
-    Its own is shared with forked children, and one that is killed takes it along; and a bar that fails while it is drawn
+    Its own is shared with forked children: one that is killed takes it along. And a bar that fails while it is drawn
     (into a stream that is closed, say) never lets go of it.
     """
     tqdm.set_lock(threading.RLock())
