@@ -31,7 +31,7 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _AUDIO = "<sound>"
@@ -47,6 +47,7 @@ class AudioFlamingo3(AudioLM):
     ) -> AudioFlamingo3:
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, "Audio Flamingo 3"):
+            refuse_other_kinds(path, "audioflamingo3")
             model, info = AudioFlamingo3ForConditionalGeneration.from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
