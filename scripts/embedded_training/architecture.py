@@ -100,4 +100,4 @@ def save_checkpoint(
     end, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     GenerationConfig(do_sample=False, eos_token_id=end, pad_token_id=pad).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=128).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=128, chunk_length=300).save_pretrained(folder)

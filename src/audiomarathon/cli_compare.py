@@ -42,6 +42,7 @@ def compare(
     Speed-ups are medians of reference ÷ setting. The control `random` stands beside every pruner, or "not run".
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
     from audiomarathon.evaluation.compare import compare as compare_sides
     from audiomarathon.evaluation.sides import find_reference, missing_controls, read_sides
@@ -59,8 +60,10 @@ def compare(
     rows, missing = compare_sides(sides, reference, seed=seed), missing_controls(sides)
     title = f"against {reference.name(with_checkpoint=len({side.checkpoint for side in sides}) > 1)}"
     # A cut table is worse than one that wraps: a narrow terminal, or a pipe, gets all of it.
-    console = Console(width=max(Console().width, 150))
-    console.print(comparison_table(rows, title, missing))
+    table = comparison_table(rows, title, missing)
+    roomy = Console(width=1_000)
+    console = Console(width=max(Console().width, Measurement.get(roomy, roomy.options, table).maximum))
+    console.print(table)
     for line in _notes(rows, missing):
         console.print(line, highlight=False, soft_wrap=True)
     for question, share, given in (("latency", at_latency, "time to first token"), ("score", at_score, "score")):

@@ -65,6 +65,10 @@ def _run_folders(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             raise RecordError(f"{path}: no such folder")
         folders = [path] if (path / "run.json").exists() else sorted(file.parent for file in path.rglob("run.json"))
+        # What `reproduce` ran lies in folders of its own: other subsets of the same tasks.
+        folders = [
+            one for one in folders if not any(part.startswith("reproduce-") for part in one.relative_to(path).parts)
+        ]
         found |= dict.fromkeys(folder.absolute() for folder in folders if (folder / "samples.jsonl").exists())
     for path in list(found):
         control = path.parent / control_of(path.name)
