@@ -112,7 +112,9 @@ def audio_mask(bench: Bench) -> Finding:
     mask = bench.inputs.audio_mask[0].cpu()
     missed, extra = int((changed & ~mask).sum()), int((mask & ~changed).sum())
     counts = f"{int(mask.sum())} of {len(mask)} positions"
-    if missed or extra:
+    # What fills up the last window may be the same for every clip (Gemma 3n's is one learnt vector).
+    padding = sum(bench.inputs.window_padding)
+    if missed or extra > padding:
         return Finding.fail(f"{counts} are named; {missed} audio positions are not, {extra} others are")
     return Finding.ok(f"{counts} carry audio, exactly those named")
 
