@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import (
     AudioFlamingo3ForConditionalGeneration,
     AudioFlamingo3Processor,
@@ -68,24 +67,6 @@ class AudioFlamingo3(AudioLM):
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
         self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
-
-    @property
-    def decoder(self) -> nn.Module:
-        """See :attr:`AudioLM.decoder`."""
-        decoder: nn.Module = self.model.model.language_model
-        return decoder
-
-    @property
-    def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`. The projector, two linear layers, counts as LLM prefill."""
-        tower: nn.Module = self.model.model.audio_tower
-        return tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        """See :attr:`AudioLM.lm_head`."""
-        head: nn.Module = self.model.lm_head
-        return head
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio stays whole, or is refused beyond ten minutes."""
