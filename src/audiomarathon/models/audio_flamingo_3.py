@@ -30,7 +30,7 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
+from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _AUDIO = "<sound>"
@@ -47,13 +47,12 @@ class AudioFlamingo3(AudioLM):
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, "Audio Flamingo 3"):
             refuse_other_kinds(path, "audioflamingo3")
-            model, info = AudioFlamingo3ForConditionalGeneration.from_pretrained(
+            model, info = pretrained(
+                AudioFlamingo3ForConditionalGeneration,
                 path,
-                dtype=getattr(torch, dtype),
+                dtype=dtype,
                 attn_implementation=attn_implementation,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
+                device_map=device_map,
             )
             tokenizer = AutoTokenizer.from_pretrained(path)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)

@@ -34,7 +34,7 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
+from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _WINDOW = 480000  # samples: 30 s
@@ -66,14 +66,13 @@ class Gemma3n(AudioLM):
         with loading(path, "Gemma 3n"):
             refuse_other_kinds(path, "gemma3n")
             config = config_without_vision(path)
-            model, info = Gemma3nForConditionalGeneration.from_pretrained(
+            model, info = pretrained(
+                Gemma3nForConditionalGeneration,
                 path,
-                config=config,
-                dtype=getattr(torch, dtype),
+                dtype=dtype,
                 attn_implementation=attn_implementation,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
+                device_map=device_map,
+                config=config,
             )
             tokenizer = AutoTokenizer.from_pretrained(path)
             feature_extractor = Gemma3nAudioFeatureExtractor.from_pretrained(path)

@@ -82,6 +82,22 @@ def refuse_other_kinds(path: Path, *kinds: str) -> None:
         )
 
 
+def pretrained(
+    native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Return a native class's model from a folder, and what loading found: to be passed to :func:`check_loading`."""
+    model, info = native.from_pretrained(
+        path,
+        dtype=getattr(torch, dtype),
+        attn_implementation=attn_implementation,
+        device_map=device_map or None,
+        ignore_mismatched_sizes=True,  # they are reported, and refused by check_loading
+        output_loading_info=True,
+        **more,
+    )
+    return model, info
+
+
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
 

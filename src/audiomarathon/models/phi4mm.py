@@ -29,7 +29,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import chat_text, processor_template, template_beside, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading
+from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.shadowing import shadowed
 
@@ -46,13 +46,12 @@ class Phi4MM(AudioLM):
         # take, and both have an eager attention of their own, which attention_patch.py would mistake for the LLM's.
         attention = {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
         with loading(path, "Phi-4-multimodal"):
-            model, info = Phi4MultimodalForCausalLM.from_pretrained(
+            model, info = pretrained(
+                Phi4MultimodalForCausalLM,
                 path,
-                dtype=getattr(torch, dtype),
+                dtype=dtype,
                 attn_implementation=attention,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
+                device_map=device_map,
             )
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             feature_extractor = Phi4MultimodalFeatureExtractor.from_pretrained(path)

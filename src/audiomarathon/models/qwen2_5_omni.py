@@ -22,7 +22,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_token, chat_text, processor_template, template_beside, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
+from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
@@ -47,13 +47,12 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         with loading(path, cls.title):
             kind = cls.thinker.config_class.model_type
             refuse_other_kinds(path, kind.removesuffix("_thinker"), kind)
-            model, info = cls.thinker.from_pretrained(
+            model, info = pretrained(
+                cls.thinker,
                 path,
-                dtype=getattr(torch, dtype),
+                dtype=dtype,
                 attn_implementation=attn_implementation,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
+                device_map=device_map,
             )
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)

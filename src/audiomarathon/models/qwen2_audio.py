@@ -24,7 +24,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_token, chat_text, processor_template, windows, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading, refuse_other_kinds
+from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _AUDIO = "<|AUDIO|>"
@@ -52,15 +52,14 @@ class Qwen2Audio(AudioLM):
         with loading(path, cls.title):
             refuse_other_kinds(path, cls.kind)
             config = Qwen2AudioConfig.from_pretrained(path)  # an Aero's as well
-            model, info = Qwen2AudioForConditionalGeneration.from_pretrained(
+            model, info = pretrained(
+                Qwen2AudioForConditionalGeneration,
                 path,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                device_map=device_map,
                 config=config,
                 key_mapping=dict(cls.renamed),
-                dtype=getattr(torch, dtype),
-                attn_implementation=attn_implementation,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
             )
             # Without the config it would ask whether to run the code that Aero's checkpoint names.
             tokenizer = AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)

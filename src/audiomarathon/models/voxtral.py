@@ -28,7 +28,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import left_padded
-from audiomarathon.models.loading import check_installed, check_loading, loading, refuse_other_kinds
+from audiomarathon.models.loading import check_installed, check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _LANGUAGE = "en"
@@ -44,13 +44,12 @@ class Voxtral(AudioLM):
         check_installed("mistral_common", "voxtral")
         with loading(path, "Voxtral"):
             refuse_other_kinds(path, "voxtral")
-            model, info = VoxtralForConditionalGeneration.from_pretrained(
+            model, info = pretrained(
+                VoxtralForConditionalGeneration,
                 path,
-                dtype=getattr(torch, dtype),
+                dtype=dtype,
                 attn_implementation=attn_implementation,
-                device_map=device_map or None,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-                output_loading_info=True,
+                device_map=device_map,
             )
             tokenizer = MistralCommonBackend.from_pretrained(path)
             feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
