@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,21 +12,34 @@ import task_folders
 import tiny_qwen2_audio
 import torch
 from conftest import noise
+from rich.console import Console
+from rich.table import Table
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
+from audiomarathon.evaluation.compare import compare
 from audiomarathon.evaluation.run import run
+from audiomarathon.evaluation.sides import read_sides
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_audio import Qwen2Audio, Qwen2AudioFirst30
 from audiomarathon.pruning.method import Base
+from audiomarathon.report.comparison_table import comparison_table
+from audiomarathon.report.page_data import cells_of
+from audiomarathon.report.table import results_table
 from audiomarathon.settings import RunSettings
 
 
 @pytest.fixture(scope="module")
 def folder(family_checkpoint: Callable[[str], Path]) -> Path:
     return family_checkpoint("qwen2-audio")
+
+
+def text_of(table: Table) -> str:
+    console = Console(width=250, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
 
 
 def load(family: type[Qwen2Audio], folder: Path) -> AudioLM:
@@ -110,13 +124,20 @@ class TestFirst30Seconds:
         for clip in (tmp_path / "data" / "TAU").rglob("*.wav"):
             task_folders.write_clip(clip, seconds=30.5)
         flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
-        seen = {}
+        seen, tables = {}, []
         for model in ("qwen2-audio", "qwen2-audio-30s"):
             (result,) = run(["tau"], model, RunSettings.read({}, **flags, limit=1), None, progress=False)
             (record,) = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
+            tables.append(text_of(results_table([result])))
             assert record["error"] is None
             seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
         assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.0)}
+        assert ["1 truncated" in table for table in tables] == [False, True]
+        sides = read_sides([tmp_path / "tau"])
+        assert [side.checkpoint for side in sides] == [folder.name, f"{folder.name}-30s"]
+        rows = compare(sides, sides[0])
+        assert "-30s base-0 1 (1 truncated)" in " ".join(text_of(comparison_table(rows, "")).split())
+        assert [cell["truncated"] for cell in cells_of(sides)] == [0, 1]
 
 
 def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:

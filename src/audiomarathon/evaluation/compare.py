@@ -37,6 +37,8 @@ class Comparison:
         A task's key, a group's name, or "overall".
     samples
         That both answered.
+    truncated
+        Of those, how many whose audio either side cut short.
     score, reference_score
         Headline scores on those samples; of several tasks their mean.
     p_adjusted
@@ -51,6 +53,7 @@ class Comparison:
     scope: str
     side: str
     samples: int
+    truncated: int
     score: float
     reference_score: float
     verdict: Verdict
@@ -111,6 +114,11 @@ def _row(scope: str, name: str, members: Sequence[_Shared], seed: int) -> Compar
         scope=scope,
         side=name,
         samples=sum(len(one.own) for one in members),
+        truncated=sum(
+            bool(a.get("truncated") or b.get("truncated"))
+            for one in members
+            for a, b in zip(one.own, one.other, strict=True)
+        ),
         score=reference + verdict.difference,
         reference_score=reference,
         verdict=verdict,

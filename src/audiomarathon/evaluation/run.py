@@ -180,6 +180,7 @@ def _facts(setup: Engine, task: Task, data: Loaded, samples: Sequence[Sample]) -
         "task": task.key,
         "model": setup.spec.key,
         "checkpoint": str(setup.checkpoint.path),
+        "checkpoint_name": setup.checkpoint.folder_name,
         "settings": _plain(setup.settings),
         "data_folder": str(data.folder),
         "data_samples": len(data.samples),

@@ -38,10 +38,9 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
     for folder in _run_folders(paths):
         run = Run.read(folder)
         try:
-            checkpoint, key = (
-                Path(str(run.facts["checkpoint"])).name,
-                (str(run.facts["method"]), str(run.facts["task"])),
-            )
+            # A path does not say all: the hub's ends in a commit, and two models may share a checkpoint.
+            checkpoint = str(run.facts.get("checkpoint_name") or Path(str(run.facts["checkpoint"])).name)
+            key = str(run.facts["method"]), str(run.facts["task"])
         except KeyError as error:
             raise RecordError(f"{folder / 'run.json'}: lacks the field {error}") from None
         tasks = runs.setdefault((checkpoint, key[0]), {})

@@ -44,6 +44,7 @@ def summarise(
         "complete": not errors and len(answered) == expected,
         "expected": expected,
         "errors": len(errors),
+        "truncated": sum(bool(record.get("truncated")) for record in answered),
         "cut_by_token_limit": sum(record["finish"] == "length" for record in answered),
         **metrics,
         "audio_seconds": round(sum(record["clip_seconds"] for record in answered), 3),

@@ -63,7 +63,7 @@ def _cells(row: Comparison) -> list[str]:
     return [
         row.scope,
         row.side,
-        str(row.samples),
+        f"{row.samples} ({row.truncated} truncated)" if row.truncated else str(row.samples),
         f"{row.score:.3f}",
         f"{verdict.difference:+.3f}{between}",
         _p(verdict.p),
@@ -104,6 +104,7 @@ def as_flat(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
                 "tasks": row.scope,
                 "setting": row.side,
                 "samples": row.samples,
+                "truncated": row.truncated,
                 "score": row.score,
                 "reference_score": row.reference_score,
                 "difference": row.verdict.difference,

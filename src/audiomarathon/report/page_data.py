@@ -97,6 +97,7 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any]) -> dict
         "n": summary.get("n"),
         "errors": summary.get("errors"),
         "unparsed": summary.get("unparsed"),
+        "truncated": summary.get("truncated"),
         "complete": summary.get("complete"),
         "score": summary.get("score"),
         "low": interval[0],

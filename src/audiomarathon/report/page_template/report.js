@@ -35,7 +35,8 @@ function overview() {
     const sum = (name) => own.reduce((total, cell) => total + (cell[name] || 0), 0);
     const speed = known(base.prefill_ms) && known(mean.prefill_ms) ? `${shown(base.prefill_ms / mean.prefill_ms, 2)}×` : "–";
     const between = known(mean.low) ? ` [${shown(mean.low)}, ${shown(mean.high)}]` : "";
-    return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, shown(mean.llm_prefill_ms, 0),
+    const cut = sum("truncated") ? ` (${sum("truncated")} truncated)` : "";
+    return [setting.name, String(own.length), `${sum("n")}${cut}`, `${shown(mean.score)}${between}`, shown(mean.llm_prefill_ms, 0),
       shown(mean.prefill_ms, 0), speed, String(sum("unparsed")), String(sum("errors"))];
   });
   const headings = ["setting", "tasks", "samples", `score, ${widest} [95 %]`, "LLM prefill ms", "first token ms", "first token ×", "unparsed", "errors"];
