@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from audiomarathon.cli import app
 from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.kept_bits import pack
-from audiomarathon.evaluation.sides import read_sides
+from audiomarathon.evaluation.sides import control_name, find_reference, read_sides
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
@@ -41,6 +41,14 @@ def root(tmp_path: Path) -> Path:
         finished(a_run(tmp_path, "base-0", [True] * 8, task=task), score=1.0)
         finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 6 + [False] * 2, task=task, prefill=0.5))
     return tmp_path
+
+
+def as_control(folder: Path, kind: str = "silence", seconds: float | None = None) -> Path:
+    """Mark a run as one of a control variant's."""
+    facts = json.loads((folder / "run.json").read_text())
+    facts["control"] = {"kind": kind, "seconds": seconds, "seed": 42}
+    (folder / "run.json").write_text(json.dumps(facts))
+    return folder
 
 
 def content_of(html: str) -> dict[str, Any]:
@@ -106,6 +114,32 @@ def test_script_data_survives_anything() -> None:
     text = as_script({"reply": HOSTILE})
     assert "<" not in text
     assert json.loads(text) == {"reply": HOSTILE}
+
+
+class TestControls:
+    @pytest.fixture
+    def controls(self, root: Path) -> Path:
+        """Silence of another task than those that ran as they are, and of one that did."""
+        for task in ("tau", "gtzan"):
+            as_control(finished(a_run(root / "silence", "base-0", [False] * 8, task=task), score=0.1))
+        return root
+
+    def test_never_join_the_runs_of_the_tasks_as_they_are(self, controls: Path) -> None:
+        sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_sides([controls])}
+        both = {"tau", "desed"}
+        assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
+
+    @pytest.mark.parametrize(
+        ("kind", "seconds", "name"),
+        [("silence", None, "silence"), ("audio", 30.0, "30s audio"), ("noise", 5, "5s noise")],
+    )
+    def test_names(self, kind: str, seconds: float | None, name: str) -> None:
+        assert control_name({"control": {"kind": kind, "seconds": seconds}}) == name
+        assert control_name({"control": None}) == control_name({}) == ""
+
+    def test_base_of_the_tasks_as_they_are_is_the_reference(self, controls: Path) -> None:
+        sides = read_sides([controls / "silence", controls / "tau", controls / "desed"])
+        assert find_reference(sides, None).control == ""
 
 
 class TestSamples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.savings import Run
@@ -14,16 +15,31 @@ from audiomarathon.pruning.method import Base
 
 @dataclass(frozen=True)
 class Side:
-    """One setting of one checkpoint: its runs by task, and the folder of each."""
+    """One setting of one checkpoint: its runs by task, and the folder of each.
+
+    Attributes
+    ----------
+    control
+        What a control variant of the data lets be heard (:func:`control_name`); "" for the tasks as they are.
+    """
 
     checkpoint: str
     method: str
     runs: Mapping[str, Run]
     folders: Mapping[str, Path]
+    control: str = ""
 
     def name(self, *, with_checkpoint: bool) -> str:
         """Return what the side is called in a table."""
-        return f"{self.checkpoint} {self.method}" if with_checkpoint else self.method
+        own = f"{self.checkpoint} {self.method}" if with_checkpoint else self.method
+        return f"{own} [{self.control}]" if self.control else own
+
+
+def control_name(facts: Mapping[str, Any]) -> str:
+    """Return what `data controls` made of a run's data, such as `silence` or `30s audio`; "" for a task as it is."""
+    control = facts.get("control") or {}
+    length = f"{control['seconds']:g}s " if control.get("seconds") else ""
+    return f"{length}{control.get('kind', '')}".strip()
 
 
 def read_sides(paths: Sequence[Path]) -> list[Side]:
@@ -34,7 +50,7 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
     RecordError
         When there is none, or two runs of the same task are the same side.
     """
-    runs: dict[tuple[str, str], dict[str, tuple[Path, Run]]] = {}
+    runs: dict[tuple[str, str, str], dict[str, tuple[Path, Run]]] = {}
     for folder in _run_folders(paths):
         run = Run.read(folder)
         try:
@@ -43,7 +59,7 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
             key = str(run.facts["method"]), str(run.facts["task"])
         except KeyError as error:
             raise RecordError(f"{folder / 'run.json'}: lacks the field {error}") from None
-        tasks = runs.setdefault((checkpoint, key[0]), {})
+        tasks = runs.setdefault((checkpoint, key[0], control_name(run.facts)), {})
         if key[1] in tasks:
             raise RecordError(
                 f"{folder}: the same task, checkpoint and setting as {tasks[key[1]][0]}; name one of them"
@@ -52,8 +68,14 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
     if not runs:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json)")
     return [
-        Side(checkpoint, method, {t: run for t, (_, run) in tasks.items()}, {t: path for t, (path, _) in tasks.items()})
-        for (checkpoint, method), tasks in runs.items()
+        Side(
+            checkpoint,
+            method,
+            {task: run for task, (_, run) in tasks.items()},
+            {task: path for task, (path, _) in tasks.items()},
+            control,
+        )
+        for (checkpoint, method, control), tasks in runs.items()
     ]
 
 
@@ -84,9 +106,9 @@ def control_of(label: str) -> str:
 
 def missing_controls(sides: Sequence[Side]) -> list[str]:
     """Return the labels of `random` runs that the table should have and that were not run."""
-    have = {(side.checkpoint, side.method) for side in sides}
-    wanted = {(side.checkpoint, control_of(side.method)) for side in sides if control_of(side.method)}
-    return sorted({label for checkpoint, label in wanted - have})
+    have = {(side.checkpoint, side.method, side.control) for side in sides}
+    wanted = {(side.checkpoint, control_of(side.method), side.control) for side in sides if control_of(side.method)}
+    return sorted({label for _checkpoint, label, _control in wanted - have})
 
 
 def find_reference(sides: Sequence[Side], name: str | None) -> Side:
@@ -100,7 +122,8 @@ def find_reference(sides: Sequence[Side], name: str | None) -> Side:
     several = len({side.checkpoint for side in sides}) > 1
     by_name = {side.name(with_checkpoint=several): side for side in sides}
     if name is None:
-        return next((side for side in sides if side.method == Base().label), sides[0])
+        ordered = sorted(sides, key=lambda side: bool(side.control))  # the tasks as they are come first
+        return next((side for side in ordered if side.method == Base().label), ordered[0])
     if name not in by_name:
         raise SettingsError(
             f"--against {name}: no such setting there{did_you_mean(name, by_name)}; there are {', '.join(by_name)}"
