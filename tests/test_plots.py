@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from audiomarathon.cli import app
+from audiomarathon.data.durations import Durations, write_durations
 from audiomarathon.errors import RecordError
 from audiomarathon.report.curves import Panel, Value, mean_panel, read_panels
+from audiomarathon.report.durations import plot_durations
+from audiomarathon.report.figures import new_figure, save_figure
 from audiomarathon.report.plot_ratios import plot_runs, spread
+from audiomarathon.tasks import get_task
 
 COST = {
     "flops_per_token_per_layer": [10.0] * 4,
@@ -219,3 +225,40 @@ class TestPictures:
 
     def test_labels_with_room_stay_where_they_are(self) -> None:
         assert spread([10, 50, 90], 10, 300) == [10, 50, 90]
+
+
+class TestFilesThatCannotBeWritten:
+    """`plot`, `report --figures`, `data plot-controls`, `data durations` and the demo write alike."""
+
+    @pytest.fixture(params=["picture", "durations", "table"])
+    def write(self, request: pytest.FixtureRequest) -> Callable[[Path], object]:
+        found = Durations(get_task("tau"), (90.0, 100.0), 2)
+        figure = new_figure()
+        figure.subplots()
+        ways: dict[str, Callable[[Path], object]] = {
+            "picture": lambda folder: save_figure(figure, folder / "a.png"),
+            "durations": lambda folder: plot_durations([found], folder),
+            "table": lambda folder: write_durations([found], folder),
+        }
+        return ways[request.param]
+
+    def test_a_disk_that_fills_leaves_what_was_there(
+        self, write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path)
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        whole = Path.write_bytes
+
+        def full(path: Path, content: bytes) -> int:
+            whole(path, content[:20])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(RecordError, match=r"cannot be written: No space left on device$"):
+            write(tmp_path)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+    def test_a_file_in_the_folders_place(self, write: Callable[[Path], object], tmp_path: Path) -> None:
+        (tmp_path / "taken").write_text("")
+        with pytest.raises(RecordError, match="cannot be written"):
+            write(tmp_path / "taken")

@@ -19,7 +19,7 @@ def demo(
 
     from audiomarathon.cli import say, show
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
-    from audiomarathon.errors import SettingsError
+    from audiomarathon.errors import AudioMarathonError
     from audiomarathon.evaluation.run import run
     from audiomarathon.pruning.registry import get_method
     from audiomarathon.report.plot import plot_settings
@@ -37,7 +37,7 @@ def demo(
     code = show(finished, title, folders=False)
     try:
         say(f"picture: {plot_settings(finished, here / 'demo.png', f'{title}, n = {limit} a task')}")
-    except SettingsError as error:  # the records matter more
+    except AudioMarathonError as error:  # the records matter more
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")
     prefix = Path(sys.prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,8 @@ import numpy as np
 from tqdm import tqdm
 
 from audiomarathon.audio import ClipInfo, decode, probe
-from audiomarathon.errors import AudioError, DataError
+from audiomarathon.errors import AudioError
+from audiomarathon.evaluation.files import write_text
 from audiomarathon.models.registry import all_models
 from audiomarathon.tasks import Loaded, Sample, Task
 
@@ -142,19 +144,22 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | Non
 
 
 def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
-    """Write `durations.json` and `durations.csv` into a folder, one entry or row a task, and return their paths."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    """Write `durations.json` and `durations.csv` into a folder, one entry or row a task, and return their paths.
+
+    Raises
+    ------
+    RecordError
+        When they cannot be written; what was there before stays.
+    """
     as_json, as_csv = folder / "durations.json", folder / "durations.csv"
     content = [one.as_json() for one in found]
-    as_json.write_text(json.dumps(content, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
+    write_text(as_json, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
     rows: list[Mapping[str, Any]] = [
         {"task": one.task.key, **one.statistics(), "broken": len(one.broken)} for one in found
     ]
-    with as_csv.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]) if rows else ["task"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, list(rows[0]) if rows else ["task"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(as_csv, stream.getvalue())
     return [as_json, as_csv]

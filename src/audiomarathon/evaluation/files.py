@@ -36,9 +36,14 @@ def write_text(path: Path, text: str) -> None:
     RecordError
         When it cannot be written; what was there before stays.
     """
+    write_bytes(path, text.encode(errors=ESCAPED))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file as :func:`write_text` does."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text.encode(errors=ESCAPED))
+    replace_file(path, content)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -6,12 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.records import read_run
+from audiomarathon.report.figures import new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
 
@@ -88,40 +92,32 @@ def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
     ------
     SettingsError
         Without matplotlib (the extra `report`).
+    RecordError
+        When the picture cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
     panels = list(dict.fromkeys(run.panel for run in runs))
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(1 + 4.5 * columns, 0.6 + 3.2 * rows), layout="constrained")
+    figure = new_figure(figsize=(1 + 4.5 * columns, 0.6 + 3.2 * rows), layout="constrained", dpi=130)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
-        own = [run for run in runs if run.panel == panel]
-        for kind in dict.fromkeys(run.kind for run in own):
-            line = [run for run in own if run.kind == kind]
-            heights = [run.score for run in line]
-            spans = [[max(0.0, r.score - r.low) for r in line], [max(0.0, r.high - r.score) for r in line]]
-            at = [run.seconds for run in line]
-            axes.errorbar(
-                at, heights, spans, label=kind, color=_COLOURS.get(kind), marker="o", capsize=2, linewidth=1.2
-            )
-        if own[0].chance is not None:
-            axes.axhline(own[0].chance, color="#999999", linestyle=":", label="chance (accuracy)")
-        axes.set(
-            title=f"{panel} · n = {max(run.n for run in own)}",
-            xlabel="clip duration, s",
-            ylabel="score",
-            ylim=(0, 1.05),
-        )
-        axes.title.set_fontsize(9)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8)
+        _draw(axes, panel, [run for run in runs if run.panel == panel])
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save_figure(figure, path)
+
+
+def _draw(axes: Axes, panel: str, runs: Sequence[ControlRun]) -> None:
+    for kind in dict.fromkeys(run.kind for run in runs):
+        line = [run for run in runs if run.kind == kind]
+        heights = [run.score for run in line]
+        spans = [[max(0.0, r.score - r.low) for r in line], [max(0.0, r.high - r.score) for r in line]]
+        at = [run.seconds for run in line]
+        axes.errorbar(at, heights, spans, label=kind, color=_COLOURS.get(kind), marker="o", capsize=2, linewidth=1.2)
+    if runs[0].chance is not None:
+        axes.axhline(runs[0].chance, color="#999999", linestyle=":", label="chance (accuracy)")
+    axes.set(xlabel="clip duration, s", ylabel="score", ylim=(0, 1.05))
+    axes.set_title(f"{panel} · n = {max(run.n for run in runs)}", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)

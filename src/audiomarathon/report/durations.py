@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audiomarathon.data.durations import HISTOGRAM_BINS, Durations
-from audiomarathon.errors import SettingsError
+from audiomarathon.report.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BARS, _MEDIAN = "#0072B2", "#D55E00"
+_DPI = 130
 
 
 def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
@@ -27,36 +29,35 @@ def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     ------
     SettingsError
         Without matplotlib (the extra `report`).
+    RecordError
+        When a picture cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
     drawn = [one for one in found if one.seconds]
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for one in drawn:
-        figure = Figure(figsize=(6, 3.6), layout="constrained")
-        axes = figure.subplots()
-        _histogram(axes, one, (min(one.seconds), max(one.seconds)))
-        axes.set_xlabel("duration, s")
-        axes.set_ylabel("clips")
-        paths.append(folder / f"{one.task.key}.png")
-        figure.savefig(paths[-1], dpi=130)
-    if len(drawn) > 1:
-        rows = -(-len(drawn) // 2)
-        figure = Figure(figsize=(10, 1.0 + 1.7 * rows), layout="constrained")
-        span = (min(min(one.seconds) for one in drawn), max(max(one.seconds) for one in drawn))
-        grid = figure.subplots(rows, 2, sharex=True, squeeze=False)
-        for axes, one in zip(grid.flat, drawn, strict=False):
-            _histogram(axes, one, span)
-        for axes in grid.flat[len(drawn) :]:
-            axes.set_visible(False)
-        figure.supxlabel("duration, s")
-        figure.supylabel("clips")
-        paths.append(folder / "all.png")
-        figure.savefig(paths[-1], dpi=130)
-    return paths
+    paths = [save_figure(_own_page(one), folder / f"{one.task.key}.png") for one in drawn]
+    return paths if len(drawn) < 2 else [*paths, save_figure(_page_of_all(drawn), folder / "all.png")]
+
+
+def _own_page(one: Durations) -> Figure:
+    figure = new_figure(figsize=(6, 3.6), layout="constrained", dpi=_DPI)
+    axes = figure.subplots()
+    _histogram(axes, one, (min(one.seconds), max(one.seconds)))
+    axes.set_xlabel("duration, s")
+    axes.set_ylabel("clips")
+    return figure
+
+
+def _page_of_all(drawn: Sequence[Durations]) -> Figure:
+    rows = -(-len(drawn) // 2)
+    figure = new_figure(figsize=(10, 1.0 + 1.7 * rows), layout="constrained", dpi=_DPI)
+    span = (min(min(one.seconds) for one in drawn), max(max(one.seconds) for one in drawn))
+    grid = figure.subplots(rows, 2, sharex=True, squeeze=False)
+    for axes, one in zip(grid.flat, drawn, strict=False):
+        _histogram(axes, one, span)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_visible(False)
+    figure.supxlabel("duration, s")
+    figure.supylabel("clips")
+    return figure
 
 
 def _histogram(axes: Axes, one: Durations, span: tuple[float, float]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.run import Result
+from audiomarathon.report.figures import new_figure, save_figure
 
 
 def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Path:
@@ -16,15 +16,12 @@ def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Pat
     ------
     SettingsError
         Without matplotlib (the extra `report`).
+    RecordError
+        When the picture cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
-
     tasks = list(dict.fromkeys(result.summary["task"] for result in results))
     settings = list(dict.fromkeys(result.method for result in results))
-    figure = Figure(figsize=(10, 6), layout="constrained")
+    figure = new_figure(figsize=(10, 6), layout="constrained", dpi=130)
     figure.suptitle(title, fontsize=10)
     scores, prefill = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     width = 0.8 / len(settings)
@@ -48,6 +45,4 @@ def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Pat
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save_figure(figure, path)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.errors import SettingsError
 from audiomarathon.report import palette
 from audiomarathon.report.curves import Panel, Setting, Value, read_panels
+from audiomarathon.report.figures import new_figure, save_figure
 
 _QUANTITIES = {
     "score": "score",
@@ -26,21 +26,16 @@ def plot_runs(paths: Sequence[Path], folder: Path) -> list[Path]:
     Raises
     ------
     RecordError
-        When there is no finished run.
+        When there is no finished run, or the folder cannot be written.
     SettingsError
-        Without matplotlib (the extra `report`), or when the folder cannot be written.
+        Without matplotlib (the extra `report`).
     """
     return [plot_panel(panel, folder / f"{panel.name}.png") for panel in read_panels(paths)]
 
 
 def plot_panel(panel: Panel, path: Path) -> Path:
     """Draw one panel's four quantities."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
-
-    figure = Figure(figsize=(12.5, 9), dpi=150)
+    figure = new_figure(figsize=(12.5, 9), dpi=150)
     grid = figure.subplots(
         2, 2, gridspec_kw={"left": 0.065, "right": 0.88, "top": 0.92, "bottom": 0.085, "wspace": 0.5, "hspace": 0.22}
     )
@@ -56,12 +51,7 @@ def plot_panel(panel: Panel, path: Path) -> Path:
         axes.tick_params(labelsize=9)
         _draw(axes, panel, quantity)
     figure.text(0.065, 0.018, _note(panel), fontsize=8.5, color="#555555")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return path
+    return save_figure(figure, path)
 
 
 def _note(panel: Panel) -> str:

@@ -1,0 +1,42 @@
+"""Making pictures with matplotlib, and putting them on disk whole or not at all."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def new_figure(**options: Any) -> Figure:
+    """Return an empty figure, made with matplotlib's own options.
+
+    Raises
+    ------
+    SettingsError
+        Without matplotlib (the extra `report`).
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+    return Figure(**options)
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format of its file's suffix, its folder made where it is missing, and return the path.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be written; what was there before stays.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix.lstrip(".") or "png")
+    write_bytes(path, drawn.getvalue())
+    return path
