@@ -14,16 +14,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import nn
-
 from audiomarathon.errors import MethodError
-from audiomarathon.kvpress.attention_patch import Attention, attention_watched
-from audiomarathon.pruning.dropping import call_of, like_given
 from audiomarathon.pruning.layers import has_windows
 from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from audiomarathon.kvpress.attention_patch import Attention
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
@@ -137,6 +136,8 @@ class _Squeeze:
     trace: Trace
 
     def attach(self, stack: ExitStack) -> None:
+        from audiomarathon.kvpress.attention_patch import attention_watched
+
         seen: dict[int, Attention] = {}
         layers = self.lm.decoder_layers
         looks: dict[nn.Module, Callable[[Attention], None]] = {}
@@ -152,6 +153,10 @@ class _Squeeze:
     def _hooks(
         self, layer: nn.Module, index: int, seen: dict[int, Attention], take_off: Callable[[], None] | None
     ) -> list[Any]:
+        import torch
+
+        from audiomarathon.pruning.dropping import call_of, like_given
+
         signature = inspect.signature(layer.forward)
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
@@ -181,6 +186,8 @@ class _Squeeze:
         return [after_handle, before_handle]
 
     def _compress(self, cache: Any, index: int, attention: Attention, rotation: Any) -> None:
+        import torch
+
         length = attention.key.shape[2]
         device = attention.key.device
         places = self.audio if self.trace.audio_places is None else self.trace.audio_places(index)

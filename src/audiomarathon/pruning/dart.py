@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch.nn.functional import normalize
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Dart(TokenPruner):
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """See :meth:`TokenPruner.select`."""
+        import torch
+        from torch.nn.functional import normalize
+
         positions, seen = evidence.positions, evidence.seen
         norm = seen.key.float().abs().sum((0, 2))  # L1 over all heads, (S,)
         audio = norm[positions].topk(min(self.audio_pivots, evidence.n_keep)).indices

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)

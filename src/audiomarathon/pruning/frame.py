@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -20,4 +21,6 @@ class Frame(TokenPruner):
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """See :meth:`TokenPruner.select`."""
+        import torch
+
         return torch.arange(evidence.n_keep) * len(evidence.positions) // evidence.n_keep

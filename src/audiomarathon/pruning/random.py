@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -22,5 +23,7 @@ class Random(TokenPruner):
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """See :meth:`TokenPruner.select`."""
+        import torch
+
         generator = torch.Generator().manual_seed(evidence.seed)
         return torch.randperm(len(evidence.positions), generator=generator)[: evidence.n_keep]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.pruning.fast_v import attention_received
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class SegmentFastV(TokenPruner):
 
     def select(self, evidence: Evidence) -> torch.Tensor:
         """See :meth:`TokenPruner.select`."""
+        import torch
+
         score = attention_received(evidence)
         total, chosen, start = len(score), [], 0
         for index, share in enumerate(shares(total, evidence.n_keep, self.segments)):

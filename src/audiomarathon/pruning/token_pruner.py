@@ -9,20 +9,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import nn
-
 from audiomarathon.errors import MethodError
-from audiomarathon.kvpress.attention_patch import Attention, attention_watched
-from audiomarathon.pruning.dropping import Drop
 from audiomarathon.pruning.layers import cached, source_of, window_of
 from audiomarathon.pruning.method import Method, Trace, kept_count
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from audiomarathon.kvpress.attention_patch import Attention
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
@@ -144,6 +143,9 @@ class TokenPruner(Method):
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """See :meth:`Method.applied_to`."""
+        from audiomarathon.kvpress.attention_patch import attention_watched
+        from audiomarathon.pruning.dropping import Drop
+
         totals = inputs.audio_tokens
         budgets = tuple(kept_count(total, self.ratio) for total in totals)
         trace = Trace(budgets)
@@ -184,6 +186,8 @@ class TokenPruner(Method):
             trace.kept_positions = drop.kept_positions()
 
     def _chosen(self, evidence: Evidence) -> torch.Tensor:
+        import torch
+
         if evidence.n_keep == len(evidence.positions):
             return torch.arange(evidence.n_keep)
         chosen = self.select(evidence)
@@ -200,12 +204,12 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
     if entering.dim() == 4:  # Gemma 3n's alternating updates: the states that the layer attends with, and predictions
         config: Any = lm.decoder.config
         entering = entering[config.altup_active_idx]
-    one = Attention(
-        attention.query[row : row + 1],
-        attention.key[row : row + 1],
-        attention.value[row : row + 1],
-        None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None],
-        attention.scaling,
+    one = replace(
+        attention,
+        query=attention.query[row : row + 1],
+        key=attention.key[row : row + 1],
+        value=attention.value[row : row + 1],
+        mask=None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None],
     )
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
     return Scored(one.of_last_queries()[0, :, 0], one.key[0], entering[row], norm)

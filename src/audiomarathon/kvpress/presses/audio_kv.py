@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached
 from audiomarathon.kvpress.presses.snapkv import SnapKV
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class AudioKV(SnapKV):
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
         """Low-pass the scores of the candidates outside the window, in time order."""
+        import torch
+
         places = cached.candidates[cached.candidates < score.shape[-1]]
         if len(places) < 2:
             return score

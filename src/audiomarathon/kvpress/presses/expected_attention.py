@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ExpectedAttention(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        import torch
+
         groups, length, size = cached.key.shape
         query = _unrotated(cached.query.float(), *cached.rotation)[:, self.sinks :]  # (H, S − sinks, d)
         mean = query.mean(1)
@@ -45,6 +48,8 @@ class ExpectedAttention(KVPress):
 
 def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Undo a rotary embedding of the first `cos.shape[-1]` dimensions; scaled rotations are divided by their square."""
+    import torch
+
     turned = cos.shape[-1]
     cos, sin = cos.float(), sin.float()
     rotated, rest = query[..., :turned], query[..., turned:]
@@ -55,6 +60,8 @@ def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tor
 
 def _mean_rotation(cos: torch.Tensor, sin: torch.Tensor, size: int) -> torch.Tensor:
     """Return the mean over positions of the rotation as a matrix, shape (d, d); the unrotated part is the identity."""
+    import torch
+
     turned = cos.shape[-1]
     half = turned // 2
     cos, sin = cos.float().mean(0), sin.float().mean(0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch.nn.functional import cosine_similarity, normalize
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class KeyDiff(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        from torch.nn.functional import cosine_similarity, normalize
+
         keys = cached.key.float()
         mean = normalize(keys, dim=-1).mean(dim=1, keepdim=True)
         return -cosine_similarity(keys, mean, dim=-1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -23,5 +24,7 @@ class Knorm(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        import torch
+
         norm: torch.Tensor = torch.linalg.vector_norm(cached.key.float(), dim=-1)
         return -norm

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch.nn.functional import avg_pool1d
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class SnapKV(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        import torch
+        from torch.nn.functional import avg_pool1d
+
         groups, length = cached.key.shape[:2]
         window = min(self.window, length - 1)
         attention = cached.attention.of_last_queries(window)[0, :, :, : length - window].mean(1)  # (H, S − window)

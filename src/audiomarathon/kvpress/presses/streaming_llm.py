@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class StreamingLLM(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        import torch
+
         heads, length = cached.key.shape[:2]
         recency = torch.arange(length, dtype=torch.float32, device=cached.key.device)
         recency[cached.candidates[: self.sinks]] = torch.inf

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from audiomarathon.kvpress.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Tova(KVPress):
 
     def score(self, cached: Cached) -> torch.Tensor:
         """See :meth:`KVPress.score`."""
+        import torch
+
         score = cached.attention.of_last_queries()[0, :, 0].mean(0)
         score[-1] = torch.inf
         return score.expand(len(cached.key), -1)
