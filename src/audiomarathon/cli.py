@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -50,6 +51,9 @@ def say(line: str) -> None:
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
     """Turn a user's errors into one line and an exit code: 2, or 130 for Ctrl-C; a run with errors left gives 1."""
+
+    # A paragraph under a backspace stays as it is written; click fills the others.
+    command.__doc__ = re.sub(r"(?m)^( *)(?=Examples?:)", "\\1\b\n\\1", command.__doc__ or "")
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -156,11 +160,11 @@ def _run(tasks: list[str], model: str, ray: Ray | None = None, **flags: Any) -> 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
-    from rich.console import Console
+    from audiomarathon.report.table import LEAST, results_table
+    from audiomarathon.report.terminal import console, fitted
 
-    from audiomarathon.report.table import results_table
-
-    Console(width=None if sys.stdout.isatty() else 160).print(results_table(results, title))
+    out = console()
+    out.print(fitted(results_table(results, title), out.width, LEAST))
     for result in results if folders else ():
         say(f"{result.summary['task']}: records in {result.folder}")
     failed = [result for result in results if not result.summary["complete"]]
@@ -193,17 +197,16 @@ def list_command(
     what: Annotated[str, typer.Argument(help="tasks, models, methods or all.")] = "all",
 ) -> None:
     """Show the tasks, models and methods there are, third parties' included."""
-    from rich.console import Console
-
     from audiomarathon.errors import SettingsError
-    from audiomarathon.report.listing import LISTINGS
+    from audiomarathon.report.listing import LEAST, LISTINGS
+    from audiomarathon.report.terminal import console, fitted
 
     if what != "all" and what not in LISTINGS:
         raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    out = console()
     for name, listing in LISTINGS.items():
         if what in ("all", name):
-            console.print(listing())
+            out.print(fitted(listing(), out.width, LEAST))
 
 
 @models_app.command()

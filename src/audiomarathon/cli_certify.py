@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,16 +46,16 @@ def certify(
     )
     if not seconds >= _SHORTEST:
         raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
-    from rich.console import Console
-
     from audiomarathon.certify.certificate import certify as make
     from audiomarathon.certify.certificate import store
     from audiomarathon.cli import say
     from audiomarathon.evaluation.files import write_json
     from audiomarathon.evaluation.session import open_session
+    from audiomarathon.report.terminal import console, fitted
 
     certificate = make(open_session(model, settings, (), say=say), seconds, say)
-    Console(width=None if sys.stdout.isatty() else 160).print(_table(certificate))
+    out = console()
+    out.print(fitted(_table(certificate), out.width, ("when it fails",)))
     path = store(certificate)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +75,6 @@ def _table(certificate: Certificate) -> Table:
         f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
     )
     table = Table("check", "verdict", "figure", "when it fails", title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     colours = {"pass": "green", "fail": "bold red"}
     for check, finding in certificate.rows:
         colour = colours.get(finding.verdict, "dim")

@@ -263,10 +263,12 @@ def _env(data: Path | None) -> dict[str, str]:
 
 
 def _print(*tables: Any) -> None:
-    from rich.console import Console
+    from audiomarathon.report.data_tables import LEAST
+    from audiomarathon.report.terminal import console, fitted
 
+    out = console()
     for table in tables:
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        out.print(fitted(table, out.width, LEAST))
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,15 +52,14 @@ def _memory(
         raise SettingsError(f"--model-path {model_path}: say with --model which model's checkpoint this is")
     spec = get_local_model(model)
     settings = RunSettings.read(model_path=model_path, dtype=dtype, device=device, device_map=device_map)
-    from rich.console import Console
-
     from audiomarathon.doctor_memory import LENGTHS, plan_memory
+    from audiomarathon.report.terminal import console, fitted
 
     plan = plan_memory(spec, settings)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(_table(plan, LENGTHS))
+    out = console()
+    out.print(fitted(_table(plan, LENGTHS), out.width))
     for line in _lines(plan, LENGTHS[-1]):
-        console.print(line, markup=False, soft_wrap=True)
+        out.print(line, markup=False, soft_wrap=True)
     return 1 if plan.fits(LENGTHS[-1]) is False else 0
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from audiomarathon.evaluation.status import RunStatus
 
@@ -51,7 +53,7 @@ def status(
         from rich.live import Live
 
         with Live(console=Console(), auto_refresh=False) as live:
-            found = _watch(paths, every, lambda shown: live.update(_rendered(shown), refresh=True))
+            found = _watch(paths, every, lambda shown: live.update(_rendered(shown, live.console.width), refresh=True))
     return 0 if all(one.complete for one in found) else 1
 
 
@@ -72,45 +74,50 @@ def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([one.as_json() for one in found]))
         return
-    from rich.console import Console
+    from audiomarathon.report.terminal import console
 
-    Console(width=None if sys.stdout.isatty() else 200).print(_rendered(found))
+    out = console()
+    out.print(_rendered(found, out.width))
 
 
-def _rendered(found: Sequence[RunStatus]) -> RenderableType:
-    """Return a row a run, and below what could not be read."""
+def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
+    """Return a table a checkpoint with a row a run, and below what could not be read."""
     import datetime
 
-    from rich import box
     from rich.console import Group
+    from rich.text import Text
+
+    from audiomarathon.report.terminal import fitted, plain
+
+    now = datetime.datetime.now().astimezone()
+    readable = [one for one in found if one.problem is None]
+    tables = [
+        fitted(_table([one for one in readable if one.checkpoint == checkpoint], now), width)
+        for checkpoint in sorted({one.checkpoint for one in readable})
+    ]
+    lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
+    return Group(*tables, *lines)
+
+
+def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    from audiomarathon.evaluation.live import ending, rates
+    from audiomarathon.evaluation.live import answered_text, ending, rates
     from audiomarathon.report.terminal import plain
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("task", "checkpoint", "setting", "state"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("answered", "errors", "unparsed", "running score [95 %]"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("rate, expected end")
-    now = datetime.datetime.now().astimezone()
+    table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("task", "setting", "answered", "running score [95 %]", "state"):
+        table.add_column(heading, justify="right" if heading in ("answered", "running score [95 %]") else "left")
     for one in found:
-        if one.problem is not None:
-            continue
-        going = [] if one.quiet_s is None or not one.alive else [f"last record {one.quiet_s:.0f} s ago"]
-        if one.samples_per_minute is not None and one.audio_s_per_s is not None:
-            going.insert(0, rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60))
-        going += [] if one.left_s is None else [ending(one.left_s, now)]
-        stands = one.standing
-        table.add_row(
-            *(Text(plain(text)) for text in (one.task, one.checkpoint, one.setting)),
-            Text(one.state, _STYLES.get(one.state, "yellow")),
-            f"{stands.answered:,} of {stands.expected:,}",
-            str(stands.errors or ""),
-            str(stands.unparsed or ""),
-            Text(stands.score_text()),
-            Text(", ".join(going)),
-        )
-    return Group(table, *(Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None))
+        state = Text(one.state, _STYLES.get(one.state, "yellow"))
+        if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
+            state.append(f", {rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60)}", "default")
+        if one.alive and one.quiet_s is not None:
+            state.append(f", last record {one.quiet_s:.0f} s ago", "default")
+        if one.left_s is not None:
+            state.append(f", {ending(one.left_s, now)}", "default")
+        names = (Text(plain(one.task)), Text(plain(one.setting)))
+        table.add_row(*names, answered_text(one.standing), Text(one.standing.score_text()), state)
+    return table

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rich.console import Console
 
     from audiomarathon.evaluation.executor import Ray
     from audiomarathon.evaluation.outcome import Outcome
@@ -116,8 +113,6 @@ def run_sweep(
     ray
         Workers to share the samples out to; None runs in this process.
     """
-    from rich.console import Console
-
     from audiomarathon.cli import say
     from audiomarathon.evaluation.sweep import grid, parse_ratios
     from audiomarathon.models.registry import get_local_model
@@ -130,10 +125,9 @@ def run_sweep(
     settings_to_run = grid(names, parse_ratios(ratios), layer=settings.layer, scope=settings.scope, base=base)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
-    console = Console(width=None if sys.stdout.isatty() else 200)
     if plan:
-        return _plan(chosen, spec, settings, settings_to_run, throughput, console)
-    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, console, ray)
+        return _plan(chosen, spec, settings, settings_to_run, throughput)
+    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, ray)
 
 
 def _plan(
@@ -142,14 +136,13 @@ def _plan(
     settings: RunSettings,
     methods: list[Method],
     throughput: float | None,
-    console: Console,
 ) -> int:
     from audiomarathon.cli import say
     from audiomarathon.evaluation.plan import plan_sweep
 
     planned = plan_sweep(tasks, spec, settings, methods, throughput=throughput, say=say)
     for line in planned.lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(line)
     return 0 if planned.complete else 1
 
 
@@ -159,18 +152,18 @@ def _sweep(
     settings: RunSettings,
     methods: list[Method],
     logs: Path | None,
-    console: Console,
     ray: Ray | None,
 ) -> int:
     from audiomarathon.cli import say
     from audiomarathon.evaluation.sweep import sweep as sweep_tasks
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
+    from audiomarathon.report.terminal import console
 
     def write(outcome: Outcome) -> None:
         write_outcome(outcome, settings.results, spec.key)
 
     outcome = sweep_tasks(tasks, spec.key, settings, methods, ray=ray, say=say, logs=logs, finished=write)
-    print_outcome(outcome, console)
+    print_outcome(outcome, console())
     say(f"summary: {', '.join(str(settings.results / f'summary.{kind}') for kind in ('txt', 'csv', 'json'))}")
     return 0 if outcome.complete else 1
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audiomarathon.evaluation.standing import Standing, standing_of
+from audiomarathon.report.terminal import counted, fitted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 
+LINE = 99  # characters of a line in a log
 LINE_EVERY_S = 30.0
 TABLE_EVERY_S = 1.0
 
@@ -58,11 +60,11 @@ class Look:
         """Seconds until the end at the session's rate; None before the first sample."""
         return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
 
-    def heading(self, now: datetime.datetime) -> str:
+    def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
         """Return counts, rates and the expected end in one line."""
         parts = [f"{self.task}: {self.done:,} of {self.expected:,} samples"]
         if self.fresh and self.seconds > 0:
-            parts.append(rates(self.fresh, self.audio_s, self.seconds))
+            parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
         if self.done >= self.expected:
             parts.append(f"took {span(self.seconds)}")
         elif self.left_s is not None:
@@ -70,8 +72,14 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return everything in one line."""
-        return "; ".join([self.heading(now), *(f"{label} {_told(one)}" for label, one in self.settings.items())])
+        """Return counts, the expected end, what failed, and as many running scores as a line of a log holds."""
+        line = self.heading(now, audio=False)
+        line += f", {counted(errors, 'error')}" if (errors := sum(one.errors for one in self.settings.values())) else ""
+        for score in (f"; {label} {one.score_text()}" for label, one in self.settings.items()):
+            if len(line) + len(score) > LINE:
+                break
+            line += score
+        return line
 
 
 class Watch:
@@ -159,7 +167,11 @@ def watching(
     from rich.live import Live
 
     with Live(console=Console(stderr=True), auto_refresh=False) as live:  # a thread of rich's would draw any time
-        watch = Watch(plan, jobs, lambda look: live.update(look_table(look, _now()), refresh=True), TABLE_EVERY_S)
+
+        def draw(look: Look) -> None:
+            live.update(fitted(look_table(look, _now()), live.console.width), refresh=True)
+
+        watch = Watch(plan, jobs, draw, TABLE_EVERY_S)
         watch.show()
         try:
             yield watch
@@ -174,17 +186,23 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
     from rich.text import Text
 
     table = Table(title=Text(look.heading(now)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("setting", "answered", "errors", "unparsed", "running score [95 %]"):
-        table.add_column(heading, justify="left" if heading == "setting" else "right", no_wrap=True)
+    for heading in ("setting", "answered", "running score [95 %]"):
+        table.add_column(heading, justify="left" if heading == "setting" else "right")
     for label, one in look.settings.items():
-        counts = (f"{one.answered:,}", str(one.errors or ""), str(one.unparsed or ""))
-        table.add_row(Text(label), *counts, Text(one.score_text()))
+        table.add_row(Text(label), answered_text(one), Text(one.score_text()))
     return table
 
 
-def rates(samples: float, audio_s: float, seconds: float) -> str:
-    """Return how quickly samples, and the audio in them, go by."""
-    return f"{_figure(60 * samples / seconds)} samples/min, {_figure(audio_s / seconds)} s of audio/s"
+def answered_text(one: Standing) -> str:
+    """Return how many samples are answered, and what is wrong with how many, a line each."""
+    flags = [counted(one.errors, "error")] * bool(one.errors) + [f"{one.unparsed:,} unparsed"] * bool(one.unparsed)
+    return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags])
+
+
+def rates(samples: float, audio_s: float | None, seconds: float) -> str:
+    """Return how quickly samples, and where it is told the audio in them, go by."""
+    rate = f"{_figure(60 * samples / seconds)} samples/min"
+    return rate if audio_s is None else f"{rate}, {_figure(audio_s / seconds)} s of audio/s"
 
 
 def ending(left_s: float, now: datetime.datetime) -> str:
@@ -208,11 +226,6 @@ def span(seconds: float) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _told(one: Standing) -> str:
-    flags = [f"{count} {what}" for count, what in ((one.errors, "errors"), (one.unparsed, "unparsed")) if count]
-    return ", ".join([one.score_text(), *flags])
 
 
 def _seconds(record: Mapping[str, Any]) -> float:

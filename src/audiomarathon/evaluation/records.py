@@ -199,6 +199,18 @@ def _lock(file: IO[str]) -> None:
     return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def checkpoint_of(facts: Mapping[str, Any]) -> str:
+    """Return what people call the checkpoint of a run: a folder's name, or the hub's, whose folders end in a commit."""
+    if named := facts.get("checkpoint_name"):
+        return str(named)
+    path = Path(str(facts.get("checkpoint", "")))
+    if path.parts[-2:] == ("embedded", "checkpoint"):  # what ships with the package
+        return "embedded"
+    if path.parent.name == "snapshots":
+        return path.parent.parent.name.removeprefix("models--").rpartition("--")[2]
+    return path.name
+
+
 def read_records(path: Path) -> dict[str, dict[str, Any]]:
     """Read a run folder's records by id, as a resume would, but touch nothing: another process may be writing.
 

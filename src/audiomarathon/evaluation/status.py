@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError
-from audiomarathon.evaluation.records import read_records, read_run
+from audiomarathon.evaluation.records import checkpoint_of, read_records, read_run
 from audiomarathon.evaluation.standing import Standing, standing_of
 from audiomarathon.tasks import Task, get_task
 
@@ -100,7 +100,7 @@ def _status(folder: Path) -> RunStatus:
     return RunStatus(
         folder,
         str(facts["task"]),
-        Path(str(facts.get("checkpoint", ""))).name,
+        checkpoint_of(facts),
         str(facts.get("method", folder.name)),
         standing,
         alive,

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Record, Run, median_interval, savings
+from audiomarathon.evaluation.records import checkpoint_of
+from audiomarathon.evaluation.savings import (
+    Record,
+    Run,
+    ideal_of,
+    in_one_session,
+    mean_interval,
+    median_interval,
+    paired,
+    speed_up,
+    time_of,
+)
+from audiomarathon.evaluation.sides import control_name, run_folders
+from audiomarathon.metrics.statistics import mean_of
+from audiomarathon.report.lines import conditions, line_of, method_and_ratio
 
 QUANTITIES = ("score", "prefill_ms", "speed_up", "kv_mb")
+_SEED = 42  # of the bootstrap
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,8 @@ class Setting:
         Fraction of audio removed; of two joined methods, by both together.
     ideal
         LLM prefill speed-up that counted FLOPs promise; None where that is not known.
+    conditions
+        In what the run differs from the panel's base beside its method (another seed, other prompts); part of `line`.
     """
 
     label: str
@@ -55,6 +72,7 @@ class Setting:
     ratio: float
     figures: Mapping[str, Value]
     ideal: float | None = None
+    conditions: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,50 +85,39 @@ class Panel:
     settings: tuple[Setting, ...]
 
     @property
-    def base(self) -> Setting | None:
-        """The reference, if it was run."""
-        return next((one for one in self.settings if one.method == "base"), None)
+    def bases(self) -> dict[str, Setting]:
+        """The reference by the conditions under which it ran, "" being those that count as the panel's own."""
+        return {one.conditions: one for one in reversed(self.settings) if one.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
-        """Return each method's settings by rising ratio; base opens every line, since ratio 0 of any method is base."""
+        """Return each method's settings by rising ratio; base under the same conditions opens every line, since ratio 0
+        of any method is base."""
         found: dict[str, list[Setting]] = {}
         for one in sorted(self.settings, key=lambda one: one.ratio):
             if one.method != "base":
-                found.setdefault(one.line, [self.base] if self.base else []).append(one)
+                opening = self.bases.get(one.conditions)
+                found.setdefault(one.line, [opening] if opening else []).append(one)
         return found
 
 
 @dataclass(frozen=True)
-class _Found:
+class Finished:
+    """A run with its summary."""
+
     folder: Path
     run: Run
     summary: Mapping[str, Any]
 
     @property
     def identity(self) -> Mapping[str, Any]:
+        """What makes the run this one."""
         identity: Mapping[str, Any] = self.run.facts["identity"]
         return identity
 
     @property
-    def label(self) -> str:
-        return str(self.run.facts["method"])
-
-    @property
-    def method(self) -> str:
-        parts = [self.identity[name]["method"] for name in ("first", "second") if name in self.identity]
-        return "+".join(parts) or str(self.identity["method"])
-
-    def value(self, name: str) -> str:
-        """Return a parameter of the method, or of the parts of joined methods, as text."""
-        parts = [self.identity[part] for part in ("first", "second") if part in self.identity] or [self.identity]
-        return ", ".join(str(part[name]) for part in parts if name in part)
-
-    @property
-    def ratio(self) -> float:
-        left = 1.0
-        for part in (self.identity.get("first"), self.identity.get("second")):
-            left *= 1 - part["ratio"] if part else 1.0
-        return 1 - left if "first" in self.identity else float(self.identity.get("ratio", 0.0))
+    def is_base(self) -> bool:
+        """Whether nothing is dropped."""
+        return method_and_ratio(self.identity)[0] == "base"
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
@@ -121,74 +128,115 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
     RecordError
         When there is no finished run.
     """
-    folders = sorted({found.parent for path in paths for found in path.rglob("run.json")})
-    folders = [folder for folder in folders if (folder / "summary.json").exists()]  # the others are not finished
-    if not folders:
+    finished = [(folder, found) for folder in run_folders(paths) if (found := read_summary(folder)) is not None]
+    if not finished:
         raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and summary.json)")
-    grouped: dict[tuple[str, str], list[_Found]] = {}
-    for folder in folders:
-        found = _read(folder)
+    return panels_of([Finished(folder, Run.read(folder), summary) for folder, summary in finished])
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Read a run's `summary.json`; None while there is none.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be read.
+    """
+    file = folder / "summary.json"
+    if not file.exists():
+        return None
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(summary, dict):
+        raise RecordError(f"{file}: is no summary")
+    return summary
+
+
+def panels_of(runs: Sequence[Finished]) -> list[Panel]:
+    """Return a panel a checkpoint, control and task, and one for the mean over the tasks of each checkpoint and control.
+
+    Runs without an answered sample are left out.
+    """
+    grouped: dict[tuple[str, str], dict[str, list[Finished]]] = {}
+    for found in runs:
         if found.summary.get("n"):
-            key = (Path(str(found.run.facts.get("checkpoint", ""))).name, str(found.summary["task"]))
-            grouped.setdefault(key, []).append(found)
+            tasks = grouped.setdefault((checkpoint_of(found.run.facts), control_name(found.run.facts)), {})
+            tasks.setdefault(str(found.summary["task"]), []).append(found)
     several = len({checkpoint for checkpoint, _ in grouped}) > 1
     panels: list[Panel] = []
-    for checkpoint in dict.fromkeys(checkpoint for checkpoint, _ in grouped):
-        suffix = f"-{checkpoint}" if several else ""
-        own = [_panel(task, suffix, runs) for (name, task), runs in grouped.items() if name == checkpoint]
+    for (checkpoint, control), tasks in grouped.items():
+        suffix = "".join(f"-{part.replace(' ', '-')}" for part in (checkpoint if several else "", control) if part)
+        own = [_panel(task, suffix, found) for task, found in tasks.items()]
         panels += own
         if len(own) > 1 and (mean := mean_panel(own, f"mean{suffix}")):
             panels.append(mean)
     return panels
 
 
-def _read(folder: Path) -> _Found:
-    file = folder / "summary.json"
-    try:
-        return _Found(folder, Run.read(folder), json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{file}: cannot be read: {error}") from error
-
-
-def _panel(task: str, suffix: str, runs: Sequence[_Found]) -> Panel:
-    base = next((found for found in runs if found.method == "base"), None)
+def _panel(task: str, suffix: str, runs: Sequence[Finished]) -> Panel:
+    first = next((found for found in runs if found.is_base), runs[0])
+    own = [conditions(found.identity, first.identity) for found in runs]
+    _refuse_repeats(runs, own)
     # All that base ever answered: a later, smaller run of it takes nothing from the others.
-    reference = Run.read(base.folder, selected=False) if base else None
-    settings = []
-    for found in runs:
-        saved = savings(found.run, reference)
-        speed_up = saved["llm_prefill"]
-        figures = {"score": Value.of(found.summary["score"], (found.summary.get("intervals") or {}).get("score"))}
-        if timed := [record for record in found.run.records.values() if record.get("time")]:
-            figures["prefill_ms"] = _prefill(timed)
-        if speed_up["measured"]:
-            figures["speed_up"] = Value.of(speed_up["measured"], speed_up["interval"])
-        if saved["kv_bytes"]:
-            figures["kv_mb"] = Value.of(
-                saved["kv_bytes"] / 1e6, [end / 1e6 for end in saved["kv_bytes_interval"] or ()]
-            )
-        line = found.method + "".join(_differing(found, runs))
-        settings.append(Setting(found.label, found.method, line, found.ratio, figures, speed_up["ideal"]))
-    first = base or runs[0]
-    facts, summary = first.run.facts, first.summary
+    bases = {
+        under: Run.read(found.folder, selected=False) for found, under in zip(runs, own, strict=True) if found.is_base
+    }
+    identities = [found.identity for found in runs]
+    settings = [
+        _setting(found, under, line_of(found.identity, identities), bases.get(under))
+        for found, under in zip(runs, own, strict=True)
+    ]
+    facts, control = first.run.facts, control_name(first.run.facts)
     least, most = (pick(found.summary["n"] for found in runs) for pick in (min, max))
     samples = str(most) if least == most else f"{least}–{most}"  # sweeps of different limits meet in one folder
-    title = f"{task} · {facts.get('model', '')} · {samples} samples"
-    return Panel(task + suffix, title, str(summary["headline"]), tuple(settings))
+    heard = [f"control: {control}"] if control else []
+    title = " · ".join([task, str(facts.get("model", "")), *heard, f"{samples} samples"])
+    return Panel(task + suffix, title, str(first.summary["headline"]), tuple(settings))
 
 
-def _differing(found: _Found, runs: Sequence[_Found]) -> Iterator[str]:
-    """Say which layer and scope a run has, where runs of its method have several."""
-    for name in ("layer", "scope"):
-        if len({other.value(name) for other in runs if other.method == found.method}) > 1:
-            yield f" {name} {found.value(name)}"
+def _refuse_repeats(runs: Sequence[Finished], own: Sequence[str]) -> None:
+    seen: dict[tuple[str, str], Path] = {}
+    for found, under in zip(runs, own, strict=True):
+        key = str(found.run.facts["method"]), under
+        if key in seen:
+            raise RecordError(f"{found.folder}: the same task, checkpoint and setting as {seen[key]}; name one of them")
+        seen[key] = found.folder
+
+
+def _setting(found: Finished, under: str, line: str, base: Run | None) -> Setting:
+    """Return one run's place and figures.
+
+    Parameters
+    ----------
+    under
+        Its conditions.
+    base
+        Base's run under the same conditions.
+    """
+    records = list(found.run.records.values())
+    figures = {"score": Value.of(found.summary["score"], (found.summary.get("intervals") or {}).get("score"))}
+    if timed := [record for record in records if record.get("time")]:
+        figures["prefill_ms"] = _prefill(timed)
+    together = in_one_session(paired(found.run, base)) if base else []
+    saved = speed_up(together, lambda record: time_of(record, "llm_prefill"), _SEED)
+    if saved["measured"]:
+        figures["speed_up"] = Value.of(saved["measured"], saved["interval"])
+    if kv := mean_of([record["kv_bytes"] for record in records]):
+        interval = mean_interval(records, "kv_bytes", _SEED)
+        figures["kv_mb"] = Value.of(kv / 1e6, [end / 1e6 for end in interval or ()])
+    ideal = ideal_of(found.run, [own for _, own in together] or records)
+    method, ratio = method_and_ratio(found.identity)
+    full = f"{line} {under}".strip()
+    return Setting(str(found.run.facts["method"]), method, full, ratio, figures, ideal, under)
 
 
 def _prefill(records: Sequence[Record]) -> Value:
     """Return the median LLM prefill in milliseconds, with its 95 % interval over clusters."""
     values = np.array([1000 * record["time"]["llm_prefill"] for record in records])
     clusters = [str(record["cluster"]) for record in records]
-    return Value.of(float(np.median(values)), median_interval(values, clusters, seed=42))
+    return Value.of(float(np.median(values)), median_interval(values, clusters, seed=_SEED))
 
 
 def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
@@ -196,11 +244,11 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
 
     Tasks are independent, so the mean's interval is the root of the summed squares of theirs, by the number of tasks.
     """
-    by_label = [{one.label: one for one in panel.settings} for panel in panels]
-    shared = [label for label in by_label[0] if all(label in others for others in by_label)]
+    by_name = [{(one.label, one.conditions): one for one in panel.settings} for panel in panels]
+    shared = [name for name in by_name[0] if all(name in others for others in by_name)]
     settings = []
-    for label in shared:
-        each = [settings_of[label] for settings_of in by_label]
+    for name_of in shared:
+        each = [settings_of[name_of] for settings_of in by_name]
         figures = {
             quantity: _mean([one.figures[quantity] for one in each])
             for quantity in QUANTITIES
@@ -208,9 +256,9 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
         }
         ideals = [one.ideal for one in each if one.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
-        settings.append(Setting(label, each[0].method, each[0].line, each[0].ratio, figures, ideal))
-    model = panels[0].title.split(" · ")[1]
-    title = f"mean of {len(panels)} tasks · {model}"
+        settings.append(replace(each[0], figures=figures, ideal=ideal))
+    _task, *about, _samples = panels[0].title.split(" · ")
+    title = " · ".join([f"mean of {len(panels)} tasks", *about])
     return Panel(name, title, "mean", tuple(settings)) if settings else None
 
 

@@ -11,20 +11,21 @@ from audiomarathon.data.durations import PERCENTILES, Durations
 from audiomarathon.data.verify import TaskReport
 from audiomarathon.report.controls import ControlRun
 
+#: Columns that a narrow terminal can do without, the least important first.
+LEAST = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
 _MARKS = {"ok": "[green]ok[/]", "wrong": "[red]wrong[/]", "missing": "[yellow]missing[/]"}
 
 
 def verify_table(reports: Sequence[TaskReport]) -> Table:
     """Return one row a task: what there is, what is expected, and how many problems."""
-    table = _table("task", "", "samples", "expected", "clips", "hours", "seconds", "expected s", "problems")
+    table = _table("task", "", "samples", "clips", "hours", "seconds (expected)", "problems")
     for one in reports:
         low, high = one.expected.seconds
-        found = [f"{one.samples:,}", f"{one.expected.count:,}", f"{one.clips:,}", f"{one.hours:.2f}"]
-        if one.folder is None:
-            found = ["–", f"{one.expected.count:,}", "–", "–"]
+        found = [f"{one.samples:,}", f"{one.clips:,}", f"{one.hours:.2f}"] if one.folder else ["–"] * 3
+        found[0] += f" of {one.expected.count:,}"
         span = f"{one.seconds[0]:.1f}–{one.seconds[1]:.1f}" if one.seconds else "–"
         problems = str(len(one.problems)) if one.state == "wrong" else ""
-        table.add_row(one.task, _MARKS[one.state], *found, span, f"{low:g}–{high:g}", problems)
+        table.add_row(one.task, _MARKS[one.state], *found, f"{span} ({low:g}–{high:g})", problems)
     return table
 
 
@@ -68,7 +69,5 @@ def controls_table(runs: Sequence[ControlRun]) -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(
-            column, justify="left" if column in ("task", "", "audio tokens", "heard") else "right", no_wrap=True
-        )
+        table.add_column(column, justify="left" if column in ("task", "", "audio tokens", "heard") else "right")
     return table

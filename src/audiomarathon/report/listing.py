@@ -52,8 +52,10 @@ def methods_table() -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")  # a name cut short cannot be typed
+        table.add_column(column)
     return table
 
 
+#: Columns that a narrow terminal can do without, the least important first.
+LEAST = ("group", "also", "saves", "download", "paper", "audio tokens / s", "checkpoint", "minutes")
 LISTINGS: dict[str, Callable[[], Table]] = {"tasks": tasks_table, "models": models_table, "methods": methods_table}

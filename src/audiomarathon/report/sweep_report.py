@@ -18,7 +18,8 @@ from audiomarathon.evaluation.files import write_json
 from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_accuracy
 from audiomarathon.pruning.method import Base
 from audiomarathon.report.savings_table import savings_table
-from audiomarathon.report.table import results_table
+from audiomarathon.report.table import LEAST, results_table
+from audiomarathon.report.terminal import fitted
 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
@@ -32,7 +33,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         of = f", {checkpoint}" if len(checkpoints) > 1 else ""
         against = {one.result.folder: _against_base(one) for one in settings}
         results = [one.result for one in settings]
-        console.print(results_table(results, f"Scores and times (medians){of}", accuracy=True, against_base=against))
+        scores = results_table(results, f"Scores and times (medians){of}", accuracy=True, against_base=against)
+        console.print(fitted(scores, console.width, LEAST))
         if pooled := pooled_accuracy(settings, seed=outcome.seed):
             console.print(_pooled_table(pooled, f"Accuracy, choice tasks pooled{of}"))
         console.print(savings_table(settings, f"Savings against base of the same samples{of}"))
@@ -135,7 +137,7 @@ def _row(one: Compared) -> dict[str, Any]:
         "task": summary["task"],
         "checkpoint": result.folder.parent.name,
         "setting": result.method,
-        **{name: summary.get(name) for name in ("n", "errors", "unparsed", "headline", "score")},
+        **{name: summary.get(name) for name in ("n", "errors", "unparsed", "truncated", "headline", "score")},
         "score_low": low,
         "score_high": high,
         **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},

@@ -12,6 +12,9 @@ from rich.table import Table
 
 from audiomarathon.evaluation.run import Result
 
+#: Columns that a narrow terminal can do without, the least important first.
+LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")
+
 
 def results_table(
     results: Sequence[Result],
@@ -32,8 +35,8 @@ def results_table(
         By folder how the score differs from base's; adds that column.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("task", no_wrap=True)
-    table.add_column("setting", no_wrap=True, min_width=max((len(r.method) for r in results), default=7))
+    table.add_column("task")
+    table.add_column("setting")
     more = ("score − base [95 %]",) * (against_base is not None) + ("accuracy",) * accuracy
     for heading in (
         "n",
@@ -60,7 +63,7 @@ def _cells(result: Result, extra: Sequence[str]) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
     flags = [
         f"{summary[name]} {word}"
-        for name, word in (("errors", "errors"), ("unparsed", "unparsed"))
+        for name, word in (("errors", "errors"), ("unparsed", "unparsed"), ("truncated", "truncated"))
         if summary.get(name)
     ]
     return [

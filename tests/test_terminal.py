@@ -1,0 +1,96 @@
+"""What is printed: tables that fit, help as it is written, counts with their nouns; and commands that load no torch."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from audiomarathon.cli import app
+from audiomarathon.report.listing import LEAST, LISTINGS
+from audiomarathon.report.terminal import console, counted, fitted
+
+
+def a_table() -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("task", "setting", "score", "note", "MB"):
+        table.add_column(heading, justify="right" if heading in ("score", "MB") else "left", no_wrap=True)
+    table.add_row("librispeech", "frame-0.5-layer2", "0.833 [0.500, 1.000]", "some words that may wrap", "12.34")
+    return table
+
+
+def shown(table: Table, width: int) -> str:
+    out = Console(file=io.StringIO(), width=width)
+    out.print(table)
+    text = out.file.getvalue()
+    assert max(map(cell_len, text.splitlines())) <= width
+    return text
+
+
+class TestFitted:
+    @pytest.mark.parametrize(
+        ("width", "whole", "gone"),
+        [
+            (120, ["some words that may wrap", "0.833 [0.500, 1.000]", "12.34"], False),
+            (90, ["0.833 [0.500, 1.000]", "12.34", "frame-0.5-layer2"], False),
+            (84, ["0.833 [0.500, 1.000]", "frame-0.5-layer2", "librispeech", "left out for want of width: MB"], True),
+            (60, ["frame-0.5-layer2", "librispeech", "left out for want of width: MB"], True),
+        ],
+    )
+    def test_text_wraps_then_columns_go_then_figures_wrap(self, width: int, whole: list[str], gone: bool) -> None:
+        text = shown(fitted(a_table(), width, ["absent", "MB"]), width)
+        assert all(part in text for part in whole)
+        assert ("12.34" not in text) == gone
+        assert "…" not in text
+
+    def test_the_last_resort_is_to_cut_words_and_nothing_is_lost(self) -> None:
+        assert "…" not in shown(fitted(a_table(), 30), 30)
+
+    @pytest.mark.parametrize("width", [60, 80, 160])
+    @pytest.mark.parametrize("name", LISTINGS)
+    def test_lists_keep_their_names_whole(self, name: str, width: int) -> None:
+        text = shown(fitted(LISTINGS[name](), width, LEAST), width)
+        assert {"tasks": "librispeech", "models": "audio-flamingo-3", "methods": "expected_attention"}[name] in text
+
+    @pytest.mark.parametrize(("columns", "width"), [("", 160), ("72", 72), ("wide", 160)])
+    def test_a_pipe_is_wide_unless_columns_says_so(self, monkeypatch, columns: str, width: int) -> None:
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setenv("COLUMNS", columns)
+        assert console().width == width
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 samples"), (1, "1 sample"), (1145, "1,145 samples")])
+def test_counts_have_their_nouns(count: int, text: str) -> None:
+    assert counted(count, "sample") == text
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "explain", "compare", "report", "plot", "certify", "reproduce"])
+def test_help_keeps_examples_as_they_are_written(command: str) -> None:
+    lines = CliRunner().invoke(app, [command, "--help"], terminal_width=60).stdout.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.strip().startswith("Example"))
+    example = lines[place].partition("Example: ")[2] or lines[place + 1]
+    assert example.strip().startswith(f"audiomarathon {command} ")
+    assert example.strip() in (app_doc(command) or "")
+
+
+def app_doc(command: str) -> str | None:
+    return next(one.callback.__doc__ for one in app.registered_commands if command in (one.name, one.callback.__name__))
+
+
+@pytest.mark.parametrize("arguments", ["list", "status", "--version", "run tau --ratio 2"])
+def test_what_needs_no_model_loads_no_torch(arguments: str, tmp_path) -> None:
+    code = (
+        "import atexit, sys; from audiomarathon.cli import main\n"
+        "atexit.register(lambda: print('loaded:', *{'torch', 'transformers'} & set(sys.modules)))\n"
+        f"sys.argv = ['audiomarathon', *{arguments.split()}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1].strip() == "loaded:"
