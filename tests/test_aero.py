@@ -51,7 +51,7 @@ class TestLoading:
         asked: list[object] = []
         monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "n")
         lm = load(folder)
-        facts = model_facts(folder, 4)
+        facts = model_facts(folder, 4, Aero)
         assert asked == []
         assert facts.weight_bytes == 4 * sum(parameter.numel() for parameter in lm.model.parameters())
         assert facts.kv_bytes == 4 * 2 * 2 * 8 * 4  # layers; keys and values; 2 heads of 8 numbers of 4 bytes

@@ -192,7 +192,7 @@ class TestMethods:
 class TestCost:
     def test_from_the_config_alone_is_what_is_counted(self, gemma: Gemma3n, folder: Path) -> None:
         """All but norms and AltUp's small matrices; of the tower all but attention itself."""
-        told, counted = model_facts(folder, 4), count_cost(gemma)
+        told, counted = model_facts(folder, 4, Gemma3n), count_cost(gemma)
         assert told.cost.flops_per_token_per_layer == pytest.approx(counted.flops_per_token_per_layer, rel=0.05)
         assert told.cost.encoder_flops_per_second == pytest.approx(counted.encoder_flops_per_second, rel=0.15)
         assert told.cost.lm_head_flops == counted.lm_head_flops
@@ -204,7 +204,7 @@ class TestCost:
         """7.85 billion parameters are published; 0.29 billion of them see."""
         vision = Gemma3nVisionConfig().to_dict()
         Gemma3nConfig(text_config={}, audio_config={}, vision_config=vision).save_pretrained(tmp_path)
-        facts = model_facts(tmp_path, 2)
+        facts = model_facts(tmp_path, 2, Gemma3n)
         assert facts.weight_bytes / 2 == pytest.approx(7.85e9 - 0.294e9, rel=0.01)
         assert facts.kv_bytes == 20 * 2 * 2 * 256 * 2
 

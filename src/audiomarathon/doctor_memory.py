@@ -98,7 +98,7 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
             f"{spec.key if source == spec.checkpoint else source}`, or name with --model-path a folder that holds its "
             "config.json: that alone is enough for these estimates"
         ) from None
-    facts = model_facts(checkpoint.path, _BYTES[settings.dtype])
+    facts = model_facts(checkpoint.path, _BYTES[settings.dtype], spec.load_family())
     weights = any(checkpoint.path.glob("*.safetensors"))
     room, name = _gpu(settings)
     return MemoryPlan(

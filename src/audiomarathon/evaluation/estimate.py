@@ -177,6 +177,7 @@ def find_model(spec: ModelSpec, settings: RunSettings, hardware: Hardware) -> Kn
     except ModelError as error:
         return KnownModel(spec, None, None, str(error))
     try:
-        return KnownModel(spec, checkpoint, model_facts(checkpoint.path, _BYTES[hardware.dtype]), "")
+        facts = model_facts(checkpoint.path, _BYTES[hardware.dtype], spec.load_family())
+        return KnownModel(spec, checkpoint, facts, "")
     except ModelError as error:
         return KnownModel(spec, checkpoint, None, str(error))

@@ -11,8 +11,9 @@ from typing import Any
 
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.savings import Cost
+from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import is_ignored
-from audiomarathon.models.loading import loading, native_config
+from audiomarathon.models.loading import loading
 from audiomarathon.pruning.layers import source_of
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
@@ -51,13 +52,15 @@ class ModelFacts:
         }
 
 
-def model_facts(path: Path, size: int) -> ModelFacts:
+def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
     """Read a checkpoint folder's config and headers.
 
     Parameters
     ----------
     size
         Bytes of a number in the precision of the run.
+    family
+        Reads the config; the base class does as transformers does.
 
     Raises
     ------
@@ -66,13 +69,12 @@ def model_facts(path: Path, size: int) -> ModelFacts:
     """
     with loading(path, "a checkpoint whose cost can be told"):
         try:
-            return _facts(path, size)
+            return _facts(path, size, family.read_config(path))
         except AttributeError as error:
             raise ModelError(f"{path}: the config is of another kind ({error})") from error
 
 
-def _facts(path: Path, size: int) -> ModelFacts:
-    whole = native_config(path)
+def _facts(path: Path, size: int, whole: Any) -> ModelFacts:
     config = whole.get_text_config(decoder=True)
     layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads
@@ -82,7 +84,7 @@ def _facts(path: Path, size: int) -> ModelFacts:
         wide = config.moe_intermediate_size * config.num_experts_per_tok
     wides = wide if isinstance(wide, list) else [wide] * layers
     beside = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n's
-    rest = 2 * hidden * (heads * head + beside)
+    rest = 2 * hidden * (heads * head + beside) + hidden * getattr(config, "num_experts", 0)  # the last is the router
     rest += _parameters_in(path.glob(_ADAPTER)) // layers  # unmerged, so every token meets it
     own = [source_of(config, layer) == layer for layer in range(layers)]
     per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))

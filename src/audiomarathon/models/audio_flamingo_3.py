@@ -24,6 +24,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import (
     audio_token,
     chat_text,
+    conversation,
     processor_template,
     refuse_control_tokens,
     template_beside,
@@ -82,19 +83,11 @@ class AudioFlamingo3(AudioLM):
         tokens = (((frames - 1) // 2 + 1 - 2) // 2 + 1).split([len(clip) for clip in cut])
         counts = iter([int(of_clip.sum()) for of_clip in tokens])
         texts = [self._text(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
-        tensors = {
-            "input_ids": encoded["input_ids"],
-            "attention_mask": encoded["attention_mask"],
-            "input_features": features["input_features"].to(self.model.dtype),
-            "input_features_mask": features["attention_mask"],
-        }
-        return Inputs(
-            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
-            audio_mask=(encoded["input_ids"] == self.audio_token).to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
+        return self.batch(
+            prompts,
+            texts,
+            input_features=features["input_features"],
+            input_features_mask=features["attention_mask"],
         )
 
     def _windows(self, clip: Waveform) -> list[Waveform]:
@@ -129,8 +122,5 @@ class AudioFlamingo3(AudioLM):
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)
-        content = [{"type": "audio", "audio": ""}, {"type": "text", "text": prompt.text}]
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=prompt.clips[0], sampling_rate=self.sampling_rate))

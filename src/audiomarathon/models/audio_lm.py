@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import AutoConfig, GenerationConfig, LogitsProcessorList
 
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.evaluation.timing import CacheProbe, FirstToken, StageTimer, make_clock
@@ -29,6 +29,7 @@ class AudioLM(ABC):
     """
 
     sampling_rate: ClassVar[int] = 16000
+    audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         self.model = model.eval()
@@ -62,9 +63,31 @@ class AudioLM(ABC):
             When weights are missing or left over, or the checkpoint is of another kind.
         """
 
+    @classmethod
+    def read_config(cls, path: Path) -> Any:
+        """Read a checkpoint's config without its weights, by a class of transformers; no code of its own is run.
+
+        Raises
+        ------
+        ValueError
+            When transformers knows no such kind of model.
+        """
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+
     @abstractmethod
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
+
+    def batch(self, prompts: Sequence[Prompt], texts: Sequence[str], **features: torch.Tensor) -> Inputs:
+        """Put worded prompts and their features together on the model's device and in its precision, left-padded."""
+        encoded = self.tokenizer(
+            list(texts), padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        )
+        tensors = {name: encoded[name].to(self.device) for name in ("input_ids", "attention_mask")}
+        for name, tensor in features.items():
+            tensors[name] = tensor.to(self.device, self.model.dtype if tensor.is_floating_point() else None)
+        mask = tensors["input_ids"] == self.audio_token
+        return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
 
     # Where most families of transformers have their parts; one that does not overrides these three.
 

@@ -22,12 +22,18 @@ def chat_text(tokenizer: Any, prompt: Prompt, **options: Any) -> str:
     ModelError
         When the text holds a control token.
     """
-    refuse_control_tokens(prompt.text, tokenizer.all_special_tokens)
-    content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    refuse_control_tokens(prompt.text, [*tokenizer.all_special_tokens, *added])
     text: str = tokenizer.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **options
+        conversation(prompt), tokenize=False, add_generation_prompt=True, **options
     )
     return text
+
+
+def conversation(prompt: Prompt) -> list[dict[str, Any]]:
+    """Return a prompt as chat templates take it: one user's turn, the clips and then the text."""
+    content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
+    return [{"role": "user", "content": content}]
 
 
 def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
@@ -72,6 +78,14 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
             f"tokenizer and weights do not belong together"
         )
     return token
+
+
+class AudioOnly:
+    """Mixed into a family's processor: builds it without its parts for pictures, which want torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        """Let a part be missing."""
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)  # type: ignore[misc]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,10 +26,11 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import (
+    AudioOnly,
     audio_token,
     chat_text,
+    conversation,
     processor_template,
-    refuse_control_tokens,
     template_beside,
     windows,
     with_audio_tokens,
@@ -61,18 +62,25 @@ class Gemma3n(AudioLM):
     """Gemma 3n E2B and E4B, hearing clips whole: window after window."""
 
     @classmethod
+    def read_config(cls, path: Path) -> Gemma3nConfig:
+        """See :meth:`AudioLM.read_config`. The vision tower's part is replaced by what its embedding needs."""
+        refuse_other_kinds(path, Gemma3nConfig.model_type)
+        given, _ = Gemma3nConfig.get_config_dict(path)
+        names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
+        seen = {name: value for name, value in (given.get("vision_config") or {}).items() if name in names}
+        return Gemma3nConfig.from_dict(given | {"vision_config": _NoVisionConfig(**seen)})
+
+    @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Gemma3n:
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, "Gemma 3n"):
-            refuse_other_kinds(path, "gemma3n")
-            config = config_without_vision(path)
             model, info = pretrained(
                 Gemma3nForConditionalGeneration,
                 path,
                 dtype=dtype,
                 attn_implementation=attn_implementation,
                 device_map=device_map,
-                config=config,
+                config=cls.read_config(path),
             )
             tokenizer = AutoTokenizer.from_pretrained(path)
             feature_extractor = Gemma3nAudioFeatureExtractor.from_pretrained(path)
@@ -88,7 +96,6 @@ class Gemma3n(AudioLM):
         self.tokens_per_window: int = model.config.audio_soft_tokens_per_image
         strides = model.config.audio_config.sscp_conv_stride_size
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
-        self.control_tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`AudioLM.rotation`. Of the first layer: layers with a window turn faster than those without."""
@@ -111,31 +118,17 @@ class Gemma3n(AudioLM):
             truncation=False,
             return_tensors="pt",
         )
-        encoded = self.tokenizer(
-            [self._text(prompt) for prompt in prompts],
-            padding=True,
-            padding_side="left",
-            add_special_tokens=False,
-            return_tensors="pt",
-        )
-        audio_mask = encoded["input_ids"] == self.audio_token
-        tensors = {
-            "input_ids": encoded["input_ids"],
-            "attention_mask": encoded["attention_mask"],
-            "input_features": features["input_features"].to(self.model.dtype),
-            "input_features_mask": features["input_features_mask"].bool(),
-        }
         frames = features["input_features_mask"].sum(-1)
         silent = iter((self.tokens_per_window - (frames - 1) // self.frames_per_token - 1).tolist())
-        return Inputs(
-            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
-            audio_mask=audio_mask.to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
-            window_padding=tuple(sum(next(silent) for _ in prompt.clips) for prompt in prompts),
+        inputs = self.batch(
+            prompts,
+            [self._text(prompt) for prompt in prompts],
+            input_features=features["input_features"],
+            input_features_mask=features["input_features_mask"].bool(),
         )
+        return replace(inputs, window_padding=tuple(sum(next(silent) for _ in prompt.clips) for prompt in prompts))
 
     def _text(self, prompt: Prompt) -> str:
-        refuse_control_tokens(prompt.text, self.control_tokens)
         token = self.tokenizer.audio_token
         framed = f"\n\n{self.tokenizer.boa_token}{token}{self.tokenizer.eoa_token}\n\n"
         text = chat_text(self.tokenizer, prompt).replace(token, framed)
@@ -143,7 +136,7 @@ class Gemma3n(AudioLM):
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
-        processor = _AudioOnly(
+        processor = _Processor(
             feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(path),
             image_processor=None,
             tokenizer=self.tokenizer,
@@ -151,10 +144,7 @@ class Gemma3n(AudioLM):
             audio_seq_length=self.tokens_per_window,
         )
         prompt = _in_windows(prompt)
-        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         inputs: Mapping[str, torch.Tensor] = processor(
             text=text,
             audio=list(prompt.clips),
@@ -165,30 +155,11 @@ class Gemma3n(AudioLM):
         return inputs
 
 
-class _AudioOnly(Gemma3nProcessor):  # type: ignore[misc]
-    """The family's processor without its part for pictures, which wants torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Gemma3nProcessor):  # type: ignore[misc]
+    """The family's processor for audio and text."""
 
 
 def _in_windows(prompt: Prompt) -> Prompt:
     if not all(len(clip) for clip in prompt.clips):
         raise ModelError("a clip is empty")
     return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
-
-
-def config_without_vision(path: Path) -> Gemma3nConfig:
-    """Read a checkpoint's config, the vision tower's replaced by what its embedding needs.
-
-    Raises
-    ------
-    ValueError
-        When it is of another kind of model.
-    """
-    given, _ = Gemma3nConfig.get_config_dict(path)
-    if given.get("model_type") != Gemma3nConfig.model_type:
-        raise ValueError(f"config.json says model type {given.get('model_type')!r}, not 'gemma3n'")
-    names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
-    seen = {name: value for name, value in (given.get("vision_config") or {}).items() if name in names}
-    return Gemma3nConfig.from_dict(given | {"vision_config": _NoVisionConfig(**seen)})

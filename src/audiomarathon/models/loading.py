@@ -14,8 +14,6 @@ from transformers.utils import logging as transformers_logging
 
 from audiomarathon.errors import ModelError
 
-_RUN_AS = {"aero": "qwen2_audio"}  # checkpoints that name code of their own, and the native kind that runs them
-
 
 @contextmanager
 def loading(path: Path, family: str) -> Iterator[None]:
@@ -37,26 +35,6 @@ def loading(path: Path, family: str) -> Iterator[None]:
         raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-def native_config(path: Path) -> Any:
-    """Read a checkpoint's config by a class of transformers itself; code that the checkpoint names is not run.
-
-    Raises
-    ------
-    ValueError
-        When transformers knows no such kind of model.
-    """
-    from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
-
-    kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
-    if kind == "gemma3n":
-        from audiomarathon.models.gemma3n import config_without_vision
-
-        return config_without_vision(path)
-    if kind in _RUN_AS:
-        return CONFIG_MAPPING[_RUN_AS[kind]].from_pretrained(path)
-    return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def refuse_other_kinds(path: Path, *kinds: str) -> None:

@@ -21,16 +21,21 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import audio_token, chat_text, processor_template, template_beside, with_audio_tokens
+from audiomarathon.models.chat import (
+    AudioOnly,
+    audio_token,
+    chat_text,
+    conversation,
+    processor_template,
+    template_beside,
+    with_audio_tokens,
+)
 from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
-class _AudioOnly(Qwen2_5OmniProcessor):  # type: ignore[misc]
-    """The family's processor without its parts for pictures, which want torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Qwen2_5OmniProcessor):  # type: ignore[misc]
+    """The family's processor for audio and text."""
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
@@ -38,7 +43,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
 
     title: ClassVar[str] = "Qwen2.5-Omni"
     thinker: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
-    processor: ClassVar[Any] = _AudioOnly
+    processor: ClassVar[Any] = _Processor
     placeholder: ClassVar[str] = "<|AUDIO|>"
 
     @classmethod
@@ -88,10 +93,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             tokenizer=self.tokenizer,
             chat_template=self.tokenizer.chat_template,
         )
-        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         inputs: Mapping[str, torch.Tensor] = processor(
             text=text, audio=list(prompt.clips), return_tensors="pt", padding=True
         )
@@ -109,21 +111,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             with_audio_tokens(chat_text(self.tokenizer, prompt), self.placeholder, [next(counts) for _ in prompt.clips])
             for prompt in prompts
         ]
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
-        audio_mask = encoded["input_ids"] == self.audio_token
-        tensors = {
-            "input_ids": encoded["input_ids"],
-            "attention_mask": encoded["attention_mask"],
-            "input_features": features.to(self.model.dtype),
-            "feature_attention_mask": mask.long(),
-        }
-        return Inputs(
-            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
-            audio_mask=audio_mask.to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
-        )
+        return self.batch(prompts, texts, input_features=features, feature_attention_mask=mask.long())
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features (clips, mel bins, frames) and a mask (clips, frames) of the frames that are a clip's own."""

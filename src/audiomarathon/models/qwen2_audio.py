@@ -23,7 +23,14 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import audio_token, chat_text, processor_template, windows, with_audio_tokens
+from audiomarathon.models.chat import (
+    audio_token,
+    chat_text,
+    conversation,
+    processor_template,
+    windows,
+    with_audio_tokens,
+)
 from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -47,11 +54,16 @@ class Qwen2Audio(AudioLM):
     """The template that the family's processor has built in, for one user's turn. One in the checkpoint goes first."""
 
     @classmethod
+    def read_config(cls, path: Path) -> Qwen2AudioConfig:
+        """See :meth:`AudioLM.read_config`. An Aero's is Qwen2-Audio's under another name."""
+        refuse_other_kinds(path, cls.kind)
+        return Qwen2AudioConfig.from_pretrained(path)
+
+    @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
         """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
         with loading(path, cls.title):
-            refuse_other_kinds(path, cls.kind)
-            config = Qwen2AudioConfig.from_pretrained(path)  # an Aero's as well
+            config = cls.read_config(path)
             model, info = pretrained(
                 Qwen2AudioForConditionalGeneration,
                 path,
@@ -93,19 +105,11 @@ class Qwen2Audio(AudioLM):
             with_audio_tokens(chat_text(self.tokenizer, prompt), _AUDIO, [next(counts) for _ in prompt.clips])
             for prompt in prompts
         ]
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
-        tensors = {
-            "input_ids": encoded["input_ids"],
-            "attention_mask": encoded["attention_mask"],
-            "input_features": features["input_features"].to(self.model.dtype),
-            "feature_attention_mask": features["attention_mask"].long(),
-        }
-        return Inputs(
-            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
-            audio_mask=(encoded["input_ids"] == self.audio_token).to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
+        return self.batch(
+            prompts,
+            texts,
+            input_features=features["input_features"],
+            feature_attention_mask=features["attention_mask"].long(),
         )
 
     def _in_windows(self, prompt: Prompt) -> Prompt:
@@ -123,10 +127,7 @@ class Qwen2Audio(AudioLM):
         """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
         processor = Qwen2AudioProcessor.from_pretrained(path)
         prompt = self._in_windows(prompt)
-        content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(
             processor(text=text, audio=list(prompt.clips), sampling_rate=self.sampling_rate, return_tensors="pt")
         )

@@ -15,15 +15,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3OmniMoeProcessor, Qwen3OmniMoeThinkerForConditionalGeneration
 
 from audiomarathon.errors import ModelError
+from audiomarathon.models.chat import AudioOnly
 from audiomarathon.models.prompt import Waveform
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 
 
-class _AudioOnly(Qwen3OmniMoeProcessor):  # type: ignore[misc]
-    """The family's processor without its parts for pictures, which want torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Qwen3OmniMoeProcessor):  # type: ignore[misc]
+    """The family's processor for audio and text."""
 
 
 class Qwen3Omni(Qwen2_5Omni):
@@ -31,7 +29,7 @@ class Qwen3Omni(Qwen2_5Omni):
 
     title: ClassVar[str] = "Qwen3-Omni"
     thinker: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
-    processor: ClassVar[Any] = _AudioOnly
+    processor: ClassVar[Any] = _Processor
     placeholder: ClassVar[str] = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
