@@ -52,7 +52,7 @@ def tiny_thinker_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeThink
             "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
         },
         text_config={
-            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 16, "moe_intermediate_size": 16,
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16,
             "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_attention_heads": 4,
             "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32768,
             "rope_parameters": {

@@ -33,7 +33,13 @@ def byte_tokenizer(
 
 
 def spread(model: torch.nn.Module) -> None:
-    """Draw the weights anew, wider: the default initialisation is so small that all logits are alike."""
+    """Draw the weights anew, wider: the default initialisation is so small that all logits are alike.
+
+    Biases and scales too: as zeros and ones they hide what they do (Gemma 3n's per-layer inputs count for nothing while
+    `correct_output_scale` is zero).
+    """
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, 0, 0.15)
+        else:
+            parameter.data += 0.1 * torch.randn_like(parameter)
