@@ -155,7 +155,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def panels_of(runs: Sequence[Finished]) -> list[Panel]:
-    """Return a panel a checkpoint, control and task, and one for the mean over the tasks of each checkpoint and control.
+    """Return a panel a checkpoint, control and task, and of several tasks one for their mean.
 
     Runs without an answered sample are left out.
     """

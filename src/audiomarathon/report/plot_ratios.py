@@ -58,7 +58,7 @@ def _note(panel: Panel) -> str:
     parts = ["Bands: 95 % intervals over clusters."]
     if panel.headline == "mean":
         parts = ["Bands: 95 % intervals of the mean, tasks being independent."]
-    if panel.base:
+    if panel.bases:
         parts.append("Dashed: base, nothing dropped; ratio 0 of every method.")
     if any(one.ideal for one in panel.settings):
         parts.append("Dotted: what counted FLOPs promise.")
@@ -68,8 +68,8 @@ def _note(panel: Panel) -> str:
 def _draw(axes: Any, panel: Panel, quantity: str) -> None:
     lines = {name: [one for one in line if quantity in one.figures] for name, line in panel.lines().items()}
     lines = {name: line for name, line in lines.items() if any(one.method != "base" for one in line)}
-    base = panel.base.figures.get(quantity) if panel.base else None
-    if base is None and not lines:
+    bases = [one for one in panel.bases.values() if quantity in one.figures]
+    if not bases and not lines:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#777777")
         axes.set_yticks([])
         return
@@ -86,14 +86,13 @@ def _draw(axes: Any, panel: Panel, quantity: str) -> None:
         own = [(one.ratio, one.figures[quantity].value) for one in line if one.method != "base"]
         axes.plot(*zip(*own, strict=True), color=ink, linestyle="none", marker=palette.marker(key), markersize=4.5)
         labels.append((ratios[-1], values[-1].value, name, ink))
-    if base is not None:
-        axes.axhline(base.value, color=palette.BASE, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1.5)
-        labels.append((axes.get_xlim()[1], base.value, "base", palette.BASE))
+    for one in bases:
+        value = one.figures[quantity].value
+        axes.axhline(value, color=palette.BASE, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1.5)
+        labels.append((axes.get_xlim()[1], value, one.line, palette.BASE))
     if quantity == "speed_up":
         _ideal(axes, lines)
-    _limits(
-        axes, quantity, [one.figures[quantity] for line in lines.values() for one in line] + ([base] if base else [])
-    )
+    _limits(axes, quantity, [one.figures[quantity] for line in (*lines.values(), bases) for one in line])
     _label(axes, labels)
 
 
