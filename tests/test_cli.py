@@ -24,6 +24,7 @@ from audiomarathon import doctor
 from audiomarathon.cli import app
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 
 
@@ -82,6 +83,27 @@ class TestFaultsBeforeAnyModelIsLoaded:
         assert code == 2
         assert re.search(message, one_error(err)), err
 
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                ["--method", "frame", "--ratio", "0.5", "--layer", "99"],
+                "99 is not one of this model's layers 0–3",
+            ),
+            (["--method", "fast_v", "--ratio", "0.5", "--layer", "0"], "the layer must be 1 or more"),
+            (["--attn-implementation", "flash_attention_2", "--device", "cpu"], "GPU only; allowed here: sdpa, eager"),
+            (["--results", "data/TAU/info.txt/out"], "info.txt/out: cannot be written: Not a directory"),
+        ],
+    )
+    def test_what_the_config_and_the_disk_tell(
+        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch, arguments: list[str], message: str
+    ) -> None:
+        (tau / "info.txt").touch()
+        monkeypatch.setattr(Qwen2_5Omni, "load", None)
+        code, _out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, *arguments)
+        assert code == 2
+        assert message in one_error(err)
+
     def test_metadata_that_is_no_json(self, command, tau: Path) -> None:
         next(tau.rglob("*.json")).write_text("[{]")
         code, _out, err = command("run", "tau", "--data", tau)
@@ -128,6 +150,16 @@ class TestRun:
         code, out, err = command("score", "results")
         assert code == 0
         assert "frame-0.5-layer2" in out
+
+    def test_another_runs_folder_is_refused_before_the_model_is_loaded(
+        self, command, tau: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--limit", "1", "--max-new-tokens", "1"]
+        assert command(*told)[0] == 0
+        monkeypatch.setattr(Qwen2_5Omni, "load", None)
+        code, _out, err = command(*told, "--seed", "7")
+        assert code == 2
+        assert "seed" in one_error(err)
 
     def test_a_failed_clip_gives_exit_1_and_says_where(self, command, tau: Path, tiny_checkpoint: Path) -> None:
         clip = sorted((tau / "concatenated_resampled").iterdir())[0]

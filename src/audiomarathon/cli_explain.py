@@ -146,9 +146,7 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     methods = [as_method(name, settings) for name in names]
     for path in question.clips:
         audio.probe(path)
-    lm = open_model(model, settings)
-    for method in methods:
-        method.check(lm)
+    lm = open_model(model, settings, methods)
     waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
     clips = [
         Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())

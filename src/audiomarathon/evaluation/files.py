@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,20 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing can be written, or which cannot be made; nothing stays of the attempt.
+
+    Raises
+    ------
+    RecordError
+        Saying what the system says.
+    """
+    with writing(folder):
+        place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=place):
+            pass
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

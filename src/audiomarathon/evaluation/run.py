@@ -19,7 +19,7 @@ from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.identity import check_folders, run_folders
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
-from audiomarathon.evaluation.session import Engine, opened
+from audiomarathon.evaluation.session import Engine, Setup, opened
 from audiomarathon.evaluation.summary import score_records, summarise
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
@@ -80,9 +80,12 @@ def run(
         raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
-    with opened(model, settings, methods, ray, say=say, progress=progress) as session:
+
+    def check_all(setup: Setup) -> None:
         for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
-            check_folders(session, task, data)
+            check_folders(setup, task, data)
+
+    with opened(model, settings, methods, ray, ready=check_all, say=say, progress=progress) as session:
         for task, data in loaded:
             yield from run_task(session, task, data)
 

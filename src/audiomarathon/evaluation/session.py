@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import SettingsError
+from audiomarathon.evaluation.files import check_writable
 from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec, get_local_model, get_model
@@ -108,10 +111,12 @@ def opened(
     methods: Sequence[Method],
     ray: Ray | None = None,
     *,
+    ready: Callable[[Setup], None] = lambda _setup: None,
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> Iterator[Engine]:
     """Load a model, in this process or in Ray's workers, for the length of the block; see :func:`open_session`."""
+    check_writable(settings.results)
     if get_model(model).remote:
         from audiomarathon.evaluation.remote import open_endpoint
 
@@ -119,14 +124,17 @@ def opened(
             raise SettingsError(
                 f"--executor ray: {model} runs elsewhere; BATCH_SIZE with --no-timing sends several requests"
             )
-        yield open_endpoint(model, settings, methods, say=say, progress=progress)
+        engine: Engine = open_endpoint(model, settings, methods, say=say, progress=progress)
+        ready(engine)
+        yield engine
         return
     if ray is None:
-        yield open_session(model, settings, methods, say=say, progress=progress)
+        yield open_session(model, settings, methods, ready=ready, say=say, progress=progress)
         return
     from audiomarathon.evaluation.ray_executor import open_workers
 
     with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
+        ready(workers)
         yield workers
 
 
@@ -135,10 +143,16 @@ def open_session(
     settings: RunSettings,
     methods: Sequence[Method],
     *,
+    ready: Callable[[Setup], None] = lambda _setup: None,
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> Session:
     """Load a model and make sure that it can carry the methods.
+
+    Parameters
+    ----------
+    ready
+        Called before the weights are loaded, which may take minutes, to refuse what can be refused by then.
 
     Raises
     ------
@@ -148,12 +162,16 @@ def open_session(
     from audiomarathon.evaluation.flops import count_cost
 
     spec = get_local_model(model)
-    checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
     hardware = find_hardware(settings)
+    _check_attention(settings, hardware)
+    checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
+    family = spec.load_family()
+    _check_config(family, checkpoint.path, methods)
+    setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods))
+    ready(setup)
     own = settings.model_path and settings.model_path != spec.checkpoint
     name = f"{checkpoint.name}, run as {spec.key}," if own else f"{spec.key} ({checkpoint.name})"
     say(f"model {name} on {hardware.device}, {hardware.dtype}, {settings.attn_implementation}")
-    family = spec.load_family()
     lm = family.load(
         checkpoint.path,
         device=hardware.device,
@@ -163,8 +181,29 @@ def open_session(
     )
     for method in methods:
         method.check(lm)
-    fingerprint, cost = checkpoint.fingerprint(), count_cost(lm)
-    return Session(checkpoint, fingerprint, hardware, settings, tuple(methods), spec, say, progress, cost, lm)
+    return Session(**vars(setup), spec=spec, say=say, progress=progress, cost=count_cost(lm), lm=lm)
+
+
+def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
+    """Refuse flash attention where it cannot be had, before gigabytes are fetched or loaded."""
+    if settings.attn_implementation != "flash_attention_2":
+        return
+    if not hardware.device.startswith("cuda"):
+        raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2: it runs on a GPU only; allowed here: sdpa, eager")
+    if importlib.util.find_spec("flash_attn") is None:
+        raise SettingsError(
+            "ATTN_IMPLEMENTATION=flash_attention_2: the package flash-attn is not installed; allowed here: sdpa, eager"
+        )
+
+
+def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
+    """Refuse methods that the config alone rules out; what is wrong with the config itself the loader says."""
+    try:
+        config = family.read_config(path).get_text_config(decoder=True)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError):
+        return
+    for method in methods:
+        method.check_config(config)
 
 
 def find_hardware(settings: RunSettings) -> Hardware:

@@ -128,7 +128,7 @@ def answers(
         raise SettingsError("no audio: name at least one file")
     for path in paths:
         audio.probe(path)  # before the model is loaded, which takes longer
-    lm = open_model(model, settings) if isinstance(model, str) else model
+    lm = open_model(model, settings, chosen) if isinstance(model, str) else model
     for method in chosen:
         method.check(lm)
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in paths)
@@ -187,8 +187,8 @@ def own_settings(**flags: Any) -> RunSettings:
     return RunSettings.read(env, **flags)
 
 
-def open_model(name: str, settings: RunSettings) -> AudioLM:
-    """Load a model by name, as a run does.
+def open_model(name: str, settings: RunSettings, methods: Sequence[Method] = ()) -> AudioLM:
+    """Load a model by name, as a run does, and make sure that it can carry the methods.
 
     Raises
     ------
@@ -197,4 +197,4 @@ def open_model(name: str, settings: RunSettings) -> AudioLM:
     """
     from audiomarathon.evaluation.session import open_session
 
-    return open_session(name, settings, ()).lm
+    return open_session(name, settings, methods).lm
