@@ -18,6 +18,7 @@ from audiomarathon.evaluation.flops import count_cost
 from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.evaluation.run import run
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.chat import with_audio_tokens
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.method import Base
 from audiomarathon.settings import RunSettings
@@ -55,6 +56,10 @@ class TestPrompt:
         ours, theirs = lm.prepare([prompt]).tensors, lm.documented_inputs(folder, prompt)
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    def test_refuses_a_placeholder_in_a_question_even_where_it_is_no_special_token(self) -> None:
+        with pytest.raises(ModelError, match="the text <sound>, which this model reads as a control token"):
+            with_audio_tokens("<sound>What is <sound>?", "<sound>", [25])
 
     def test_without_the_processors_template_is_refused(self, folder: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(folder, tmp_path / "copy"))

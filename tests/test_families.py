@@ -33,7 +33,9 @@ def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: 
 
 
 class TestPrompt:
-    @pytest.mark.parametrize("seconds", [(1.3,), (31.0,), (2.2, 33.0)], ids=str)
+    @pytest.mark.parametrize(
+        "seconds", [(1.3,), (29.9,), (31.0,), (2.2, 33.0), pytest.param((300.0,), marks=pytest.mark.long)], ids=str
+    )
     def test_tokens_are_the_processors_own(
         self,
         family: Family,
@@ -44,6 +46,15 @@ class TestPrompt:
         prompt = Prompt(QUESTION, tuple(noise(length, seed) for seed, length in enumerate(seconds)))
         inputs, _model = family.documented(family_checkpoint(family.key), prompt)
         assert family_lm.prepare([prompt]).tensors["input_ids"].tolist() == inputs["input_ids"].tolist()
+
+    def test_tokens_in_a_batch_are_those_of_each_alone(
+        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path]
+    ) -> None:
+        prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (30.1, 1.0, 90.0)]
+        batch = family_lm.prepare(prompts)
+        for prompt, row, mask in zip(prompts, batch.tensors["input_ids"], batch.attention_mask, strict=True):
+            inputs, _model = family.documented(family_checkpoint(family.key), prompt)
+            assert row[mask.bool()].tolist() == inputs["input_ids"][0].tolist()
 
     @pytest.mark.parametrize("seconds", [1, 29.99, 30, 30.01, 90, 300, 600])
     def test_audio_tokens_are_as_the_familys_formula_says(

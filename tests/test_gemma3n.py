@@ -28,7 +28,7 @@ from audiomarathon.pruning.frame import Frame
 from audiomarathon.pruning.layers import cached, source_of, window_of
 from audiomarathon.pruning.method import Base, kept_count
 from audiomarathon.pruning.registry import all_methods, get_method
-from audiomarathon.pruning.token_pruner import TokenPruner
+from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
 
 E4B = Gemma3nTextConfig()
 """The defaults are those of the published E4B: 35 layers, each fifth without a window, the last 15 sharing."""
@@ -100,6 +100,8 @@ class TestPrompt:
 
     @pytest.mark.parametrize("token", ["<end_of_turn>", "<start_of_turn>", "<image_soft_token>"])
     def test_control_tokens_in_a_question_are_refused(self, gemma: Gemma3n, token: str) -> None:
+        """Those that no list of the tokenizer names are among them, as in the hub's."""
+        assert "<end_of_turn>" not in gemma.tokenizer.all_special_tokens
         with pytest.raises(ModelError, match="reads as a control token"):
             gemma.prepare([Prompt(f"What is {token}?", (noise(1.0),))])
 
@@ -137,6 +139,21 @@ class TestMethods:
         assert base.kv_lengths == (269, length, 269, length)
         assert pruned.kv_lengths == (269, left, left, left)
         assert pruned.kv_bytes == sum(pruned.kv_lengths) * 2 * 2 * 8 * 4
+
+    def test_what_is_scored_is_what_layers_attend_with(self, gemma: Gemma3n) -> None:
+        """The first of AltUp's versions of the hidden states."""
+
+        class Looks(Dart):
+            def select(self, evidence: Evidence) -> torch.Tensor:
+                looked.append(evidence.seen.entering)
+                return super().select(evidence)
+
+        looked: list[torch.Tensor] = []
+        entered: list[torch.Tensor] = []
+        handle = gemma.decoder_layers[1].register_forward_pre_hook(lambda _m, args: entered.append(args[0]))
+        gemma.generate(gemma.prepare([Prompt("Who?", (noise(4.0),))]), Looks(0.5, layer=1), max_new_tokens=1)
+        handle.remove()
+        assert torch.equal(looked[0], entered[0][0, 0])
 
     def test_the_oracle_keeps_to_the_models_own_windows(self, gemma: Gemma3n, prompts: list[Prompt]) -> None:
         for prompt in prompts:
@@ -224,8 +241,9 @@ def carries(method: TokenPruner) -> bool:
     return True
 
 
-def test_the_tiny_model_has_all_of_it() -> None:
-    """Windows that prompts outgrow, in prefill and in decode, and shared keys and values of both kinds."""
+def test_the_tiny_model_has_all_of_it(gemma: Gemma3n) -> None:
+    """Windows that prompts outgrow, in prefill and in decode, shared keys and values of both kinds, live inputs."""
+    assert all(layer.altup.correct_output_scale.abs().min() > 0 for layer in gemma.decoder_layers)
     config = tiny_gemma3n.tiny_config(tiny_gemma3n.tokenizer()).text_config
     assert {source_of(config, layer) for layer in (4, 5)} == {2, 3}
     assert config.altup_num_inputs > 1

@@ -53,7 +53,9 @@ SLIDING_WINDOW = 270
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    return byte_tokenizer(SPECIAL, end="<eos>", pad="<pad>", template=TEMPLATE, bos_token="<bos>", **NAMED)
+    return byte_tokenizer(
+        SPECIAL, end="<eos>", pad="<pad>", template=TEMPLATE, listed=False, bos_token="<bos>", **NAMED
+    )
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Gemma3nConfig:

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 
 def byte_tokenizer(
-    special: Sequence[str], *, end: str, pad: str, template: str | None = None, **named: str
+    special: Sequence[str], *, end: str, pad: str, template: str | None = None, listed: bool = True, **named: str
 ) -> PreTrainedTokenizerFast:
     """Make a byte-level BPE without merges: every text round-trips, at one token a byte.
 
-    `named` special tokens become attributes, such as `audio_token="<|AUDIO|>"`.
+    `named` special tokens become attributes, such as `audio_token="<|AUDIO|>"`. Those that are not `listed` are special
+    by their own entry alone, as Gemma's `<start_of_turn>` is: `all_special_tokens` does not know them.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=end,
         pad_token=pad,
-        additional_special_tokens=list(special),
+        additional_special_tokens=list(special) if listed else None,
         model_specific_special_tokens=named,
     )
     if template:

@@ -26,7 +26,6 @@ from audiomarathon.models.chat import (
     chat_text,
     conversation,
     processor_template,
-    refuse_control_tokens,
     template_beside,
     windows,
     with_audio_tokens,
@@ -113,7 +112,6 @@ class AudioFlamingo3(AudioLM):
 
         Several clips, which the processor refuses, stand there on a line each.
         """
-        refuse_control_tokens(prompt.text, [_AUDIO])
         head, placeholder, rest = chat_text(self.tokenizer, prompt).partition(_AUDIO)
         return with_audio_tokens(head + "\n".join([placeholder] * len(counts)) + rest, _AUDIO, counts)
 

@@ -57,8 +57,10 @@ def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str
     ModelError
         When there is not one placeholder for each clip.
     """
-    head, *rest = text.split(placeholder, len(counts))
-    if len(rest) != len(counts):
+    head, *rest = text.split(placeholder)
+    if len(rest) > len(counts):  # a tokenizer need not list its placeholder as special
+        refuse_control_tokens(text, [placeholder])
+    if len(rest) < len(counts):
         raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its own template")
     return head + "".join(placeholder * n + after for n, after in zip(counts, rest, strict=True))
 
