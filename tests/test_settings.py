@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,24 @@ def test_one_decode_token_has_no_rate() -> None:
 def test_a_misspelt_prune_variable_warns() -> None:
     with pytest.warns(UserWarning, match=r"PRUNE_RATOI is ignored \(did you mean 'PRUNE_RATIO'\?\)"):
         RunSettings.read({"PRUNE_RATOI": "0.5"})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SAMPLE_LIMT", "SAMPLE_LIMIT"), ("RESULT_DIR", "RESULTS_DIR"), ("TUA_DATA_PATH", "TAU_DATA_PATH"),
+        ("model_path", "MODEL_PATH"), ("DEVIC", None), ("DTYPES", "DTYPE"), ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("AUDIOMARATHON_DAT", "AUDIOMARATHON_DATA"), ("BATCH-SIZE", "BATCH_SIZE"), ("SAMPLE_LIMIT", None),
+        ("GTZAN_DATA_PATH", None), ("LD_LIBRARY_PATH", None), ("PYTHONPATH", None), ("MY_DATA_PATH", None), ("SEDE", None),
+        ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None),
+    ],
+)  # fmt: skip
+def test_a_name_one_edit_off_a_settings_warns(name: str, meant: str | None) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        RunSettings.read({name: "1"})
+    wanted = [f"unknown env var {name} is ignored (did you mean {meant!r}?)"] if meant else []
+    assert [str(one.message) for one in told] == wanted
 
 
 def test_unknown_settings_are_refused() -> None:

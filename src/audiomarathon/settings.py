@@ -20,6 +20,8 @@ DEVICES = "auto, cpu, cuda, cuda:N"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
+_READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
+_LONG_ENOUGH = 6  # letters of an env var that may be one of ours misspelt: shorter ones are others' too often
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -186,8 +188,22 @@ def _settings() -> list[dataclasses.Field[Any]]:
 
 
 def _warn_misspelt(env: Mapping[str, str]) -> None:
-    """Warn of `PRUNE_RATOI`: silently ignored it would label a base run as pruned."""
-    known = [name for name in env_names() if name.startswith("PRUNE_")]
-    for name in sorted(env):
-        if name.startswith("PRUNE_") and name not in known:
-            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, known)}", stacklevel=3)
+    """Warn of `PRUNE_RATOI`, silently ignored it would label a base run as pruned, and of names one edit off ours."""
+    from audiomarathon.tasks import all_tasks
+    from audiomarathon.tasks.finding import path_variable
+
+    known = [*env_names(), *_READ_ELSEWHERE, *(path_variable(task) for task in all_tasks())]
+    for name in sorted(set(env) - set(known)):
+        near = [one for one in known if len(name) >= _LONG_ENOUGH and _one_edit(name.upper(), one)]
+        if near or name.startswith("PRUNE_"):
+            among = near or [one for one in known if one.startswith("PRUNE_")]
+            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, among)}", stacklevel=3)
+
+
+def _one_edit(name: str, other: str) -> bool:
+    """Tell whether at most one letter is missing, added or another, or two neighbours have changed places."""
+    start = len(os.path.commonprefix([name, other]))
+    left = name[start:], other[start:]
+    end = len(os.path.commonprefix([left[0][::-1], left[1][::-1]]))
+    one, two = (part[: len(part) - end] for part in left)
+    return max(len(one), len(two)) <= 1 or (len(one) == 2 and one == two[::-1])
