@@ -55,6 +55,28 @@ def test_a_bad_value_is_one_line_with_name_value_and_what_is_allowed(name: str, 
     assert "\n" not in message
 
 
+ODD = ("abc", "-1", "nan", "inf", "1e9", "٣", "²", "1_0", "0x1", "9" * 5000, "/", "1\n2", "1\x1b[31m", "true false")
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_odd_is_taken_as_it_is_or_refused_in_one_short_line(odd: str) -> None:
+    free = {"PRUNE_METHOD", "RESULTS_DIR", "MODEL_PATH", "AUDIOMARATHON_DATA", "SKIP_PERSONS", "SKIP_EMOTION"}
+    for name in env_names():
+        if name in free and odd.isprintable() and len(odd) < 1000:
+            assert odd in str(RunSettings.read({name: odd}))
+            continue
+        with pytest.raises(SettingsError, match=f"^{name}=.*: not allowed; allowed: ") as caught:
+            RunSettings.read({name: odd})
+        assert len(str(caught.value)) < 200
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["TIMING", "PRUNE_RATIO", "SAMPLE_LIMIT", "RESULTS_DIR", "DEVICE"])
+def test_blanks_around_a_value_do_not_count(name: str) -> None:
+    assert RunSettings.read({name: " \r\n"}) == RunSettings.read({})
+    assert RunSettings.read({"PRUNE_RATIO": "0.5\r"}).ratio == 0.5
+
+
 def test_a_bad_flag_is_named_as_a_flag() -> None:
     with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
         RunSettings.read({}, ratio="2")
@@ -95,9 +117,10 @@ def test_a_misspelt_prune_variable_warns() -> None:
     ("name", "meant"),
     [
         ("SAMPLE_LIMT", "SAMPLE_LIMIT"), ("RESULT_DIR", "RESULTS_DIR"), ("TUA_DATA_PATH", "TAU_DATA_PATH"),
-        ("model_path", "MODEL_PATH"), ("DEVIC", None), ("DTYPES", "DTYPE"), ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("model_path", "MODEL_PATH"), ("DEVIC", None), ("DTYPES", "DTYPE"),
+        ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"), ("SEDE", None),
         ("AUDIOMARATHON_DAT", "AUDIOMARATHON_DATA"), ("BATCH-SIZE", "BATCH_SIZE"), ("SAMPLE_LIMIT", None),
-        ("GTZAN_DATA_PATH", None), ("LD_LIBRARY_PATH", None), ("PYTHONPATH", None), ("MY_DATA_PATH", None), ("SEDE", None),
+        ("GTZAN_DATA_PATH", None), ("LD_LIBRARY_PATH", None), ("PYTHONPATH", None), ("MY_DATA_PATH", None),
         ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None),
     ],
 )  # fmt: skip

@@ -6,7 +6,9 @@ Nothing here imports torch, so that a bad value is refused at once.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import did_you_mean
+from audiomarathon.report.terminal import plain
 
 DEVICES = "auto, cpu, cuda, cuda:N"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -22,24 +25,18 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
 _LONG_ENOUGH = 6  # letters of an env var that may be one of ours misspelt: shorter ones are others' too often
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_LONGEST, _SHOWN = 1000, 60  # characters of a value, and of one that is refused
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-def _integer(low: int) -> Callable[[str], int]:
+def _integer(low: int, beyond: float = math.inf) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text)
-        if value < low:
+        if not _WHOLE.fullmatch(text) or not low <= int(text) < beyond:
             raise ValueError
-        return value
+        return int(text)
 
     return parse
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise ValueError
-    return value
 
 
 def _folder(text: str) -> Path:
@@ -47,14 +44,13 @@ def _folder(text: str) -> Path:
 
 
 def _ratio(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
+    if not text.isascii() or not 0 <= float(text) < 1:
         raise ValueError
-    return value
+    return float(text)
 
 
 def _switch(text: str) -> bool:
-    lowered = text.strip().lower()
+    lowered = text.lower()
     if lowered not in _TRUE + _FALSE:
         raise ValueError
     return lowered in _TRUE
@@ -108,7 +104,7 @@ class RunSettings:
     timing: bool = _setting(True, "TIMING", _switch, "1 or 0")
     max_new_tokens: int = _setting(0, "MAX_NEW_TOKENS", _integer(0), "a whole number; 0 = the task's own limit")
     decode_tokens: int = _setting(0, "DECODE_TOKENS", _integer(0), "a whole number; 0 = no forced decode run")
-    seed: int = _setting(42, "SEED", _seed, "a whole number from 0 to 4294967295")
+    seed: int = _setting(42, "SEED", _integer(0, 2**32), "a whole number from 0 to 4294967295")
     skip_persons: tuple[str, ...] = _setting((), "SKIP_PERSONS", _persons, "person ids joined by commas")
     skip_emotion: str = _setting("", "SKIP_EMOTION", str, "an emotion")
     balance: bool = _setting(False, "BALANCE", _switch, "1 or 0")
@@ -160,14 +156,18 @@ class RunSettings:
             name, text = setting.metadata["env"], env.get(setting.metadata["env"], "")
             if (flag := flags.pop(setting.name, None)) is not None:
                 name, text = f"--{setting.name.replace('_', '-')}", flag
-            if text == "":
+            if isinstance(text, str) and not (text := text.strip()):  # a file of env vars may end its lines in a CR
                 continue
             try:
+                if len(str(text)) > _LONGEST or plain(str(text)) != str(text) or "\n" in str(text):
+                    raise ValueError
                 values[setting.name] = setting.metadata["parse"](text) if isinstance(text, str) else text
                 if isinstance(text, (int, float)) and not isinstance(text, bool):
                     setting.metadata["parse"](str(text))  # the same bounds for a number given as a number
             except ValueError:
-                raise SettingsError(f"{name}={text}: not allowed; allowed: {setting.metadata['allowed']}") from None
+                shown = plain(str(text)).replace("\n", "\\n")
+                shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown):,} characters)"
+                raise SettingsError(f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}") from None
         if flags:
             raise SettingsError(f"unknown setting {sorted(flags)[0]!r}")
         return cls(**values)
@@ -202,8 +202,8 @@ def _warn_misspelt(env: Mapping[str, str]) -> None:
 
 def _one_edit(name: str, other: str) -> bool:
     """Tell whether at most one letter is missing, added or another, or two neighbours have changed places."""
-    start = len(os.path.commonprefix([name, other]))
-    left = name[start:], other[start:]
-    end = len(os.path.commonprefix([left[0][::-1], left[1][::-1]]))
-    one, two = (part[: len(part) - end] for part in left)
-    return max(len(one), len(two)) <= 1 or (len(one) == 2 and one == two[::-1])
+    while name and other and name[0] == other[0]:
+        name, other = name[1:], other[1:]
+    while name and other and name[-1] == other[-1]:
+        name, other = name[:-1], other[:-1]
+    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])
