@@ -13,13 +13,16 @@ import torch
 from conftest import noise
 from families import FAMILIES
 
+from audiomarathon.doctor_memory import plan_memory
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.flops import count_cost
 from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.evaluation.run import run
+from audiomarathon.models import audio_flamingo_3
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import with_audio_tokens
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Base
 from audiomarathon.settings import RunSettings
 
@@ -95,7 +98,13 @@ class TestLength:
         first, *_ = sorted((tmp_path / "data" / "TAU").rglob("*.wav"))
         task_folders.write_clip(first, seconds=600.5)
         flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "max_new_tokens": 2}
-        (result,) = run(["tau"], KEY, RunSettings.read({}, **flags), None, progress=False)
+        said: list[str] = []
+        (result,) = run(["tau"], KEY, RunSettings.read({}, **flags), None, say=said.append, progress=False)
+        assert [line for line in said if "over 600 s, the most that audio-flamingo-3 takes" in line] == [said[1]]
+        assert "tau: 1 of 10 samples" in said[1]
+        plan = plan_memory(get_model(KEY), RunSettings.read({}, **flags))
+        assert plan.limits == (f"{KEY} takes clips of 600 s at most: a longer one is an error of its sample.", said[1])
+        assert plan.longest(1e15) == get_model(KEY).most_seconds == audio_flamingo_3._MOST_SECONDS
         records = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
         (error,) = [record["error"] for record in records if record["error"]]
         assert "\n" not in error

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.evaluation.estimate import TEXT_TOKENS
 from audiomarathon.evaluation.model_facts import ModelFacts, model_facts
+from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import all_tasks, task_folder
 
 LENGTHS = (90, 180, 300)
 CUDA_BYTES = 0.5e9
@@ -47,6 +50,8 @@ class MemoryPlan:
         Bytes free on the GPU at hand; None without one.
     room_name
         Which GPU that is.
+    limits
+        Lines on the longest clips that the model takes, and on the tasks here that have longer ones.
     """
 
     spec: ModelSpec
@@ -56,6 +61,7 @@ class MemoryPlan:
     facts: ModelFacts
     room: float | None
     room_name: str
+    limits: tuple[str, ...] = ()
 
     def need(self, seconds: float) -> Need:
         """Return what audio of so many seconds takes."""
@@ -71,7 +77,7 @@ class MemoryPlan:
         each = self.facts.kv_bytes + self.facts.activation_bytes
         left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
         tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
-        return max(0.0, math.floor(tokens / self.spec.tokens_per_second))
+        return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), self.spec.most_seconds or math.inf))
 
     def card(self, seconds: float) -> int | None:
         """Return the smallest usual GPU that would do, in GiB; None when none does."""
@@ -109,7 +115,22 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
         facts,
         room,
         name,
+        tuple(_limits(spec, settings)),
     )
+
+
+def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
+    if not spec.most_seconds:
+        return
+    yield f"{spec.key} takes clips of {spec.most_seconds:g} s at most: a longer one is an error of its sample."
+    root = Path(settings.data).expanduser() if settings.data else None
+    for task in all_tasks():
+        try:
+            samples = task.load(task_folder(task, root, dict(settings.data_paths))).samples
+        except AudioMarathonError:
+            continue  # `audiomarathon doctor` tells of data
+        if line := too_long(spec, task, samples):
+            yield line
 
 
 def _gpu(settings: RunSettings) -> tuple[float | None, str]:

@@ -10,6 +10,7 @@ from audiomarathon.evaluation.estimate import KnownModel, find_model, from_flops
 from audiomarathon.evaluation.identity import run_folders
 from audiomarathon.evaluation.run import check_batch_size, load_task
 from audiomarathon.evaluation.session import Setup, find_hardware
+from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.settings import RunSettings
@@ -114,9 +115,12 @@ def _part(
     try:
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
-        todo = what_is_left(select(data.samples, settings.limit, settings.seed), folders)
+        samples = select(data.samples, settings.limit, settings.seed)
+        todo = what_is_left(samples, folders)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
+    if warning := too_long(model.spec, task, samples):
+        say(warning)
     line = f"{task.key}: {todo.samples:,} samples ({todo.seconds / 3600:.2f} h of audio) x {len(methods)} settings"
     if todo.on_record:
         line += f", {todo.on_record:,} replies on record, {todo.replies:,} to do"

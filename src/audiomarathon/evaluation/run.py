@@ -21,6 +21,7 @@ from audiomarathon.evaluation.identity import check_folders, run_folders
 from audiomarathon.evaluation.records import SCHEMA_VERSION, RunFolder, read_run, rewrite_records
 from audiomarathon.evaluation.session import Engine, Setup, opened
 from audiomarathon.evaluation.summary import score_records, summarise
+from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
@@ -70,7 +71,7 @@ def run(
         Before the first sample, for anything that is the user's to mend.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
-    get_model(model)
+    spec = get_model(model)
     methods = (
         [get_method(settings.method, settings.ratio, settings.layer, settings.scope)]
         if methods is None
@@ -80,6 +81,9 @@ def run(
         raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
+    for task, data in loaded:
+        if line := too_long(spec, task, select(data.samples, settings.limit, settings.seed)):
+            say(line)
 
     def check_all(setup: Setup) -> None:
         for task, data in loaded:  # a clash in the last task is found before hours are spent on the first

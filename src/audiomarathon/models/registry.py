@@ -39,6 +39,8 @@ class ModelSpec:
         About how much a download takes, in GB; 0 when nothing is downloaded.
     variant
         Set where two models share a checkpoint and treat it differently: keeps their results apart.
+    most_seconds
+        The longest clip that it takes, in seconds; 0 for clips of any length.
     remote
         Whether it answers behind an endpoint; then `family` is the client, and there is no checkpoint.
     """
@@ -52,6 +54,7 @@ class ModelSpec:
     folder: str = ""
     download_gb: float = 0.0
     variant: str = ""
+    most_seconds: float = 0.0
     remote: bool = False
 
     def load_family(self) -> type[AudioLM]:
@@ -183,6 +186,7 @@ _BUILT_IN = (
         title="Audio Flamingo 3, 8B; clips of ten minutes at most",
         aliases=("af3",),
         download_gb=16.6,
+        most_seconds=600,
     ),
     ModelSpec(
         key="openai",
