@@ -1,110 +1,211 @@
 """A server process that speaks the OpenAI chat protocol with audio, and can misbehave in every way that servers do.
 
-Run: python endpoint_server.py [--faults SHARE] [--slow SECONDS]; prints its port. Replies with the CRC-32 of the audio
-it was sent, so that each reply says which clip it belongs to.
+Run: python endpoint_server.py [--faults SHARE] [--slow SECONDS] [--revoke N] [--hang N] [--port N]; prints its port.
+Replies with the CRC-32 of the audio it was sent, so that each reply says which clip it belongs to; a question that is
+one of `WISHES`, or a status and a message (`400 too long`), gets that instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import gzip
 import json
 import random
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote
 
-KEY = "sk-secret-0123456789"
-FAULTS = ("429", "429 and wait", "500", "503", "hang up", "break off", "malformed", "no finish", "empty")
+KEY = "sk-secret+0123/456789="
+FAULTS = (
+    "429",
+    "429 and wait",
+    "500",
+    "503",
+    "529",
+    "hang up",
+    "break off",
+    "malformed",
+    "no finish",
+    "empty",
+    "abort",
+)
+USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 8,
+    "prompt_tokens_details": {"audio_tokens": 25},
+    "total_tokens": 108,
+}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> bytes:
+    choices = [{"index": 0, "delta": delta or {}, "finish_reason": finish}]
+    content = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "tiny", "choices": choices, **more}
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
+
+
+def whole(text: Any) -> bytes:
+    return event({"content": text}) + event(finish="stop") + DONE
+
+
+WISHES = {
+    "crlf": whole("Bé").replace(b"\n", b"\r\n"),
+    "byte order mark": b"\xef\xbb\xbf" + whole("Bé"),
+    "comments": b": ping\n\nevent: x\nid: 3\nretry: 5\n" + whole("Bé") + b": pong\n",
+    "no space": whole("Bé").replace(b"data: ", b"data:"),
+    "many lines": b'data: {"choices":[{"delta":\ndata: {"content":"B\\u00e9"},"finish_reason":"stop"}]}\n\n' + DONE,
+    "parts": whole([{"type": "text", "text": "B"}, {"type": "text", "text": "é"}]),
+    "null first": event({"role": "assistant", "content": None}) + whole("Bé"),
+    "reasoning": event({"reasoning_content": "A?"}) + whole("Bé"),
+    "not done": whole("Bé").removesuffix(DONE),
+    "refusal": event({"refusal": "No."}) + event(finish="stop") + DONE,
+    "filter": event(finish="content_filter") + DONE,
+    "nothing": event(finish="stop") + DONE,
+    "odd usage": event({"content": "Bé"}, "stop", usage={"prompt_tokens": float("nan"), "completion_tokens": "7"})
+    + DONE,
+    "text for choices": event(choices="abc"),
+    "null for choices": event(choices=[None]),
+    "a number": b"data: 5\n\n",
+    "deep": b"data: " + b"[" * 200_000 + b"\n\n",
+    "no choices": event(choices=[]) + DONE,
+    "error inside": event({"content": "B"}) + b'data: {"error": {"message": "the engine died"}}\n\n',
+    "10 MB": whole("x" * 10_000_000),
+    "the key": whole(f"Bearer {KEY}"),
+}
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    faults, slow = 0.0, 0.0
+    faults, slow, revoke, hang = 0.0, 0.0, 1 << 30, 1 << 30
     rng = random.Random(0)
     lock = threading.Lock()
-    seen: list[int] = []  # noqa: RUF012 - shared by all requests on purpose
-    in_flight = most_in_flight = 0
+    posts = answered = in_flight = most_in_flight = 0
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
 
     def do_GET(self) -> None:
-        """Tell how many requests came, and how many at once."""
-        self._json(200, {"requests": len(self.seen), "most_in_flight": Handler.most_in_flight})
+        """Tell how many requests came and were answered, and how many at once; or which models there are."""
+        names = ("posts", "answered", "in_flight", "most_in_flight")
+        if not self.path.endswith("/models"):
+            self._json(200, {name: getattr(Handler, name) for name in names})
+        elif self._known():
+            self._json(200, {"object": "list", "data": [{"id": "tiny"}, {"id": "other"}]})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.lock:
+            Handler.posts += 1
             Handler.in_flight += 1
             Handler.most_in_flight = max(Handler.most_in_flight, Handler.in_flight)
             fault = self.rng.choice(FAULTS) if self.rng.random() < self.faults else None
         try:
-            self._answer(request, fault)
+            with suppress(OSError):  # the client may be gone
+                self._answer(request, fault)
         finally:
             with self.lock:
                 Handler.in_flight -= 1
 
-    def _answer(self, request: dict[str, Any], fault: str | None) -> None:
-        if self.headers.get("Authorization") != f"Bearer {KEY}":
+    def _known(self) -> bool:
+        known = self.headers.get("Authorization") == f"Bearer {KEY}" and Handler.answered < self.revoke
+        if not known:
             self._json(401, {"error": {"message": f"Incorrect API key: {self.headers.get('Authorization')}"}})
-        elif request["model"] != "tiny":
+        return known
+
+    def _answer(self, request: dict[str, Any], fault: str | None) -> None:
+        wish = request["messages"][0]["content"][-1]["text"]
+        if not self._known():
+            return
+        if Handler.answered >= self.hang:
+            time.sleep(120)
+        if request["model"] != "tiny":
             self._json(404, {"error": {"message": f"no model {request['model']}"}})
-        elif "too long" in request["messages"][0]["content"][-1]["text"]:
-            self._json(400, {"error": {"message": "the prompt is too long"}})
+        elif wish[:4].strip().isdigit():
+            self._refuse(int(wish[:3]), wish[4:])
         elif fault in ("429", "429 and wait"):
             self._json(429, {"error": {"message": "slow down"}}, {"Retry-After": "0.02"} if "wait" in fault else {})
-        elif fault in ("500", "503"):
+        elif fault in ("500", "503", "529"):
             self._json(int(fault), {"error": {"message": "no"}})
-        elif fault == "hang up":
+        elif fault == "hang up" or wish == "hang up":
+            self.close_connection = True
+        elif wish == "HTTP/1.0":
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + whole("Bé"))
             self.close_connection = True
         else:
-            self._stream(request, fault)
+            self._stream(request, fault, wish)
 
-    def _stream(self, request: dict[str, Any], fault: str | None) -> None:
+    def _refuse(self, status: int, what: str) -> None:
+        """Refuse with a message; `{key}`, `{quoted}` and `{part}` in it stand for what servers make of the key."""
+        told = str(self.headers.get("Authorization"))
+        if status // 100 == 3:
+            self._json(status, {}, {"Location": what})
+        else:
+            every = "".join(f"%{ord(character):02x}" for character in told)
+            text = what.format(key=told, quoted=quote(told, safe=""), part=told[7:18], every=every)
+            self._json(status, {"error": {"message": text, "code": what}}, {"Retry-After": "0.01"})
+
+    def _stream(self, request: dict[str, Any], fault: str | None, wish: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        if wish == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header(
+            "Transfer-Encoding" if wish == "chunks" else "Connection", "chunked" if wish == "chunks" else "close"
+        )
+        self.end_headers()
+        self.close_connection = True
+        for piece in self._pieces(request, fault, wish):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if wish == "chunks" else piece)
+        if wish == "chunks":
+            self.wfile.write(b"0\r\n\r\n")
+        elif wish == "hang after":
+            self.wfile.flush()
+            time.sleep(60)
+
+    def _pieces(self, request: dict[str, Any], fault: str | None, wish: str) -> Iterator[bytes]:
+        if wish in WISHES:
+            yield WISHES[wish]
+        elif wish == "gzip":
+            yield gzip.compress(whole("Bé"))
+        elif wish in ("bytes", "chunks"):
+            yield from (bytes([byte]) for byte in whole("Bé"))
+        elif wish == "hang after":
+            yield whole("Bé").removesuffix(DONE)
+        elif wish in ("endless", "endless line", "heartbeats", "trickle"):
+            while True:
+                yield {"endless": event({"content": "x" * 1000}), "endless line": b"x" * 65536}.get(wish, b": ping\n\n")
+                time.sleep(0.02 if wish in ("heartbeats", "trickle") else 0)
+        elif fault == "malformed":
+            yield b"data: {this is no json\n\n"
+        elif fault != "empty":
+            yield from self._reply(request, fault)
+
+    def _reply(self, request: dict[str, Any], fault: str | None) -> Iterator[bytes]:
         parts = request["messages"][0]["content"]
         heard = [base64.b64decode(part["input_audio"]["data"]) for part in parts if part["type"] == "input_audio"]
         assert all(data[:4] == b"RIFF" for data in heard)
         text = f"{zlib.crc32(b''.join(heard)):08x}"
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.close_connection = True
-        if fault == "empty":
-            return
-        if fault == "malformed":
-            self.wfile.write(b"data: {this is no json\n\n")
-            return
         for place, piece in enumerate((text[:4], text[4:])):
             time.sleep(self.slow)
-            self._event({"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]})
+            yield event({"content": piece})
             if fault == "break off" and place == 0:
                 return
-        if fault == "no finish":
-            return
-        with self.lock:
-            self.seen.append(1)
-        self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-        usage = {"prompt_tokens": 100, "completion_tokens": 8, "prompt_tokens_details": {"audio_tokens": 25}}
-        self._event({"choices": [], "usage": usage | {"total_tokens": 108}})
-        self.wfile.write(b"data: [DONE]\n\n")
-
-    def _event(self, content: dict[str, Any]) -> None:
-        whole = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "tiny", **content}
-        self.wfile.write(f"data: {json.dumps(whole)}\n\n".encode())
-        self.wfile.flush()
+        if fault != "no finish":
+            with self.lock:
+                Handler.answered += fault != "abort"
+            yield event(finish="abort" if fault == "abort" else "stop") + event(choices=[], usage=USAGE) + DONE
 
     def _json(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **(headers or {}),
-        }.items():
+        own = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        for name, value in (own | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -112,10 +213,15 @@ class Handler(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--faults", type=float, default=0.0)
-    parser.add_argument("--slow", type=float, default=0.0)
-    given = parser.parse_args()
-    Handler.faults, Handler.slow = given.faults, given.slow
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    for name in ("faults", "slow"):
+        parser.add_argument(f"--{name}", type=float, default=0.0)
+    for name, default in {"revoke": 1 << 30, "hang": 1 << 30, "port": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = vars(parser.parse_args())
+    port = given.pop("port")
+    for name, value in given.items():
+        setattr(Handler, name, value)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
     print(server.server_port, flush=True)  # noqa: T201
     server.serve_forever()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 import zlib
 from collections import Counter
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
@@ -20,9 +25,13 @@ import pytest
 import soundfile
 from endpoint_server import KEY
 
+from audiomarathon import cli
+from audiomarathon.doctor_endpoint import examine_endpoint
 from audiomarathon.errors import MethodError, ModelError, SettingsError
+from audiomarathon.evaluation.remote import Prices
 from audiomarathon.evaluation.run import run
-from audiomarathon.models.openai_endpoint import Endpoint, EndpointError, _wav
+from audiomarathon.models.endpoint_access import without_key
+from audiomarathon.models.openai_endpoint import Answer, Endpoint, EndpointError, _seconds, _wav
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
@@ -69,6 +78,12 @@ def url() -> Iterator[str]:
         yield address
 
 
+READ = (
+    *("crlf", "byte order mark", "comments", "no space", "many lines", "parts", "null first", "reasoning", "not done"),
+    *("bytes", "chunks", "gzip", "HTTP/1.0", "odd usage"),
+)
+
+
 class TestAsking:
     def test_the_audio_arrives_and_the_reply_comes_back(self, url: str) -> None:
         answer = ask(client(url), 3)
@@ -82,15 +97,87 @@ class TestAsking:
             answer = ask(client(slow))
         assert 0.2 <= answer.first_token < answer.total - 0.15
 
-    @pytest.mark.parametrize(("key", "model"), [("wrong-key-987654", "tiny"), (KEY, "another")])
-    def test_what_every_request_would_meet_ends_the_run(self, url: str, key: str, model: str) -> None:
-        with pytest.raises(ModelError, match=f"refuses {model}") as caught:
-            ask(client(url, key, model))
-        assert key not in str(caught.value)
+    @pytest.mark.parametrize("wish", READ)
+    def test_every_way_to_stream_is_read(self, url: str, wish: str) -> None:
+        answer = ask(client(url, attempts=1), text=wish)
+        assert (answer.text, answer.finish, answer.prompt_tokens, answer.new_tokens) == ("Bé", "stop", None, None)
+        assert 0 < answer.first_token <= answer.total
 
-    def test_a_request_that_is_refused_is_not_repeated(self, url: str) -> None:
-        with pytest.raises(EndpointError, match="too long"):
-            ask(client(url), text="too long")
+    @pytest.mark.parametrize(
+        ("wish", "text", "finish"),
+        [("refusal", "No.", "stop"), ("filter", "", "content_filter"), ("nothing", "", "stop")],
+    )
+    def test_a_reply_that_is_none_is_a_reply(self, url: str, wish: str, text: str, finish: str) -> None:
+        answer = ask(client(url, attempts=1), text=wish)
+        assert (answer.text, answer.finish) == (text, finish)
+
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ("text for choices", "malformed event"),
+            ("null for choices", "malformed event"),
+            ("a number", "malformed event: 5"),
+            ("deep", "no JSON"),
+            ("no choices", "no reply in a stream"),
+            ("error inside", "the engine died"),
+            ("hang up", "RemoteDisconnected"),
+            ("10 MB", "more than"),
+            ("endless", "more than"),
+            ("endless line", "more than"),
+            ("heartbeats", "no whole reply within 0.3 s"),
+        ],
+    )
+    def test_what_is_no_reply_is_tried_again_and_ends(self, url: str, wish: str, message: str) -> None:
+        waits: list[float] = []
+        with pytest.raises(EndpointError, match=rf"{message}.* \(2 attempts\)$"):
+            ask(client(url, attempts=2, limit_s=0.3, sleep=waits.append), text=wish)
+        assert len(waits) == 1
+
+    def test_a_finished_reply_does_not_wait_for_the_stream_to_end(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.models.chat_stream._AFTERWARDS_S", 0.1)
+        answer = ask(client(url, attempts=1, limit_s=30.0), text="hang after")
+        assert (answer.text, answer.finish) == ("Bé", "stop")
+        assert answer.total < 20.0
+
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            ("404 no", "/v1"),
+            ("402 pay", "402 pay"),
+            ("403 no", "403 no"),
+            ("429 insufficient_quota", "insufficient_quota"),
+        ],
+    )
+    def test_what_every_request_would_meet_ends_the_run(self, url: str, wish: str, message: str) -> None:
+        with pytest.raises(ModelError, match=rf"refuses tiny: .*{message}"):
+            ask(client(url.removesuffix("/v1")), text=wish)
+
+    def test_a_wrong_key_ends_the_run(self, url: str) -> None:
+        with pytest.raises(ModelError, match=r"refuses OPENAI_API_KEY \(401\)$"):
+            ask(client(url, "wrong-key-987654"))
+        with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
+            ask(client(url, ""))
+
+    def test_one_sample_may_be_forbidden_to_a_client_that_was_answered_before(self, url: str) -> None:
+        endpoint = client(url)
+        ask(endpoint)
+        with pytest.raises(EndpointError, match="403 flagged"):
+            ask(endpoint, text="403 flagged")
+
+    @pytest.mark.parametrize("wish", ["400 context_length_exceeded", "413 too large", "422 no"])
+    def test_a_request_that_is_refused_is_not_repeated(self, url: str, wish: str) -> None:
+        before = told(url)["posts"]
+        with pytest.raises(EndpointError, match=wish):
+            ask(client(url), text=wish)
+        assert told(url)["posts"] == before + 1
+
+    def test_a_redirect_is_not_followed(self, url: str) -> None:
+        with serving() as elsewhere:
+            with pytest.raises(ModelError, match="which is not followed"):
+                ask(client(url), text=f"307 {elsewhere}/chat/completions")
+            assert told(elsewhere)["posts"] == 0
 
     def test_nobody_there(self) -> None:
         waits: list[float] = []
@@ -111,7 +198,79 @@ class TestAsking:
         endpoint._pause(1, "429", "3")
         endpoint._wait_for_the_others()
         assert 3.0 <= waits[0] <= 3.75
-        assert waits[1] == pytest.approx(waits[0], abs=0.5)
+        assert waits[0] - 0.5 <= waits[1] <= 1.25 * waits[0]
+
+    @pytest.mark.parametrize("asked", ["0", "-5", "nan", "soon", "Sun, 01 Nov 2020 00:00:00 GMT"])
+    def test_a_server_that_asks_for_no_wait_is_not_stormed(self, asked: str) -> None:
+        waits: list[float] = []
+        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(3, "429", asked)
+        assert 1.0 <= waits[0] <= 2.0
+
+    def test_waiting_until_a_date(self) -> None:
+        assert _seconds("Fri, 01 Jan 2100 00:00:00 GMT") > 1e9
+        waits: list[float] = []
+        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(1, "429", "Fri, 01 Jan 2100 00:00:00 GMT")
+        assert 60.0 <= waits[0] <= 75.0
+
+
+class TestKey:
+    @pytest.mark.parametrize(
+        "wish",
+        ["400 {key}", "400 {quoted}", "400 {part}", "400 {every}", f"400 {'x' * 280}{{key}}", "500 {key}", "403 {key}"],
+    )
+    def test_no_part_of_it_is_repeated_to_the_user(self, url: str, wish: str) -> None:
+        with pytest.raises((EndpointError, ModelError)) as caught:
+            ask(client(url, attempts=2), text=wish)
+        assert not any(KEY[at : at + 6] in str(caught.value) for at in range(len(KEY) - 5))
+        assert caught.value.__cause__ is None
+
+    def test_a_reply_that_repeats_it_is_blanked(self, url: str) -> None:
+        assert ask(client(url), text="the key").text == "Bearer ***"
+
+    @pytest.mark.parametrize(
+        ("text", "key", "left"),
+        [
+            ("a key k-123456789 b", "k-123456789", "a key *** b"),
+            ("k-1234...6789", "k-123456789", "***...6789"),
+            ("ab", "ab", "***"),
+            ("none", "", "none"),
+        ],
+    )
+    def test_blanking(self, text: str, key: str, left: str) -> None:
+        assert without_key(text, key) == left
+
+    def test_it_is_nowhere_in_the_repr(self) -> None:
+        assert KEY not in repr(client("http://x/v1"))
+
+    @pytest.mark.parametrize("key", ["sk-se\ncret", "sk-sécret", "sk-se\x00cret"])
+    def test_one_that_no_header_can_hold_is_refused_unseen(self, key: str) -> None:
+        with pytest.raises(SettingsError, match="OPENAI_API_KEY holds") as caught:
+            Endpoint.from_env("m", {"OPENAI_API_KEY": key})
+        assert "cret" not in str(caught.value)
+
+    def test_white_space_around_it_is_none_of_it(self) -> None:
+        assert Endpoint.from_env("m", {"OPENAI_API_KEY": f" {KEY}\n"}).key == KEY
+
+
+class TestProxy:
+    def test_the_environments_is_used(self, url: str, no_env: Callable[[str, str], None]) -> None:
+        no_env("http_proxy", url.removesuffix("/v1").replace("//", "//me:word@"))
+        assert ask(client("http://model.invalid/v1"), 5).text == crc(_wav(noise(5)))
+
+    def test_this_machine_is_asked_directly(self, url: str, no_env: Callable[[str, str], None]) -> None:
+        no_env("http_proxy", "http://127.0.0.1:9")
+        assert ask(client(url, attempts=1), 5).text == crc(_wav(noise(5)))
+
+    def test_one_that_is_not_there_is_named_without_its_password(self, no_env: Callable[[str, str], None]) -> None:
+        no_env("http_proxy", "http://me:password@127.0.0.1:9")
+        with pytest.raises(EndpointError, match="by way of the proxy 127") as caught:
+            ask(client("http://model.invalid/v1", attempts=1))
+        assert "password" not in str(caught.value)
+
+    def test_one_of_another_kind_is_refused(self, no_env: Callable[[str, str], None]) -> None:
+        no_env("https_proxy", "socks5://127.0.0.1:9")
+        with pytest.raises(SettingsError, match="socks5"):
+            Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
 
 
 class TestSettings:
@@ -119,7 +278,11 @@ class TestSettings:
         ("env", "model", "message"),
         [
             ({"OPENAI_BASE_URL": "ftp://x"}, "m", "allowed is an address"),
+            ({"OPENAI_BASE_URL": "htp://me:secret@x"}, "m", "allowed is an address"),
+            ({"OPENAI_BASE_URL": "http://[secret"}, "m", "allowed is an address"),
+            ({"OPENAI_BASE_URL": "http://x:secret/v1"}, "m", "allowed is an address"),
             ({"OPENAI_BASE_URL": "http://me:secret@x/v1"}, "m", "holds a password"),
+            ({"OPENAI_BASE_URL": "http://x/v1?key=secret"}, "m", "holds a query"),
             ({"OPENAI_BASE_URL": "http://x/v1"}, "", "say which model"),
             ({}, "m", "OPENAI_API_KEY is not set"),
         ],
@@ -132,8 +295,17 @@ class TestSettings:
     def test_an_endpoint_of_ones_own_needs_no_key(self) -> None:
         assert Endpoint.from_env("m", {"OPENAI_BASE_URL": "http://x/v1"}).host == "x"
 
-    def test_the_key_is_nowhere_in_its_repr(self) -> None:
-        assert KEY not in repr(client("http://x/v1"))
+    @pytest.mark.parametrize("url", ["http://x/v1", "http://x/v1/", " http://x/v1// "])
+    def test_the_address_is_the_same_with_a_slash_at_its_end(self, url: str) -> None:
+        assert Endpoint.from_env("m", {"OPENAI_BASE_URL": url}).url == "http://x/v1"
+
+    @pytest.mark.parametrize(
+        ("prices", "audio_tokens", "cost"),
+        [(Prices(2.5, 10), None, 330e-6), (Prices(2.5, 10, 40), 25, 1267.5e-6), (Prices(2.5, 10, 40), None, None)],
+    )
+    def test_cost(self, prices: Prices, audio_tokens: int | None, cost: float | None) -> None:
+        answer = Answer("B", "stop", 0.1, 0.1, 100, audio_tokens, 8, 1)
+        assert prices.cost(answer) == (cost and pytest.approx(cost))
 
 
 def a_task(root: Path, samples: int) -> Path:
@@ -167,6 +339,35 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, s
     return go
 
 
+def long_clips(root: Path, samples: int, seconds: int = 4) -> set[str]:
+    """Make a task's clips long, each of another constant level, and return what each reply to them is to be."""
+    replies = set()
+    for number in range(samples):
+        clip = np.full(16000 * seconds, number / 32768, np.float32)
+        soundfile.write(root / "tau" / "audio" / f"{number}.wav", clip, 16000, format="FLAC", subtype="PCM_16")
+        replies.add(crc(_wav(clip)))
+    return replies
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Watch how many bytes this process holds; the list's one number is the most that came on top."""
+    process, over = psutil.Process(), threading.Event()
+    before, most = process.memory_info().rss, [0]
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            most[0] = max(most[0], process.memory_info().rss - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 
@@ -188,26 +389,83 @@ class TestRuns:
         folder = go(url).folder
         assert all(KEY not in file.read_text() for file in folder.iterdir() if file.is_file())
 
+    @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key"])
+    def test_the_key_is_in_no_file_and_no_line_whatever_the_server_says(
+        self,
+        go: Callable[..., Any],
+        url: str,
+        wish: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture,
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
+        monkeypatch.setattr(
+            "audiomarathon.evaluation.batches.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips)
+        )
+        folder = go(url, samples=2).folder
+        texts = [file.read_text() for file in folder.iterdir() if file.is_file()] + list(capfd.readouterr())
+        assert not any(KEY[at : at + 6] in text for text in texts for at in range(len(KEY) - 5))
+        assert "***" in (folder / "samples.jsonl").read_text()
+
     @pytest.mark.slow
-    def test_a_thousand_requests_under_faults_are_answered_once_each(self, go: Callable[..., Any]) -> None:
-        before = psutil.Process().memory_info().rss
-        with serving(faults=0.3) as address:
-            result = go(address, samples=1000, timing=False, batch_size=16)
-            assert told(address)["requests"] == 1000
+    def test_a_thousand_requests_under_faults_are_answered_once_each(
+        self, go: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        replies = long_clips(a_task(tmp_path / "data", 1000), 1000)
+        with serving() as address:  # what the first samples load and warm up is not theirs
+            go(address, timing=False, batch_size=16, limit=20, results=tmp_path / "before")
+        with serving(faults=0.3) as address, peak_memory() as most:
+            result = go(address, timing=False, batch_size=16)
+            assert told(address)["answered"] == 1000
             assert 2 <= told(address)["most_in_flight"] <= 16
         lines = records(result.folder)
         assert Counter(line["id"] for line in lines).most_common(1)[0][1] == 1
         assert len(lines) == result.summary["n"] == 1000
-        assert {line["reply"] for line in lines} == {crc(_wav(noise(number))) for number in range(1000)}
-        assert psutil.Process().memory_info().rss - before < 150e6
+        assert {line["reply"] for line in lines} == replies
+        assert [line["id"] for line in lines] != sorted(line["id"] for line in lines)
+        assert most[0] < 85e6  # the requests together are 171 MB
+
+    def test_a_key_that_is_revoked_ends_the_run_and_loses_nothing(self, go: Callable[..., Any], tmp_path: Path) -> None:
+        with serving(revoke=6) as address, pytest.raises(ModelError, match="refuses OPENAI_API_KEY"):
+            go(address, samples=20, timing=False, batch_size=4)
+        (file,) = (tmp_path / "results").rglob("samples.jsonl")
+        done = records(file.parent)
+        assert len(done) >= 6
+        assert all(line["error"] is None for line in done)
+        with serving(port=urlsplit(address).port) as address:
+            result = go(address, timing=False, batch_size=4)
+            assert told(address)["answered"] == 20 - len(done)
+        assert result.summary["n"] == 20
+
+    def test_ctrl_c_ends_what_is_on_its_way(self, go: Callable[..., Any], tmp_path: Path) -> None:
+        def interrupt(address: str) -> None:
+            while told(address)["answered"] < 8 or told(address)["in_flight"] < 4:
+                time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with serving(hang=8) as address:
+            thread = threading.Thread(target=interrupt, args=(address,))
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                go(address, samples=20, timing=False, batch_size=4)
+            thread.join()
+            assert told(address)["in_flight"] == 4  # it hangs still, we do not
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("endpoint")]
+        (file,) = (tmp_path / "results").rglob("samples.jsonl")
+        assert len(records(file.parent)) >= 8
+
+    def test_a_server_that_is_gone_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
+        with pytest.raises(ModelError, match="answers nothing any more"):
+            go("http://127.0.0.1:9/v1", samples=40)
 
     def test_goes_on_where_it_stopped(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
         result = go(url)
         file = result.folder / "samples.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-        before = told(url)["requests"]
+        before = told(url)["answered"]
         assert go(url).summary["n"] == 5
-        assert told(url)["requests"] - before == 3
+        assert told(url)["answered"] - before == 3
 
     def test_a_failed_request_is_an_error_record(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
@@ -227,3 +485,78 @@ class TestRuns:
         settings = RunSettings.read({}, data=str(a_task(tmp_path, 1)), model_path="tiny", results=tmp_path / "r")
         with pytest.raises(MethodError, match="nothing of a model behind an endpoint can be pruned"):
             list(run(["tau"], "openai", settings, [get_method("dart", 0.5)]))
+
+    @pytest.mark.parametrize(
+        ("setting", "value"),
+        {
+            "decode_tokens": 8,
+            "device": "cpu",
+            "dtype": "float16",
+            "attn_implementation": "eager",
+            "device_map": "auto",
+        }.items(),
+    )
+    def test_settings_of_a_model_that_runs_here_are_refused(
+        self, go: Callable[..., Any], setting: str, value: object
+    ) -> None:
+        with pytest.raises(SettingsError, match=f"{setting.upper()}={value}: "):
+            go("http://127.0.0.1:9/v1", **{setting: value})
+
+    @pytest.mark.parametrize("value", ["-1", "nan", "inf", "much", ""])
+    def test_prices_that_are_none_are_refused(
+        self, go: Callable[..., Any], no_env: Callable[[str, str], None], value: str
+    ) -> None:
+        no_env("OPENAI_PRICE_IN", "1")
+        no_env("OPENAI_PRICE_OUT", value)
+        with pytest.raises(SettingsError, match="prices of a million tokens"):
+            go("http://127.0.0.1:9/v1")
+
+    @pytest.mark.parametrize(
+        ("model", "folder"), [("org/name", "name"), ("ft:a b:c", "ft-a-b-c"), ("a/..", "model"), ("a/", "model")]
+    )
+    def test_the_models_name_makes_a_folder_of_its_own(
+        self, go: Callable[..., Any], tmp_path: Path, model: str, folder: str
+    ) -> None:
+        with serving() as address, pytest.raises(ModelError, match="refuses"):
+            go(address, samples=1, model_path=model)
+        assert [one.name for one in (tmp_path / "results" / "tau").iterdir()] == [folder]
+
+
+class TestDoctor:
+    def examine(self, url: str, key: str = KEY, model: str = "tiny") -> tuple[str, bool]:
+        found = list(examine_endpoint(model, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}))
+        text = "\n".join(f"{one.text} {one.remedy}" for one in found)
+        assert not key or key not in text
+        return text, any(one.fatal for one in found)
+
+    @pytest.mark.parametrize(
+        ("key", "model", "message", "fatal"),
+        [
+            (KEY, "tiny", "it lists tiny", False),
+            (KEY, "huge", "does not list huge; it lists: tiny, other", False),
+            (KEY, "", "no model is named; it lists: tiny, other", False),
+            ("wrong-key-987654", "tiny", "refuses OPENAI_API_KEY", True),
+            ("", "tiny", "wants a key", True),
+            ("sk-\n1", "tiny", "holds a character", True),
+        ],
+    )
+    def test_what_it_says(self, url: str, key: str, model: str, message: str, fatal: bool) -> None:
+        text, bad = self.examine(url, key, model)
+        assert message in text
+        assert bad == fatal
+
+    @pytest.mark.parametrize("address", ["http://127.0.0.1:9/v1", "http://x:secret@y/v1"])
+    def test_what_cannot_be_asked(self, address: str) -> None:
+        text, bad = self.examine(address)
+        assert "secret" not in text
+        assert bad
+
+    def test_the_command(self, url: str, no_env: Callable[[str, str], None], capsys: pytest.CaptureFixture) -> None:
+        no_env("OPENAI_BASE_URL", url)
+        no_env("OPENAI_API_KEY", KEY)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["audiomarathon", "doctor", "--model", "openai", "--model-path", "tiny"])
+            with pytest.raises(SystemExit) as done:
+                cli.main()
+        assert (done.value.code or 0) == 0
+        assert "answers, and takes the key" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from audiomarathon.doctor import Finding
     from audiomarathon.doctor_memory import MemoryPlan
 
 
@@ -22,16 +23,19 @@ def doctor(
     """Check versions, GPU, model cache and data: what is there, what is missing, what to do.
 
     With --model: the memory that 90, 180 and 300 s of audio take, by the checkpoint's config, and the longest audio
-    that fits. Exit code 1 when 300 s do not fit the GPU at hand.
+    that fits. Exit code 1 when 300 s do not fit the GPU at hand. With --model openai: whether the endpoint answers.
     """
     if model is not None or model_path is not None:
         return _memory(model, model_path, dtype, device, device_map)
+    from audiomarathon.doctor import examine
+
+    return _tell(examine())
+
+
+def _tell(findings: list[Finding]) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    from audiomarathon.doctor import examine
-
-    findings = examine()
     console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path is no markup, and ":b:" is no picture
     for finding in findings:
         mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
@@ -45,20 +49,24 @@ def _memory(
     model: str | None, model_path: str | None, dtype: str | None, device: str | None, device_map: str | None
 ) -> int:
     from audiomarathon.errors import SettingsError
-    from audiomarathon.models.registry import get_local_model
+    from audiomarathon.models.registry import get_model
     from audiomarathon.settings import RunSettings
 
     if model is None:
         raise SettingsError(f"--model-path {model_path}: say with --model which model's checkpoint this is")
-    spec = get_local_model(model)
+    spec = get_model(model)
     settings = RunSettings.read(model_path=model_path, dtype=dtype, device=device, device_map=device_map)
+    if spec.remote:
+        from audiomarathon.doctor_endpoint import examine_endpoint
+
+        return _tell(list(examine_endpoint(settings.model_path)))
     from audiomarathon.doctor_memory import LENGTHS, plan_memory
     from audiomarathon.report.terminal import console, fitted
 
     plan = plan_memory(spec, settings)
     out = console()
     out.print(fitted(_table(plan, LENGTHS), out.width))
-    for line in _lines(plan, LENGTHS[-1]):
+    for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
         out.print(line, markup=False, soft_wrap=True)
     return 1 if plan.fits(LENGTHS[-1]) is False else 0
 

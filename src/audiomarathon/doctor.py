@@ -69,6 +69,10 @@ def _devices() -> list[Finding]:
 def _checkpoints() -> list[Finding]:
     found = []
     for model in all_models():
+        if model.remote:
+            text = f"model {model.key}: behind an endpoint; audiomarathon doctor --model {model.key} asks it"
+            found.append(Finding(True, text))
+            continue
         try:
             checkpoint = find_checkpoint(model.checkpoint, download=False)
         except AudioMarathonError:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon import audio
-from audiomarathon.errors import AudioError, MethodError, SettingsError
+from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError
 from audiomarathon.evaluation.session import Engine, Hardware
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.registry import get_model
@@ -21,9 +23,28 @@ from audiomarathon.tasks.task import Sample
 if TYPE_CHECKING:
     from audiomarathon.evaluation.batches import Plan
     from audiomarathon.evaluation.evaluate import Job
-    from audiomarathon.models.openai_endpoint import Endpoint
+    from audiomarathon.models.openai_endpoint import Answer, Endpoint
 
-_PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT")
+_PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
+_GIVE_UP = 6  # samples in a row that fail in spite of all attempts, and two rounds of those in flight
+_PATIENCE_S = 10.0  # for requests that are on their way when the run cannot go on
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a million tokens cost, in whatever currency: of text in the prompt, of the reply, of audio in the prompt."""
+
+    text: float
+    reply: float
+    audio: float | None = None
+
+    def cost(self, answer: Answer) -> float | None:
+        """Return what a reply cost; None where the server does not count what it takes to know."""
+        heard = 0 if self.audio is None else answer.audio_tokens
+        if answer.prompt_tokens is None or answer.new_tokens is None or heard is None:
+            return None
+        text = (answer.prompt_tokens - heard) * self.text
+        return (text + heard * (self.audio or 0.0) + answer.new_tokens * self.reply) / 1e6
 
 
 @dataclass(frozen=True)
@@ -33,11 +54,11 @@ class EndpointEngine(Engine):
     Attributes
     ----------
     prices
-        Of a million prompt tokens and a million new tokens, in whatever currency; None where they are not known.
+        None where they are not known; then there is no cost on record.
     """
 
     endpoint: Endpoint
-    prices: tuple[float, float] | None = None
+    prices: Prices | None = None
 
     def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
         """Ask for every sample that has no reply yet; at most so many requests are in flight at a time.
@@ -49,42 +70,47 @@ class EndpointEngine(Engine):
 
         (job,) = jobs
         pending = pending_methods(plan, jobs)
-        todo = [sample for sample in plan.samples if sample.id in pending]
-        in_flight = plan.batch_size or 1
+        samples = iter([sample for sample in plan.samples if sample.id in pending])
+        at_once = plan.batch_size or 1
+        running: set[Future[dict[str, Any]]] = set()
         with (
             watching(plan, jobs, self.say, progress=self.progress) as bar,
-            ThreadPoolExecutor(in_flight, "endpoint") as pool,
+            ThreadPoolExecutor(at_once, "endpoint") as pool,
+            self.endpoint,
         ):
-            waiting: set[Future[dict[str, Any]]] = set()
-            samples = iter(todo)
             try:
                 while True:
                     # No more is started than may run, so that clips wait on disk and not in memory.
-                    for sample in _some(samples, in_flight - len(waiting)):
-                        waiting.add(pool.submit(self._record, plan, sample))
-                    if not waiting:
+                    running.update(
+                        pool.submit(self._record, plan, one) for one in islice(samples, at_once - len(running))
+                    )
+                    if not running:
                         return
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    for future in done:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
                         job.folder.append(future.result())
+                        running.discard(future)
                         bar.update(1)
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+                    if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
+                        last = "its last error is on record; run the same command again when it is back"
+                        raise ModelError(f"{self.endpoint.host} answers nothing any more: {last}")
+            except (ModelError, KeyboardInterrupt) as error:
+                patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
+                for future in wait(running, patience).done:  # an answer beside the one that ends the run is kept
+                    if not future.exception() and future.result()["error"] is None:
+                        job.folder.append(future.result())
+                raise
 
     def _record(self, plan: Plan, sample: Sample) -> dict[str, Any]:
         """Return the record of one sample: its reply, or why there is none."""
-        from audiomarathon.evaluation.batches import prompt_of, reason_of
+        from audiomarathon.evaluation.batches import reason_of
         from audiomarathon.evaluation.evaluate import error_record
-        from audiomarathon.models.openai_endpoint import SAMPLING_RATE, EndpointError
+        from audiomarathon.models.openai_endpoint import EndpointError
 
         try:
-            clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
-            prompt = prompt_of(plan, sample, clips)
-            answer = self.endpoint.ask(prompt, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
-        except (AudioError, EndpointError, OSError) as error:
-            return error_record(
-                plan, sample, self.endpoint.clean(error) if isinstance(error, OSError) else reason_of(error)
-            )
+            request, seconds = self._request(plan, sample)
+            answer = self.endpoint.send(request, plan.max_new_tokens)
+        except (AudioError, EndpointError) as error:
+            return error_record(plan, sample, reason_of(error))
         reference = plan.task.reference(sample)
         return {
             "id": sample.id,
@@ -95,7 +121,7 @@ class EndpointEngine(Engine):
             **plan.task.score(answer.text, reference),
             "reference": reference,
             "error": None,
-            "clip_seconds": round(sum(len(clip) for clip in clips) / SAMPLING_RATE, 6),
+            "clip_seconds": round(seconds, 6),
             "truncated": False,
             **({"control": plan.control} if plan.control else {}),
             "prompt_tokens": answer.prompt_tokens,
@@ -108,13 +134,18 @@ class EndpointEngine(Engine):
             "peak_memory_bytes": None,
             "latency": {"first_token": answer.first_token, "total": answer.total} if plan.batch_size is None else None,
             "attempts": answer.attempts,
-            "cost": self._cost(answer.prompt_tokens, answer.new_tokens),
+            "cost": self.prices.cost(answer) if self.prices else None,
         }
 
-    def _cost(self, prompt_tokens: int | None, new_tokens: int | None) -> float | None:
-        if self.prices is None or prompt_tokens is None or new_tokens is None:
-            return None
-        return (prompt_tokens * self.prices[0] + new_tokens * self.prices[1]) / 1e6
+    def _request(self, plan: Plan, sample: Sample) -> tuple[bytes, float]:
+        """Return what asks a sample's question, and the length of its clips, which it needs no longer."""
+        from audiomarathon.evaluation.batches import prompt_of
+        from audiomarathon.models.openai_endpoint import SAMPLING_RATE
+
+        clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
+        prompt = prompt_of(plan, sample, clips)
+        request = self.endpoint.request(prompt, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
+        return request, sum(len(clip) for clip in clips) / SAMPLING_RATE
 
     def certificate(self) -> dict[str, Any] | None:
         """See :meth:`Engine.certificate`. Nobody can certify what is not seen."""
@@ -129,10 +160,6 @@ class EndpointEngine(Engine):
     def gpu_state(self) -> list[dict[str, str]]:
         """See :meth:`Engine.gpu_state`."""
         return []
-
-
-def _some(samples: Any, count: int) -> list[Sample]:
-    return [sample for _, sample in zip(range(count), samples, strict=False)]
 
 
 def open_endpoint(
@@ -158,8 +185,7 @@ def open_endpoint(
     env = os.environ if env is None else env
     if any(not isinstance(method, Base) for method in methods):
         raise MethodError(f"{model}: nothing of a model behind an endpoint can be pruned; allowed: base")
-    if settings.decode_tokens:
-        raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint cannot be made to go on; allowed: 0")
+    _check_settings(settings)
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path, env)
     say(f"model {endpoint.model} at {endpoint.host}")
@@ -180,14 +206,27 @@ def open_endpoint(
     )
 
 
-def _prices(env: Mapping[str, str]) -> tuple[float, float] | None:
-    given = [env.get(name, "") for name in _PRICES]
-    if not any(given):
+def _check_settings(settings: RunSettings) -> None:
+    """Refuse settings of a model that runs here: ignored they would label the records with what is not so."""
+    if settings.decode_tokens:
+        raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint cannot be made to go on; allowed: 0")
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("device", "device_map", "dtype", "attn_implementation") and value != field.default:
+            raise SettingsError(
+                f"{field.metadata['env']}={value}: how the model runs is its server's to say; leave this out"
+            )
+
+
+def _prices(env: Mapping[str, str]) -> Prices | None:
+    given = {name: env[name] for name in _PRICES if env.get(name)}
+    if not given:
         return None
     try:
-        into, out = (float(text) for text in given)
+        values = {name: float(text) for name, text in given.items()}
     except ValueError:
-        raise SettingsError(
-            f"{_PRICES[0]}={given[0]}, {_PRICES[1]}={given[1]}: allowed are two numbers, the prices of a million tokens"
-        ) from None
-    return into, out
+        values = {}
+    if not {*_PRICES[:2]} <= values.keys() or not all(0 <= value < inf for value in values.values()):
+        shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
+        raise SettingsError(f"{shown}: allowed are prices of a million tokens, the first two together, from 0")
+    return Prices(*(values.get(name) for name in _PRICES))  # type: ignore[arg-type]

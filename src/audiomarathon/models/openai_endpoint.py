@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
 import soundfile
 
 from audiomarathon.errors import ModelError, SettingsError
-from audiomarathon.models.loading import check_installed
+from audiomarathon.models.chat_stream import BrokenReplyError, Reply, StatusError, Wire
+from audiomarathon.models.endpoint_access import DEFAULT_URL, proxy_of, read_key, read_url, without_key
 from audiomarathon.models.prompt import Prompt, Waveform
 
 SAMPLING_RATE = 16_000
-DEFAULT_URL = "https://api.openai.com/v1"
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds
-_TIMEOUT = 600.0
+_LIMIT_S = 600.0  # of one request
+_AGAIN = (408, 409, 425, 429)  # and all from 500
+_HOPELESS = (401, 402, 403, 404, 405)  # for every sample alike
+_HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
+_URL_HINT = "OPENAI_BASE_URL is the address up to and with /v1"
+FAULTS = (BrokenReplyError, HTTPException, OSError, ValueError)
+"""What may befall a request of which another may do better."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,9 @@ class Answer:
     Attributes
     ----------
     finish
-        `stop`, or `length` when the token limit cut it.
+        In the server's words: `stop`, `length` when the token limit cut it, `content_filter`, …
     first_token, total
-        Seconds from the request that succeeded to its first and to its last token.
+        Seconds from the start of the request that succeeded to its first and to its last piece of text.
     prompt_tokens, audio_tokens, new_tokens
         As the server counts them; None where it does not say.
     attempts
@@ -64,24 +74,37 @@ class EndpointError(Exception):
 class Endpoint:
     """A client of one model behind one endpoint; may be used by several threads at once.
 
-    When the server asks to wait (429 with `Retry-After`), all threads wait.
+    When the server asks to wait (429 with `Retry-After`), all threads wait. As a context manager it ends whatever is on
+    its way when the block is left.
+
+    Attributes
+    ----------
+    given_up
+        Samples in a row that failed in spite of all attempts.
     """
 
     model: str
     url: str
     key: str = field(repr=False)
     attempts: int = _ATTEMPTS
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
-    _not_before: float = field(default=0.0, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    limit_s: float = _LIMIT_S
+    sleep: Callable[[float], object] | None = field(default=None, repr=False)
+    given_up: int = field(default=0, init=False)
+    _not_before: float = field(default=0.0, init=False, repr=False)
+    _answered: bool = field(default=False, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the connection pool."""
-        check_installed("openai", "openai")
-        import openai
+        """Make what sends requests."""
+        self.wire = Wire(self.url, self.key, self.limit_s)
 
-        # Attempts are counted here, since a stream that breaks off half-way is to be tried again too.
-        self._client = openai.OpenAI(base_url=self.url, api_key=self.key, max_retries=0, timeout=_TIMEOUT)
+    def __enter__(self) -> Self:
+        self.wire.stopped.clear()
+        self.given_up = 0
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.wire.stop()
 
     @classmethod
     def from_env(cls, model: str, env: Mapping[str, str] | None = None) -> Endpoint:
@@ -90,21 +113,16 @@ class Endpoint:
         Raises
         ------
         SettingsError
-            When the model's name, the key, or a usable address is missing.
+            When the model's name, the key, or a usable address is missing; no value is shown, it may be a secret.
         """
         env = os.environ if env is None else env
-        url = env.get("OPENAI_BASE_URL") or DEFAULT_URL
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"OPENAI_BASE_URL={url}: allowed is an address such as http://localhost:8000/v1")
-        if parts.username or parts.password:
-            raise SettingsError("OPENAI_BASE_URL holds a password: put the key into OPENAI_API_KEY instead")
-        if not model:
+        url = read_url(env)
+        if not model or not model.isprintable():
             raise SettingsError("openai: say which model: --model-path gpt-4o-audio-preview (MODEL_PATH=…)")
-        key = env.get("OPENAI_API_KEY", "")
+        key = read_key(env)
         if not key and url == DEFAULT_URL:
             raise SettingsError("OPENAI_API_KEY is not set; OPENAI_BASE_URL names an endpoint of your own")
-        return cls(model, url, key or "none")
+        return cls(model, url, key)
 
     @property
     def host(self) -> str:
@@ -121,86 +139,116 @@ class Endpoint:
         ModelError
             When every further request would fail alike: a wrong key, model or address.
         """
-        import openai
+        return self.send(self.request(prompt, max_new_tokens=max_new_tokens, seed=seed), max_new_tokens)
 
-        message = {"role": "user", "content": list(_content(prompt))}
+    def request(self, prompt: Prompt, *, max_new_tokens: int, seed: int) -> bytes:
+        """Return what asks for the reply to a prompt."""
+        content = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": list(_content(prompt))}],
+            "max_tokens": max_new_tokens,
+            "temperature": 0,
+            "seed": seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return json.dumps(content).encode()
+
+    def send(self, request: bytes, max_new_tokens: int) -> Answer:
+        """Return the reply to what :meth:`request` made; raises as :meth:`ask` does."""
         for attempt in range(1, self.attempts + 1):
             self._wait_for_the_others()
             try:
-                return self._stream(message, max_new_tokens, seed, attempt)
-            except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-                raise ModelError(f"{self.host} refuses {self.model}: {self.clean(error)}") from None
-            except openai.APIStatusError as error:
-                if error.status_code not in (408, 409, 429) and error.status_code < 500:
-                    raise EndpointError(self.clean(error)) from None
-                self._pause(attempt, self.clean(error), error.response.headers.get("retry-after"))
-            except (openai.APIError, _BrokenReplyError, OSError, ValueError) as error:
+                reply = self.wire.chat(request, max_new_tokens)
+            except ssl.SSLCertVerificationError as error:
+                raise ModelError(f"{self.host}: {self.clean(error)}") from None
+            except StatusError as error:
+                self._judge(error)
+                self._pause(attempt, self.clean(error), error.headers.get("Retry-After"))
+            except FAULTS as error:
                 self._pause(attempt, self.clean(error), None)
+            else:
+                self._answered, self.given_up = True, 0
+                return self._answer(reply, attempt)
         raise AssertionError("the last attempt raises")
 
-    def _stream(self, message: Mapping[str, Any], max_new_tokens: int, seed: int, attempt: int) -> Answer:
-        begin = time.perf_counter()
-        first: float | None = None
-        texts: list[str] = []
-        finish, usage = None, None
-        chunks: Iterable[Any] = self._client.chat.completions.create(
-            model=self.model,
-            messages=[message],
-            max_tokens=max_new_tokens,
-            temperature=0,
-            seed=seed,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        for chunk in chunks:
-            usage = getattr(chunk, "usage", None) or usage
-            for choice in getattr(chunk, "choices", None) or ():
-                text = getattr(choice.delta, "content", None) if choice.delta else None
-                if text:
-                    first = time.perf_counter() - begin if first is None else first
-                    texts.append(str(text))
-                finish = choice.finish_reason or finish
-        if finish is None:
-            raise _BrokenReplyError("the reply broke off")
-        total = time.perf_counter() - begin
-        details = getattr(usage, "prompt_tokens_details", None)
+    def models(self) -> list[str]:
+        """Return the models that the endpoint lists.
+
+        Raises
+        ------
+        ModelError, BrokenReplyError, OSError, HTTPException
+            When it does not.
+        """
+        try:
+            listed = self.wire.get("/models")
+        except StatusError as error:
+            self._judge(error, f"{self.host} lists no models")
+            raise BrokenReplyError(self.clean(error)) from None
+        rows = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(rows, list):
+            raise BrokenReplyError("no list of models where one was expected")
+        return [self.clean(str(row["id"])) for row in rows if isinstance(row, dict) and "id" in row]
+
+    def _answer(self, reply: Reply, attempt: int) -> Answer:
+        details = reply.usage.get("prompt_tokens_details") if isinstance(reply.usage, dict) else None
         return Answer(
-            text="".join(texts),
-            finish="length" if finish == "length" else "stop",
-            first_token=total if first is None else first,
-            total=total,
-            prompt_tokens=getattr(usage, "prompt_tokens", None),
-            audio_tokens=getattr(details, "audio_tokens", None),
-            new_tokens=getattr(usage, "completion_tokens", None),
+            text=reply.text.replace(self.key, "***") if self.key else reply.text,
+            finish=self.clean(reply.finish),
+            first_token=reply.last if reply.first is None else reply.first,
+            total=reply.last,
+            prompt_tokens=_count(reply.usage, "prompt_tokens"),
+            audio_tokens=_count(details, "audio_tokens"),
+            new_tokens=_count(reply.usage, "completion_tokens"),
             attempts=attempt,
         )
 
+    def _judge(self, error: StatusError, refuses: str = "") -> None:
+        """Raise unless another attempt may do better."""
+        status = error.status
+        if status == 401:  # what servers say of a key often quotes it
+            what = "refuses OPENAI_API_KEY" if self.key else "wants a key, and OPENAI_API_KEY is not set"
+            raise ModelError(f"{self.host} {what} (401)")
+        if 300 <= status < 400:
+            to = urlsplit(error.headers.get("Location", ""))
+            raise ModelError(f"{self.host} redirects to {to.hostname or to.path}, which is not followed: {_URL_HINT}")
+        if error.code in _HOPELESS_CODES or (status in _HOPELESS and not (status == 403 and self._answered)):
+            hint = f"; {_URL_HINT}" if status in (404, 405) and not self.url.endswith("/v1") else ""
+            raise ModelError(f"{refuses or f'{self.host} refuses {self.model}'}: {self.clean(error)}{hint}")
+        if status not in _AGAIN and status < 500 and not refuses:
+            raise EndpointError(self.clean(error))
+
     def _pause(self, attempt: int, reason: str, retry_after: str | None) -> None:
         """Wait before another attempt, longer each time and at random; the last one is not followed by any."""
-        if attempt == self.attempts:
+        if attempt == self.attempts or self.wire.stopped.is_set():
+            self.given_up += 1
             raise EndpointError(f"{reason} ({attempt} attempts)")
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
         asked = _seconds(retry_after)
         if asked is not None:
-            wait = min(_LONGEST_WAIT, asked) * random.uniform(1.0, 1.25)
+            wait = max(wait, min(_LONGEST_WAIT, asked) * random.uniform(1.0, 1.25))
             with self._lock:
                 self._not_before = max(self._not_before, time.monotonic() + wait)
-        self.sleep(wait)
+        self._sleep(wait)
 
     def _wait_for_the_others(self) -> None:
         with self._lock:
             wait = self._not_before - time.monotonic()
         if wait > 0:
-            self.sleep(min(wait, _LONGEST_WAIT))
+            self._sleep(min(wait, _LONGEST_WAIT) * random.uniform(1.0, 1.25))  # not all at the same moment
 
-    def clean(self, error: Exception) -> str:
-        """Return an error as one line without the key."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return text.replace(self.key, "***") if len(self.key) > 4 else text
+    def _sleep(self, seconds: float) -> None:
+        (self.sleep or self.wire.stopped.wait)(seconds)
 
-
-class _BrokenReplyError(Exception):
-    """A stream that ended before the reply did."""
+    def clean(self, error: Exception | str) -> str:
+        """Return an error as one line without the key, or any part of it, as servers quote them."""
+        text = unquote(str(error) or type(error).__name__)
+        if isinstance(error, StatusError):
+            text = f"{error.status} {text}"
+        elif isinstance(error, Exception) and not isinstance(error, BrokenReplyError):
+            via = proxy_of(urlsplit(self.url))
+            text = f"{type(error).__name__}: {text}" + (f" (by way of the proxy {via.hostname})" if via else "")
+        return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
 
 
 def _content(prompt: Prompt) -> Iterable[dict[str, Any]]:
@@ -216,8 +264,20 @@ def _wav(clip: Waveform) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) is int and value >= 0 else None
+
+
 def _seconds(text: str | None) -> float | None:
+    """Return how long a server asks to wait: in seconds, or until a date."""
+    if text is None:
+        return None
     try:
-        return max(0.0, float(text)) if text is not None else None
-    except ValueError:  # a date, which servers of this protocol do not send
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
         return None

@@ -1,0 +1,85 @@
+"""How an endpoint is reached: its address, its key, the proxy between; and how its key stays out of everything else."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from audiomarathon.errors import SettingsError
+
+DEFAULT_URL = "https://api.openai.com/v1"
+_SHOWN = 5  # so many characters of the key in a row are no secret: services themselves show that much
+
+
+def read_url(env: Mapping[str, str]) -> str:
+    """Return the endpoint's address.
+
+    Raises
+    ------
+    SettingsError
+        When it is none, or holds what belongs into `OPENAI_API_KEY`.
+    """
+    url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError("OPENAI_BASE_URL: allowed is an address such as http://localhost:8000/v1")
+    if "@" in parts.netloc:
+        raise SettingsError("OPENAI_BASE_URL holds a password: put the key into OPENAI_API_KEY instead")
+    if parts.query or parts.fragment:
+        raise SettingsError(f"OPENAI_BASE_URL holds a query: allowed is an address such as {DEFAULT_URL}")
+    via = proxy_of(parts)
+    if via and (via.scheme != "http" or not via.hostname):
+        raise SettingsError(f"{parts.scheme}_proxy names a proxy of the kind {via.scheme!r}; allowed: http")
+    return url
+
+
+def read_key(env: Mapping[str, str]) -> str:
+    """Return the key, or "" where there is none.
+
+    Raises
+    ------
+    SettingsError
+        When it holds what no header can.
+    """
+    key = env.get("OPENAI_API_KEY", "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise SettingsError("OPENAI_API_KEY holds a character that no key has; it is not shown")
+    return key
+
+
+def without_key(text: str, key: str) -> str:
+    """Return a text in which no part of a key is left that is long enough to tell anything."""
+    size = min(_SHOWN + 1, len(key))
+    parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
+    hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}
+    blank = "".join("\0" if at in hidden else character for at, character in enumerate(text))
+    return re.sub("\0+", "***", blank) if hidden else text
+
+
+def proxy_of(url: SplitResult) -> SplitResult | None:
+    """Return the proxy that the environment names for an address; this machine itself is asked directly."""
+    host = url.hostname or ""
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return None
+    named = getproxies().get(url.scheme)
+    if not named or host == "localhost" or proxy_bypass(host):
+        return None
+    return urlsplit(named if "://" in named else f"http://{named}")
+
+
+def proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    """Return what a proxy that wants a password is to be told."""
+    if not proxy.username:
+        return {}
+    told = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {b64encode(told).decode()}"}
