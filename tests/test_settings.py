@@ -77,6 +77,13 @@ def test_blanks_around_a_value_do_not_count(name: str) -> None:
     assert RunSettings.read({"PRUNE_RATIO": "0.5\r"}).ratio == 0.5
 
 
+@pytest.mark.parametrize("name", ["RESULTS_DIR", "AUDIOMARATHON_DATA", "MODEL_PATH"])
+@pytest.mark.parametrize("path", ["~no-such-user/x", "out/" + "x" * 256])
+def test_a_folder_that_cannot_be_is_refused(name: str, path: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}={path[:9]}.*: not allowed; allowed: .*folder"):
+        RunSettings.read({name: path})
+
+
 def test_a_bad_flag_is_named_as_a_flag() -> None:
     with pytest.raises(SettingsError, match="--ratio=2: not allowed"):
         RunSettings.read({}, ratio="2")

@@ -254,7 +254,9 @@ def _named(names: list[str] | None) -> list[Task]:
 
 
 def _root(data: Path | None) -> Path | None:
-    return data.expanduser() if data else None
+    from audiomarathon.tasks.finding import named_folder
+
+    return named_folder(data) if data else None
 
 
 def _env(data: Path | None) -> dict[str, str]:

@@ -21,6 +21,7 @@ class Named(Protocol):
     def aliases(self) -> tuple[str, ...]: ...
 
 
+_SHOWN = 60  # characters of a name that is refused
 T = TypeVar("T")
 N = TypeVar("N", bound=Named)
 
@@ -67,4 +68,5 @@ def look_up(name: str, among: Sequence[N], *, kind: str) -> N:
             return item
     names = [word for item in among for word in (item.key, *item.aliases)]
     allowed = ", ".join(item.key for item in among)
-    raise SettingsError(f"unknown {kind} {name!r}{did_you_mean(name, names)}; allowed: {allowed}")
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+    raise SettingsError(f"unknown {kind} {shown!r}{did_you_mean(name, names)}; allowed: {allowed}")

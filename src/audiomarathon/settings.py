@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.plugins import did_you_mean
 from audiomarathon.report.terminal import plain
 
@@ -40,7 +40,14 @@ def _integer(low: int, beyond: float = math.inf) -> Callable[[str], int]:
 
 
 def _folder(text: str) -> Path:
-    return Path(text).expanduser()
+    from audiomarathon.tasks.finding import named_folder
+
+    return named_folder(text)
+
+
+def _place(text: str) -> str:
+    _folder(text)
+    return text
 
 
 def _ratio(text: str) -> float:
@@ -92,8 +99,8 @@ class RunSettings:
     scope: str = _setting("audio", "PRUNE_SCOPE", _one_of("audio", "all"), "audio; all (presses only)")
     limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
     results: Path = _setting(Path("results"), "RESULTS_DIR", _folder, "a folder")
-    model_path: str = _setting("", "MODEL_PATH", str, "a hub id or a folder; empty = the model's default")
-    data: str = _setting("", "AUDIOMARATHON_DATA", str, "the folder that holds the tasks")
+    model_path: str = _setting("", "MODEL_PATH", _place, "a hub id or a folder; empty = the model's default")
+    data: str = _setting("", "AUDIOMARATHON_DATA", _place, "the folder that holds the tasks")
     device: str = _setting("auto", "DEVICE", _device, DEVICES)
     device_map: str = _setting(
         "", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, balanced_low_0, sequential"
@@ -164,7 +171,7 @@ class RunSettings:
                 values[setting.name] = setting.metadata["parse"](text) if isinstance(text, str) else text
                 if isinstance(text, (int, float)) and not isinstance(text, bool):
                     setting.metadata["parse"](str(text))  # the same bounds for a number given as a number
-            except ValueError:
+            except (ValueError, DataError):
                 shown = plain(str(text)).replace("\n", "\\n")
                 shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown):,} characters)"
                 raise SettingsError(f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}") from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.evaluation.files import check_writable
 from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
@@ -198,9 +198,12 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
     """Refuse methods that the config alone rules out; what is wrong with the config itself the loader says."""
+    from audiomarathon.models.loading import loading
+
     try:
-        config = family.read_config(path).get_text_config(decoder=True)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError):
+        with loading(path, family.__name__):
+            config = family.read_config(path).get_text_config(decoder=True)
+    except (ModelError, AttributeError):
         return
     for method in methods:
         method.check_config(config)

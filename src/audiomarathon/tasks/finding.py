@@ -12,6 +12,8 @@ from audiomarathon.tasks.task import Task
 
 HUB_DATASET = "Hezep/AudioMarathon"
 
+_LONGEST_NAME, _SHOWN_NAME = 255, 60
+
 #: The tasks of the public data set, all of which `audiomarathon data download` can fetch.
 HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
@@ -74,7 +76,7 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
         place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
         raise MissingDataError(f"{task.key}: {place}. {how_to_get(task)}")
     if len(found) > 1:
-        several = ", ".join(str(path) for path in sorted(found))
+        several = ", ".join(str(path) for path in sorted(found)[:3]) + ", …" * (len(found) > 3)
         raise DataError(
             f"{task.key}: {sought} lies equally near in {len(found)} places: {several}; "
             f"say which with {path_variable(task)}"
@@ -85,6 +87,23 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
 def by_metadata(task: Task, root: Path, file_name: str) -> Path:
     """Return the folder that holds the metadata file, the nearest to the root."""
     return the_one(task, root, nearest(root, lambda folder: file_name in folder.files), file_name)
+
+
+def named_folder(text: str | Path) -> Path:
+    """Return the folder that a user names, `~` resolved; it need not be there.
+
+    Raises
+    ------
+    DataError
+        When it cannot be there: `~nobody`, or a name longer than file systems take.
+    """
+    try:
+        folder = Path(text).expanduser()
+    except RuntimeError:
+        raise DataError(f"{text}: there is no such user") from None
+    if max((len(os.fsencode(part)) for part in folder.parts), default=0) > _LONGEST_NAME:
+        raise DataError(f"{str(text)[:_SHOWN_NAME]}…: no folder can have so long a name")
+    return folder
 
 
 def path_variable(task: Task) -> str:
@@ -124,12 +143,12 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     """
     variable = path_variable(task)
     if own := env.get(variable, "").strip():
-        folder = Path(own).expanduser()
+        folder = named_folder(own)
         if not folder.is_dir():
             raise DataError(f"{variable}={own}: not a folder. {how_to_get(task)}")
         return task.find(folder)
     if data_root is None and (root := env.get("AUDIOMARATHON_DATA", "").strip()):
-        data_root = Path(root).expanduser()
+        data_root = named_folder(root)
     if data_root is None:
         raise MissingDataError(f"{task.key}: no data root is set. {how_to_get(task)}")
     if not data_root.is_dir():
