@@ -17,10 +17,12 @@ from audiomarathon.doctor_memory import plan_memory
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.flops import count_cost
 from audiomarathon.evaluation.model_facts import model_facts
-from audiomarathon.evaluation.run import run
+from audiomarathon.evaluation.run import run, score
+from audiomarathon.metrics.wer import transcript_errors
 from audiomarathon.models import audio_flamingo_3
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import with_audio_tokens
+from audiomarathon.models.generation import Reply
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Base
@@ -110,6 +112,31 @@ class TestLength:
         assert "\n" not in error
         assert "a clip of 600.5 s" in error
         assert len(records) > 1
+
+
+class TestTranscripts:
+    @pytest.mark.parametrize(
+        ("text", "transcript"),
+        [('The spoken content of the audio is "so it was".', "so it was"), ("so it was", None)],
+    )
+    def test_are_taken_out_of_the_sentence_around_them(self, lm: AudioLM, text: str, transcript: str | None) -> None:
+        reply = lm._reply([*lm.tokenizer(text)["input_ids"], lm.tokenizer.eos_token_id], ignore_end=False)
+        assert (reply.text, reply.transcript) == (text, transcript)
+
+    def test_count_without_it_and_are_kept_with_it(
+        self, folder: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task_folders.build_librispeech(tmp_path / "data" / "librispeech-long")
+        whole = 'The spoken content of the audio is "so it was".'
+        monkeypatch.setattr(AudioLM, "_reply", lambda *_: Reply(whole, "stop", 9, (1,), "so it was"))
+        flags = {"data": str(tmp_path / "data"), "model_path": str(folder), "results": tmp_path, "limit": 1}
+        (result,) = run(["librispeech"], KEY, RunSettings.read({}, **flags, max_new_tokens=2), None, progress=False)
+        (record,) = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
+        assert (record["reply"], record["transcript"]) == (whole, "so it was")
+        reference = record["reference"]["answer"]
+        assert record["errors"] == transcript_errors(reference, "so it was").errors
+        assert record["errors"] < transcript_errors(reference, whole).errors
+        assert score(result.folder).summary["wer"] == result.summary["wer"]
 
 
 def test_cost_from_the_config_alone_is_what_is_counted(lm: AudioLM, folder: Path, tmp_path: Path) -> None:

@@ -213,13 +213,15 @@ def _record(
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
     alone = len(batch.samples) == 1
     reference, left = plan.task.reference(sample), generation.kept_positions
+    framed = plan.task.transcription and reply.transcript is not None
     record: dict[str, Any] = {
         "id": sample.id,
         "cluster": sample.cluster,
         "clips": plan.clips[sample.id] if plan.clips else None,
         "reply": reply.text,
+        **({"transcript": reply.transcript} if framed else {}),
         "finish": reply.finish,
-        **plan.task.score(reply.text, reference),
+        **plan.task.score(str(reply.transcript) if framed else reply.text, reference),
         "reference": reference,
         "error": None,
         "clip_seconds": round(batch.clip_seconds[row], 6),

@@ -14,9 +14,14 @@ Record = Mapping[str, Any]
 
 
 def score_records(task: Task, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Judge stored replies again, without a model; everything else in a record stays as it is."""
+    """Judge stored replies again, without a model; everything else in a record stays as it is.
+
+    A transcript that a family took out of the sentence around it counts in place of the whole reply.
+    """
     return [
-        dict(record) if record.get("error") is not None else record | task.score(record["reply"], record["reference"])
+        dict(record)
+        if record.get("error") is not None
+        else record | task.score(record.get("transcript", record["reply"]), record["reference"])
         for record in map(dict, records)
     ]
 

@@ -89,6 +89,12 @@ class AudioFlamingo3(AudioLM):
             input_features_mask=features["attention_mask"],
         )
 
+    def transcript(self, tokens: Sequence[int]) -> str:
+        """See :meth:`AudioLM.transcript`. `The spoken content of the audio is "…".` is how it was taught to reply."""
+        processor = AudioFlamingo3Processor(self.feature_extractor, self.tokenizer)
+        text: str = processor.decode([list(tokens)], strip_prefix=True, skip_special_tokens=True)[0]
+        return text
+
     def _windows(self, clip: Waveform) -> list[Waveform]:
         """Cut a clip into windows.
 

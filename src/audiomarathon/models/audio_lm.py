@@ -145,6 +145,10 @@ class AudioLM(ABC):
         """
         return None
 
+    def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
+        """Return the transcript in a reply, where the family documents how to take it out of a sentence around it."""
+        return None
+
     def without_adapter(self) -> AbstractContextManager[None] | None:
         """Return a block in which the family's adapter is off, for `audiomarathon certify`; None without one."""
         return None
@@ -222,7 +226,9 @@ class AudioLM(ABC):
         end = next((i for i, token in enumerate(row) if token in self.end_tokens), None) if not ignore_end else None
         tokens = row if end is None else row[: end + 1]
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return Reply(text, "length" if end is None else "stop", len(tokens), tuple(tokens))
+        transcript = self.transcript(tokens)
+        finish = "length" if end is None else "stop"
+        return Reply(text, finish, len(tokens), tuple(tokens), None if transcript == text else transcript)
 
     def _end_tokens(self) -> tuple[int, ...]:
         """The token ids that end a reply: the checkpoint's own, and the tokenizer's."""

@@ -21,12 +21,15 @@ class Reply:
         `"stop"` when the model ended its reply, `"length"` when the token limit cut it.
     new_tokens
         Generated tokens, the end token included.
+    transcript
+        What the family's own decoding of transcripts leaves of the text; None for all of it.
     """
 
     text: str
     finish: str
     new_tokens: int
     token_ids: tuple[int, ...]
+    transcript: str | None = None
 
 
 @dataclass(frozen=True)
