@@ -1,11 +1,13 @@
 """What the harness itself costs: one timed pass against the published protocol, and the report on many runs.
 
-    python scripts/benchmark_harness.py [--samples 10] [--runs 50 --records 1000]
+    python scripts/benchmark_harness.py [--samples 10] [--runs 50 --records 1000] [--lmms-eval PYTHON --rounds 3]
 
 1. The published protocol answers each sample in two passes: one that makes a single token, called prefill, then the
    whole generation once more, and it decodes and prepares the audio for each. Ours answers in one pass whose stages are
    told apart inside. Same tiny model, same samples, interleaved; what counts is the ratio.
 2. `audiomarathon report` on made-up runs, in a process of its own: seconds, and peak memory.
+3. With `--lmms-eval`, the interpreter of an environment that has lmms-eval (docs/benchmarks.md says how to make one):
+   the same samples through its command and through ours, batch 1, by turns.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import librosa
 import torch
+from harness.beside_lmms_eval import beside_lmms_eval
 
 from audiomarathon import audio
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
@@ -123,14 +126,18 @@ def report_on(runs: int, records: int) -> None:
 
 
 def main() -> None:
-    """Run both."""
+    """Run them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=10, help="samples of the first benchmark (default 10)")
+    parser.add_argument("--samples", type=int, default=10, help="samples of the first and third benchmark (default 10)")
     parser.add_argument("--runs", type=int, default=50, help="runs of the second (default 50)")
     parser.add_argument("--records", type=int, default=1000, help="records a run (default 1,000)")
+    parser.add_argument("--lmms-eval", metavar="PYTHON", help="the third too, with this interpreter's lmms-eval")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the third (default 3)")
     given = parser.parse_args()
     report_on(given.runs, given.records)
     one_pass_or_two(given.samples)
+    if given.lmms_eval:
+        beside_lmms_eval(given.lmms_eval, given.samples, given.rounds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What benchmark_harness.py runs beside lmms-eval."""

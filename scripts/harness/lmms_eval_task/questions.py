@@ -1,0 +1,26 @@
+"""What tau.yaml asks lmms-eval to call: a sample's audio, its prompt, the turn made of both, and the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def audio(row: dict[str, Any]) -> list[str]:
+    """Return the clip's path."""
+    return [row["clip"]]
+
+
+def text(row: dict[str, Any]) -> str:
+    """Return what is asked."""
+    return str(row["prompt"])
+
+
+def messages(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one user's turn: the clip, then the question."""
+    content = [{"type": "audio", "url": row["clip"]}, {"type": "text", "text": row["prompt"]}]
+    return [{"role": "user", "content": content}]
+
+
+def judged(row: dict[str, Any], replies: list[str]) -> dict[str, float]:
+    """Return whether the reply is the letter."""
+    return {"accuracy": float(replies[0].strip() == row["answer"])}
