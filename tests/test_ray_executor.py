@@ -41,6 +41,13 @@ class Deadly(type(get_task("tau"))):  # type: ignore[misc]
         return super().prompt(sample)
 
 
+class Unjudged(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU, but no reply can be judged."""
+
+    def score(self, reply: str, reference: Any) -> dict[str, Any]:
+        raise RuntimeError("no judge")
+
+
 @pytest.fixture(scope="module")
 def go(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Result]]:
     """Run ten short clips, one of them broken, under two settings."""
@@ -96,6 +103,20 @@ class TestRuns:
         found = answers(go("killed", Ray(workers=2), Deadly()))
         assert (tmp_path / "killed").exists()
         assert found == local(True)
+
+    def test_go_on_with_the_next_task_when_one_fails_in_their_hands(
+        self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        task_folders.build_tau(tmp_path / "TAU")
+        task_folders.build_librispeech(tmp_path / "LibriSpeech")
+        settings = RunSettings.read(
+            {}, results=tmp_path / "out", max_new_tokens=2, model_path=str(tiny_checkpoint), data=str(tmp_path)
+        )
+        tasks, methods = [Unjudged(), get_task("librispeech")], [get_method("base")]
+        found = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
+        assert found.failures == {"tau": "RuntimeError: no judge"}
+        assert [(one.summary["task"], one.summary["complete"]) for one in found.results] == [("librispeech", True)]
 
     def test_keep_what_is_done_at_ctrl_c_and_go_on_from_it_elsewhere(self, go, local, monkeypatch) -> None:
         append, seen = RunFolder.append, []
@@ -168,6 +189,8 @@ class TestLayOut:
             (Ray(workers=3), {}, GPUS, (3, 1, 10, 1)),
             (Ray(gpus_per_worker=0.5), {}, GPUS, (16, 0.5, 4, 2)),
             (Ray(gpus_per_worker=2), {}, GPUS, (4, 2, 16, 1)),
+            (Ray(gpus_per_worker=0.3), {}, GPUS, (24, 0.3, 2, 3)),
+            (Ray(gpus_per_worker=0.6), {}, GPUS, (8, 0.6, 8, 1)),
             (Ray(), {"device": "cpu"}, GPUS, (3, 0, 8, 1)),
         ],
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +71,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
         where = f"no Ray cluster at {wanted.address}" if wanted.address else "Ray cannot be started here"
         raise ExecutorError(f"{where}: {reason}") from None
     try:
-        shape = lay_out(wanted, settings, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        shape = lay_out(wanted, settings, _machines())
         kind = f"{shape.gpus:g} GPUs" if shape.gpus else f"{shape.cpus} CPU cores"
         say(f"Ray: {shape.workers} workers, {kind} each")
         if shape.sharing > 1 and settings.timing:
@@ -77,9 +80,33 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
                 f"warning: {shape.sharing} workers share one {one}: their times are not comparable with others "
                 "(run.json says how many shared); --no-timing leaves times out"
             )
-        yield shape
+        if shape.gpus > 1 and not settings.device_map:
+            say(f"warning: DEVICE_MAP is not set: of its {shape.gpus:g} GPUs each worker uses one")
+        with _signals({signal.SIGTERM: _end}):  # Ray would abort at it
+            yield shape
+    except KeyboardInterrupt:
+        say("Ray: stopping")
+        raise
     finally:
-        ray.shutdown()
+        with _signals({signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}):
+            ray.shutdown()  # interrupted, it would leave some of its processes behind
+
+
+def _end(number: int, _frame: object) -> None:
+    """Leave as a terminated process does, but through what is to be cleared up."""
+    sys.exit(128 + number)
+
+
+@contextmanager
+def _signals(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Handle signals in another way for the length of the block; in a thread, which may not, as before."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items() if ours}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not Python's
 
 
 def _knock(address: str) -> None:
@@ -87,6 +114,16 @@ def _knock(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+
+
+def _machines() -> list[dict[str, Any]]:
+    """Return the resources of each machine that is up."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def has_room(shape: Shape) -> bool:
+    """Whether a machine that is up is large enough for a worker."""
+    return any(node.get("CPU", 0) >= shape.cpus and node.get("GPU", 0) >= shape.gpus for node in _machines())
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
@@ -102,12 +139,18 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
         gpus = float(settings.device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
     able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
     cores = sum(int(node["CPU"]) for node in able)
-    room = sum(min(int(node["CPU"]), int(node["GPU"] / gpus + 1e-6)) for node in able) if gpus else cores
+    on_each = [_on_gpus(node["GPU"], gpus) if gpus else cores for node in able]
+    room = sum(min(int(node["CPU"]), slot) for node, slot in zip(able, on_each, strict=True))
     workers = wanted.workers or (room if gpus else len(able))
     if not 1 <= workers <= room:
         what = f"{gpus:g} GPUs and a CPU core each" if gpus else "a CPU core each"
         raise ExecutorError(f"{max(1, workers)} workers of {what}: there is room for {room} on {len(nodes)} machines")
-    slots = [int(node["GPU"] / gpus + 1e-6) if gpus else -(-workers // len(able)) for node in able]
+    slots = on_each if gpus else [-(-workers // len(able))] * len(able)
     cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(able, slots, strict=True)))
-    sharing = min(workers, int(1 / gpus + 1e-6)) if gpus else -(-workers // len(able))
+    sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(able))
     return Shape(workers, gpus, cpus, max(1, sharing))
+
+
+def _on_gpus(there: float, each: float) -> int:
+    """Return how many workers GPUs hold; a worker's share of one lies on one, so that two have room for 0.6 twice."""
+    return int(there / each) if each > 1 else int(there) * int(1 / each + 1e-6)

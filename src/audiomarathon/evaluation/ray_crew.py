@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,23 @@ from audiomarathon.errors import AudioMarathonError, ExecutorError
 from audiomarathon.evaluation.ray_worker import Opened
 
 _FAILED_STARTS = 3  # in a row, after which no worker is replaced any more
+_PATIENCE_S = 60  # for a worker to start, before it is looked whether there is room for one
+_PING_S = 10
 
 
 @dataclass
 class Crew:
-    """The workers: those that load, and those that are free; one with a handful is in neither."""
+    """The workers: those that load, and those that are free; one with a handful is in neither.
+
+    Attributes
+    ----------
+    has_room
+        Whether any machine is large enough for a worker.
+    """
 
     start: Callable[[], Any]
     say: Callable[[str], None]
+    has_room: Callable[[], bool]
     starting: dict[Any, Any] = field(default_factory=dict)
     idle: list[Any] = field(default_factory=list)
     known: dict[Any, Opened] = field(default_factory=dict)
@@ -31,6 +40,23 @@ class Crew:
         """Start a worker; it is free once its model is loaded."""
         worker, opening = self.start()
         self.starting[opening] = worker
+
+    def wait(self, calls: Iterable[Any] = ()) -> list[Any]:
+        """Return a call or a start that has ended.
+
+        Raises
+        ------
+        ExecutorError
+            When there is no worker left and no machine for another.
+        """
+        if not (self.known or self.starting):  # lost in an earlier task
+            self.hire()
+        waiting = [*calls, *self.starting]
+        while not (ended := ray.wait(waiting, timeout=None if self.known else _PATIENCE_S)[0]):
+            if not self.has_room():
+                raise _none_left("no machine is left that has room for one")
+            self.say("Ray: still waiting for a worker, which loads the model or has to wait for others' work to end")
+        return list(ended)
 
     def welcome(self, opening: Any, *, timing: bool) -> None:
         """Take in a worker whose start has ended, well or not."""
@@ -59,19 +85,25 @@ class Crew:
         self.say(f"warning: a worker could not be started: {_in_a_line(error)}")
         if isinstance(error, AudioMarathonError) or self.failed_starts >= _FAILED_STARTS:
             if not (self.starting or self.known):
-                raise _none_left(error)
+                raise _none_left(_in_a_line(error))
         else:
             self.hire()
 
-    def mourn(self, worker: Any, error: BaseException) -> None:
-        """Put a dead worker aside and start another in its place."""
-        opened = self.known.pop(worker)
-        self.say(f"warning: the worker on {opened.host} (process {opened.pid}) is lost; its samples are done again")
-        self.failed_starts += not self.known
-        if self.failed_starts <= _FAILED_STARTS:
+    def mourn(self, worker: Any) -> None:
+        """Put a dead worker aside, and free ones that died with it, and start others in their place."""
+        for lost in (worker, *self._dead_among_idle()):
+            opened = self.known.pop(lost)
+            ray.kill(lost)  # it may be just out of reach, and would hold its GPU
+            self.say(f"warning: the worker on {opened.host} (process {opened.pid}) is lost; its samples are done again")
             self.hire()
-        elif not self.starting and not self.known:
-            raise _none_left(error)
+
+    def _dead_among_idle(self) -> list[Any]:
+        """Return the free workers that do not live any more, and count on them no longer."""
+        pings = {one.__ray_ready__.remote(): one for one in self.idle}
+        answered = ray.wait([*pings], num_returns=len(pings), timeout=_PING_S)[0] if pings else []
+        dead = [pings[ping] for ping in answered if not _is_well(ping)]
+        self.idle = [one for one in self.idle if one not in dead]
+        return dead
 
 
 def differences(first: Opened, other: Opened, *, timing: bool) -> str:
@@ -90,8 +122,16 @@ def cause_of(error: RayError) -> BaseException:
     return cause or error
 
 
-def _none_left(error: BaseException) -> ExecutorError:
-    return ExecutorError(f"no worker is left ({_in_a_line(error)}); what is recorded is safe, run again to go on")
+def _is_well(ping: Any) -> bool:
+    try:
+        ray.get(ping)
+    except RayError:
+        return False
+    return True
+
+
+def _none_left(why: str) -> ExecutorError:
+    return ExecutorError(f"no worker is left ({why}); what is recorded is safe, run again to go on")
 
 
 def _in_a_line(error: BaseException) -> str:

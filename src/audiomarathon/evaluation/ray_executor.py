@@ -21,9 +21,9 @@ from audiomarathon.evaluation.batches import Plan
 from audiomarathon.evaluation.evaluate import Job, error_record, pending_methods
 from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.live import watching
-from audiomarathon.evaluation.ray_cluster import Shape, connected
+from audiomarathon.evaluation.ray_cluster import Shape, connected, has_room
 from audiomarathon.evaluation.ray_crew import Crew, cause_of
-from audiomarathon.evaluation.ray_worker import Labelled, Worker
+from audiomarathon.evaluation.ray_worker import Labelled, Opened, Worker
 from audiomarathon.evaluation.session import Engine
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
@@ -51,8 +51,7 @@ class RayEngine(Engine):
 
     def certificate(self) -> dict[str, Any] | None:
         """See :meth:`Engine.certificate`: that of the first worker's machine."""
-        assert self.crew.first is not None
-        return self.crew.first.certificate
+        return self._first().certificate
 
     def machine(self) -> dict[str, Any]:
         """See :meth:`Engine.machine`; versions are the first worker's, GPUs and processes those of all machines."""
@@ -60,7 +59,7 @@ class RayEngine(Engine):
         ours = {(opened.host, str(opened.pid)) for opened in self.crew.known.values()}
         others = [(host, row) for host, one in found.items() for row in one["other_gpu_processes"]]
         return {
-            "environment": next(iter(found.values()))["environment"],
+            "environment": self._first().environment,
             "gpu_before": [state for one in found.values() for state in one["gpu_before"]],
             "other_gpu_processes": [f"{host} {row}" for host, row in others if (host, row.split()[0]) not in ours],
             "executor": "ray",
@@ -72,6 +71,10 @@ class RayEngine(Engine):
     def gpu_state(self) -> list[dict[str, str]]:
         """See :meth:`Engine.gpu_state`."""
         return [state for one in self._by_host().values() for state in one["gpu_before"]]
+
+    def _first(self) -> Opened:
+        assert self.crew.first is not None
+        return self.crew.first
 
     def _by_host(self) -> dict[str, dict[str, Any]]:
         """Ask one worker of each machine about it; one that has died meanwhile has nothing to say."""
@@ -101,6 +104,8 @@ class RayEngine(Engine):
             except KeyboardInterrupt:  # what has come back by now is kept; what is in hand is redone
                 put_on_record(around.returned())
                 raise
+            finally:
+                around.let_go()
 
 
 @dataclass
@@ -122,14 +127,17 @@ class Round:
                 worker, handful = self.crew.idle.pop(), self.queue.popleft()
                 own = {sample.id: self.labels[sample.id] for sample in handful.samples}
                 self.busy[worker.work.remote(shared, handful.samples, own, handful.turn)] = (worker, handful)
-            ended, _ = ray.wait([*self.busy, *self.crew.starting])
-            yield from self._take(ended)
+            yield from self._take(self.crew.wait(self.busy))
 
     def returned(self) -> Iterator[tuple[Handful, list[Labelled]]]:
         """Yield what has come back by now, without waiting."""
         if self.busy:
             ended, _ = ray.wait([*self.busy], num_returns=len(self.busy), timeout=0)
             yield from self._take(ended)
+
+    def let_go(self) -> None:
+        """Leave those that are still at work to the next task; they begin on it when they are through with this one."""
+        self.crew.idle += [worker for worker, _handful in self.busy.values()]
 
     def _take(self, ended: Sequence[Any]) -> Iterator[tuple[Handful, list[Labelled]]]:
         for call in ended:
@@ -140,10 +148,11 @@ class Round:
             try:
                 made = ray.get(call)
             except RayTaskError as error:
+                self.crew.idle.append(worker)
                 raise cause_of(error) from None
-            except RayError as error:
+            except RayError:
                 yield from self.lost(handful)
-                self.crew.mourn(worker, error)
+                self.crew.mourn(worker)
             else:
                 self.crew.idle.append(worker)
                 yield handful, made
@@ -200,12 +209,12 @@ def open_workers(
             worker = actor.remote()
             return worker, worker.open.remote(model, settings, methods)
 
-        crew = Crew(start, say)
+        crew = Crew(start, say, lambda: has_room(shape))
         try:
             for _ in range(shape.workers):
                 crew.hire()
             while crew.first is None:
-                crew.welcome(ray.wait([*crew.starting])[0][0], timing=settings.timing)
+                crew.welcome(crew.wait()[0], timing=settings.timing)
             one = crew.first
             yield RayEngine(
                 one.checkpoint, one.checkpoint_hash, one.hardware, settings, tuple(methods), get_model(model), say,

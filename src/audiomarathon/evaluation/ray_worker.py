@@ -27,6 +27,8 @@ class Opened:
 
     Attributes
     ----------
+    environment
+        Versions and machine.
     said
         Lines for the user that came up while loading.
     """
@@ -38,6 +40,7 @@ class Opened:
     certificate: dict[str, Any] | None
     host: str
     pid: int
+    environment: dict[str, Any]
     said: tuple[str, ...]
 
 
@@ -51,6 +54,8 @@ class Worker:
 
     def open(self, model: str, settings: RunSettings, methods: Sequence[Method]) -> Opened:
         """Load the model; not in the constructor, so that what is wrong reaches the caller as it is."""
+        from audiomarathon.evaluation.environment import environment
+
         said: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             session = self._session = open_session(model, settings, methods, say=said.append)
@@ -64,6 +69,7 @@ class Worker:
             certificate,
             platform.node(),
             os.getpid(),
+            environment(),
             tuple(said),
         )
 

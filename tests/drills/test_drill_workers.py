@@ -1,0 +1,260 @@
+"""What befalls a run on Ray's workers: workers killed, a machine lost, samples that kill, Ctrl-C again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+from hanging import no_hang
+from test_evaluate import steady
+
+from audiomarathon.cli import reporting_errors
+from audiomarathon.errors import ExecutorError
+from audiomarathon.evaluation.executor import Ray
+from audiomarathon.evaluation.outcome import Outcome
+from audiomarathon.evaluation.records import read_records
+from audiomarathon.evaluation.run import run
+from audiomarathon.evaluation.sweep import sweep
+from audiomarathon.pruning.registry import get_method
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Sample, get_task
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')"),
+]
+
+
+class Told(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU; each worker leaves a file named after its process, and takes its time; some samples kill it."""
+
+    def prompt(self, sample: Sample) -> str:
+        folder = Path(os.environ["DRILL_FOLDER"])
+        if os.getpid() != int(os.environ["DRILL_SPARES"]):
+            (folder / str(os.getpid())).touch()
+            if any(word in sample.id for word in os.environ["DRILL_POISON"].split()):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.3)
+        return super().prompt(sample)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return task_folders.build_tau(tmp_path_factory.mktemp("data") / "TAU").parent
+
+
+def answers(data: Path, model: Path, results: Path, ray: Ray | None, say: Any) -> dict[str, Any]:
+    """Run ten clips under two settings on workers, or here; return the steady part of the records."""
+    settings = RunSettings.read({}, results=results, max_new_tokens=4, model_path=str(model), data=str(data))
+    methods = [get_method("base"), get_method("frame", 0.5)]
+    done = list(run([Told()], "qwen2.5-omni", settings, methods, ray=ray, say=say, progress=False))
+    found = {f"{one.method} {id_}": record for one in done for id_, record in read_records(one.folder).items()}
+    assert len(found) == 20
+    lines = [json.loads(line) for one in done for line in (one.folder / "samples.jsonl").open()]
+    assert sum(not line["error"] for line in lines) == sum(not one["error"] for one in found.values())  # each once
+    return {key: one if one["error"] else steady(one) for key, one in found.items()}
+
+
+@pytest.fixture
+def go(data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`answers`, into a folder of a name."""
+    (tmp_path / "pids").mkdir()
+    for name, value in {"FOLDER": str(tmp_path / "pids"), "SPARES": str(os.getpid()), "POISON": ""}.items():
+        monkeypatch.setenv(f"DRILL_{name}", value)
+    places = [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    return lambda name, ray, say=str: answers(data, tiny_checkpoint, tmp_path / name, ray, say)
+
+
+@contextmanager
+def meanwhile(work: Any, *arguments: Any) -> Iterator[None]:
+    """Do something in a thread beside the block; what it raises is raised after the block."""
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # told in the test's own thread
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    yield
+    thread.join(60)
+    if failed:
+        raise failed[0]
+    assert not thread.is_alive()
+
+
+def kill_workers(folder: Path, count: int) -> None:
+    """Kill workers at random moments, within a second of when they are first seen at work."""
+    chance, killed = random.Random(0), set[str]()
+    while len(killed) < count:
+        for pid in {file.name for file in folder.iterdir()} - killed:
+            time.sleep(chance.random())
+            os.kill(int(pid), signal.SIGKILL)
+            killed.add(pid)
+        time.sleep(0.01)
+
+
+def test_workers_killed_at_random_moments(go, tmp_path: Path, times, tell) -> None:
+    count, said = times(2, 20), list[str]()
+    with no_hang(900), meanwhile(kill_workers, tmp_path / "pids", count):
+        found = go("killed", Ray(workers=2), said.append)
+    assert sum("is lost" in line for line in said) == count
+    errors = [record["error"] for record in found.values() if record["error"]]
+    assert set(errors) <= {"WorkerLost: 3 workers died with this sample in hand"}
+    whole = go("local", None)
+    assert go("killed", None) == whole
+    tell(f"{count} workers killed, {len(errors)} of {len(whole)} records said so; one more run: all as in a local one")
+
+
+def test_all_workers_killed_between_tasks(go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+    def kill(_outcome: Outcome) -> None:
+        for file in (tmp_path / "pids").iterdir():
+            with suppress(ProcessLookupError):
+                os.kill(int(file.name), signal.SIGKILL)
+
+    task_folders.build_librispeech(data / "LibriSpeech")
+    settings = RunSettings.read(
+        {}, results=tmp_path / "killed", max_new_tokens=4, model_path=str(tiny_checkpoint), data=str(data)
+    )
+    with no_hang(600):
+        tasks, methods = [Told(), get_task("librispeech")], [get_method("base")]
+        found = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=2), progress=False, finished=kill)
+    assert (found.failures, found.complete) == ({}, True)
+    assert [one.summary["errors"] for one in found.results] == [0, 0]
+    tell(f"the second task went to others: {[one.summary['n'] for one in found.results]} answered")
+
+
+def test_samples_that_kill_their_worker(go, monkeypatch: pytest.MonkeyPatch, tell) -> None:
+    whole, said = go("local", None), list[str]()
+    monkeypatch.setenv("DRILL_POISON", "tram- metro-")
+    with no_hang(600):
+        found = go("killed", Ray(workers=2), said.append)
+    errors = {key: record["error"] for key, record in found.items() if record["error"]}
+    poisoned = {key for key in whole if "tram-" in key or "metro-" in key}
+    assert errors == dict.fromkeys(poisoned, "WorkerLost: 3 workers died with this sample in hand")
+    assert {key: one for key, one in found.items() if key not in errors} == {
+        key: one for key, one in whole.items() if key not in errors
+    }
+    lost = sum("is lost" in line for line in said)
+    assert lost == 3 * len(poisoned) / 2
+    monkeypatch.setenv("DRILL_POISON", "")
+    assert go("killed", Ray(workers=1)) == whole
+    tell(f"{len(poisoned) // 2} samples cost {lost} workers and became error records; mended, they are answered")
+
+
+@contextmanager
+def cluster(*machines: int) -> Iterator[tuple[str, Callable[[Path, int], None]]]:
+    """Start a Ray cluster of a head that has no room and of machines with so many cores, all on this one.
+
+    Yields its address, and what takes the first machine away once a folder tells of so many workers at work.
+    """
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [made.add_node(num_cpus=cores) for cores in machines]
+        made.wait_for_nodes()
+
+        def lost(folder: Path, after: int) -> None:
+            while len(list(folder.iterdir())) < after:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            made.remove_node(nodes[0], allow_graceful=False)
+
+        yield made.address, lost
+    finally:
+        made.shutdown()
+
+
+def test_a_machine_lost_with_two_of_three_workers(go, tmp_path: Path, tell) -> None:
+    said = list[str]()
+    with no_hang(600), cluster(2, 1) as (address, lost), meanwhile(lost, tmp_path / "pids", 3):
+        found = go("killed", Ray(address, workers=3), said.append)
+    assert found == go("local", None)
+    assert sum("is lost" in line for line in said) == 2
+    tell(f"2 of 3 workers went with their machine, the third did what was left: {len(found)} records as in a local run")
+
+
+def test_all_machines_lost(go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell) -> None:
+    from audiomarathon.evaluation import ray_crew
+
+    monkeypatch.setattr(ray_crew, "_PATIENCE_S", 5)
+    with (
+        no_hang(600),
+        cluster(1) as (address, lost),
+        meanwhile(lost, tmp_path / "pids", 1),
+        pytest.raises(ExecutorError, match="no worker is left") as raised,
+    ):
+        go("killed", Ray(address))
+    assert go("killed", None) == go("local", None)
+    tell(f"the run ends: {raised.value}")
+
+
+def processes(mark: str) -> set[int]:
+    """Return the processes, this one aside, in whose environment there is a word."""
+    found = set[int]()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes():
+                found.add(int(entry.name))
+        except OSError:  # ended meanwhile
+            continue
+    return found - {os.getpid()}
+
+
+@reporting_errors
+def command(data: str, model: str, results: str) -> int:
+    """Run on two workers as the command line does."""
+    answers(Path(data), Path(model), Path(results), Ray(workers=2), print)
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("number", "times_sent", "codes"),
+    # The last of eight Ctrl-C may meet a Python that is on its way out.
+    [(signal.SIGINT, 1, [130]), (signal.SIGINT, 8, [130, -2]), (signal.SIGTERM, 1, [143]), (signal.SIGKILL, 1, [-9])],
+)
+def test_main_is_stopped(
+    go, number: int, times_sent: int, codes: list[int], data, tiny_checkpoint, tmp_path, tell
+) -> None:
+    """No process of Ray's is left, and a run elsewhere goes on."""
+    mark, results = f"drill-{os.getpid()}-{number}-{times_sent}", tmp_path / "killed"
+    script = "import sys, test_drill_workers; test_drill_workers.command(*sys.argv[1:])"
+    main = subprocess.Popen(
+        [sys.executable, "-c", script, data, tiny_checkpoint, results],
+        env=os.environ | {"DRILL_MARK": mark}, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with no_hang(300):
+        while not any(file.stat().st_size for file in results.rglob("samples.jsonl")):
+            assert main.poll() is None
+            time.sleep(0.02)
+        for _ in range(times_sent):
+            with suppress(ProcessLookupError):
+                os.killpg(main.pid, number) if number == signal.SIGINT else os.kill(main.pid, number)
+            time.sleep(0.3)
+        said = main.communicate()[1]
+        assert main.returncode in codes, said
+        assert "Traceback" not in said
+        while processes(mark):
+            time.sleep(0.1)
+    before = sum(len(file.read_bytes().splitlines()) for file in results.rglob("samples.jsonl"))
+    assert 0 < before < 20
+    assert go("killed", None) == go("local", None)
+    what = f"{times_sent} × {signal.Signals(number).name}"
+    tell(f"{what}: exit code {main.returncode}, {before} of 20 records, no process left; elsewhere the rest was done")
