@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,22 @@ from scipy import stats
 
 from audiomarathon.metrics.classification import choice_sums, macro_f1
 from audiomarathon.metrics.paired import Pair, Verdict, holm, judge, mcnemar
-from audiomarathon.metrics.statistics import Sums
+from audiomarathon.metrics.statistics import Sums, cluster_bootstrap, cluster_totals, interval_of_mean
 
 
 def mean_sums(values: np.ndarray) -> Sums:
     """Sums whose one figure is the mean."""
     columns = np.column_stack([values, np.ones(len(values))])
     return Sums(("mean",), columns, lambda sums: sums[:, :1] / sums[:, 1:])
+
+
+def share_sums(hits: list[int], counted: list[int]) -> Sums:
+    """Sums whose one figure is hits ÷ counted: NaN where nothing counts."""
+
+    def share(sums: np.ndarray) -> np.ndarray:
+        return np.divide(sums[:, :1], sums[:, 1:], out=np.full((len(sums), 1), np.nan), where=sums[:, 1:] > 0)
+
+    return Sums(("share",), np.column_stack([hits, counted]).astype(float), share)
 
 
 def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> Verdict:
@@ -32,7 +42,7 @@ class TestDifference:
         truth = ["a", "a", "b", "b", "c", "c"]
         own, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
         pair = Pair.of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
-        assert pair.difference == pytest.approx(macro_f1(truth, own) - macro_f1(truth, other))
+        assert pair.scores == pytest.approx((macro_f1(truth, own), macro_f1(truth, other)))
 
     def test_over_tasks_is_the_mean_of_theirs_whatever_their_size(self) -> None:
         small = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
@@ -42,6 +52,74 @@ class TestDifference:
     def test_sides_of_other_samples_are_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
             Pair.of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
+
+
+class TestDifferences:
+    """Of all figures at once, as a sweep's summary has them."""
+
+    def found(self, own: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> dict[str, Any]:
+        (found,) = Pair.of(mean_sums(own), mean_sums(base), names).differences(seed=seed).values()
+        return found
+
+    def test_what_is_common_to_both_sides_cancels_out(self) -> None:
+        """Samples differ wildly, but the second side is always one tenth better."""
+        hard = np.random.default_rng(0).standard_normal(40) * 10
+        found = self.found(hard + 0.1, hard, [str(number // 4) for number in range(40)])
+        assert found["difference"] == pytest.approx(0.1)
+        assert found["interval"] == pytest.approx([0.1, 0.1])
+
+    def test_is_the_interval_of_the_samples_own_differences(self) -> None:
+        rng = np.random.default_rng(1)
+        own, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
+        found, sums = self.found(own, base, names, seed=3), mean_sums(own - base)
+        (expected,) = cluster_bootstrap(cluster_totals(sums.columns, names), sums.statistic, seed=3)
+        assert found["difference"] == pytest.approx((own - base).mean())
+        assert found["interval"] == pytest.approx(expected)
+
+    def test_one_cluster_has_no_interval(self) -> None:
+        assert self.found(np.ones(2), np.array([0.0, 1.0]), ["a", "a"]) == {"difference": 0.5, "interval": None}
+
+    def test_figures_without_a_value_have_no_difference(self) -> None:
+        pair = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
+        assert pair.differences(seed=0) == {"share": {"difference": None, "interval": None}}
+
+
+class TestUndefined:
+    """A figure that some samples, resamples or swaps have no value for."""
+
+    def test_score(self) -> None:
+        pair = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
+        assert judge([pair], seed=0) == Verdict(None, None, None)
+
+    def test_resamples_are_left_out_and_counted(self) -> None:
+        """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
+        pair = Pair.of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
+        verdict = judge([pair], seed=0, draws=4000)
+        assert verdict.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
+        assert verdict.interval == pytest.approx((-0.5, -0.5))
+
+    def test_swaps_are_left_out_and_counted_not_taken_for_less_far(self) -> None:
+        """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
+        own, other = share_sums([1, 1, 0, 0], [1, 1, 0, 0]), share_sums([0, 0, 0, 0], [0, 0, 1, 1])
+        labellings = list(itertools.product([0, 1], repeat=4))
+        exact = [_apart(np.array(swap)) for swap in labellings]
+        valued = [one for one in exact if one is not None]
+        verdict = judge([Pair.of(own, other, list("abcd"))], seed=0, draws=8000)
+        assert verdict.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
+        assert verdict.p == pytest.approx(np.mean([abs(one) >= 1 for one in valued]), abs=0.02)
+
+    def test_of_several_tasks_one_without_a_value_leaves_none(self) -> None:
+        none = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
+        some = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
+        assert judge([none, some], seed=0).difference is None
+
+
+def _apart(swap: np.ndarray) -> float | None:
+    """Worked out with the sides swapped one cluster at a time, for the case above."""
+    right, count = np.array([[1, 1, 0, 0], [0, 0, 0, 0]]), np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
+    own = [(table[0] * (1 - swap) + table[1] * swap).sum() for table in (right, count)]
+    other = [(table[1] * (1 - swap) + table[0] * swap).sum() for table in (right, count)]
+    return own[0] / own[1] - other[0] / other[1] if own[1] and other[1] else None
 
 
 class TestSignFlip:
@@ -97,12 +175,14 @@ class TestInterval:
     def test_covers_the_truth_as_often_as_it_says(self) -> None:
         """Accuracy of 250 samples in 50 clusters, 2,000 runs."""
         rng = np.random.default_rng(7)
-        clusters = np.repeat(range(50), 5)
+        names = [str(name) for name in np.repeat(range(50), 5)]
         held = 0
         for _ in range(2000):
             skill = np.repeat(rng.beta(4, 2, 50), 5)  # mean 2/3
-            found = compared((rng.random(250) < skill).astype(float), np.zeros(250), clusters, draws=400)
-            held += found.interval[0] <= 2 / 3 <= found.interval[1]
+            own = mean_sums((rng.random(250) < skill).astype(float))
+            drawn = Pair.of(own, mean_sums(np.zeros(250)), names).resampled(rng, 400)
+            low, high = interval_of_mean(drawn[None], [50])
+            held += low <= 2 / 3 <= high
         assert 0.93 <= held / 2000 <= 0.97
 
     def test_one_cluster_has_none(self) -> None:
@@ -110,11 +190,21 @@ class TestInterval:
 
 
 class TestMcNemar:
-    def test_worked_out_by_hand(self) -> None:
-        """5 gained, 1 lost: 2 · (1 + 6) / 2^6."""
-        own = [True] * 5 + [False] + [True] * 10
-        other = [False] * 5 + [True] + [True] * 10
-        assert mcnemar(own, other) == pytest.approx(14 / 64)
+    @pytest.mark.parametrize(
+        ("gained", "lost", "expected"),
+        [
+            (5, 1, 2 * (1 + 6) / 2**6),
+            # statsmodels 0.15.0: mcnemar([[10, gained], [lost, 10]], exact=True).pvalue
+            (12, 4, 0.076812744140625),
+            (0, 7, 0.015625),
+            (20, 9, 0.06142834573984146),
+            (3, 3, 1.0),
+        ],
+    )
+    def test_golden(self, gained: int, lost: int, expected: float) -> None:
+        own = [True] * gained + [False] * lost + [True, False] * 5
+        other = [False] * gained + [True] * lost + [True, False] * 5
+        assert mcnemar(own, other) == pytest.approx(expected)
 
     def test_without_discordant_samples(self) -> None:
         assert mcnemar([True, False], [True, False]) == 1.0
@@ -124,9 +214,11 @@ class TestHolm:
     @pytest.mark.parametrize(
         ("given", "expected"),
         [
-            ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),  # statsmodels.stats.multitest.multipletests(…, method="holm")
+            # statsmodels 0.15.0: multipletests(given, method="holm")[1]
+            ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
             ([0.5, 0.001], [0.5, 0.002]),
             ([0.9, 0.8], [1.0, 1.0]),
+            ([0.012, 0.03, 0.001, 0.2, 0.03], [0.048, 0.09, 0.005, 0.2, 0.09]),
             ([], []),
         ],
     )

@@ -17,7 +17,8 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.records import SCHEMA_VERSION
 from audiomarathon.evaluation.run import Result
 from audiomarathon.evaluation.savings import Run, paired, savings
-from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals, paired_differences
+from audiomarathon.metrics.paired import Pair
+from audiomarathon.metrics.statistics import Floats, cluster_bootstrap, cluster_totals
 from audiomarathon.pruning.method import Base
 from audiomarathon.tasks import Task, get_task
 
@@ -137,7 +138,7 @@ def _compared(result: Result, run: Run, base: Run | None, task: Task | None, see
     if own_sums is None or base_sums is None:
         return Compared(result, saved)
     clusters = [str(record["cluster"]) for record in own]
-    figures = paired_differences(own_sums, base_sums, clusters, seed=seed)
+    figures = Pair.of(own_sums, base_sums, clusters).differences(seed=seed)
     hits = None
     if all("correct" in record for record in [*own, *other]):
         rows = [[a["correct"], b["correct"], 1] for a, b in zip(own, other, strict=True)]

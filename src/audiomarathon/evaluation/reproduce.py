@@ -14,7 +14,7 @@ from audiomarathon.evaluation.published import published
 from audiomarathon.evaluation.run import Result
 from audiomarathon.evaluation.savings import Run
 from audiomarathon.metrics.paired import DRAWS
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, expanded_tail, resampled
+from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, interval_of_mean, resampled
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.registry import GROUPS
@@ -29,15 +29,6 @@ class _Drawn:
 
     scores: Floats
     clusters: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        present = self.scores[~np.isnan(self.scores)]
-        if not len(present):
-            return None
-        tail = expanded_tail(self.clusters)
-        low, high = np.quantile(present, [tail, 1 - tail])
-        return float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,7 @@ def _of_task(
     if len(totals) < 2:
         return Reproduced(key, len(clusters), mine, None, theirs), None
     drawn = _Drawn(resampled(totals, sums.statistic, np.random.default_rng(seed), DRAWS)[:, 0], len(totals))
-    return Reproduced(key, len(clusters), mine, drawn.interval, theirs), drawn
+    return Reproduced(key, len(clusters), mine, _interval([drawn]), theirs), drawn
 
 
 def _mean(
@@ -141,10 +132,10 @@ def _mean(
         scope,
         sum(row.samples for row in members),
         sum(mine) / len(mine) if len(mine) == len(keys) else None,
-        _mean_of(each).interval if len(each) == len(keys) else None,
+        _interval(each) if len(each) == len(keys) else None,
         sum(theirs) / len(theirs) if len(theirs) == len(keys) else None,
     )
 
 
-def _mean_of(tasks: Sequence[_Drawn]) -> _Drawn:
-    return _Drawn(np.mean([task.scores for task in tasks], axis=0), sum(task.clusters for task in tasks))
+def _interval(tasks: Sequence[_Drawn]) -> tuple[float, float] | None:
+    return interval_of_mean(np.array([task.scores for task in tasks]), [task.clusters for task in tasks])

@@ -6,13 +6,22 @@ test swaps the two sides of them. Both are sums of per-cluster totals, so thousa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, expanded_tail, resampled
+from audiomarathon.metrics.statistics import (
+    Floats,
+    Sums,
+    cluster_bootstrap,
+    cluster_totals,
+    interval_of_mean,
+    resampled,
+)
 
 DRAWS = 10_000
 _BLOCK = 4_000_000  # numbers of drawn weights in memory at a time
@@ -20,26 +29,26 @@ _BLOCK = 4_000_000  # numbers of drawn weights in memory at a time
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of two settings on the same samples.
+    """Two settings on the same samples.
 
     Attributes
     ----------
-    own, other
-        Shape (clusters, columns): what each cluster adds to the sums that the figure is made of, on either side.
+    totals
+        Shape (clusters, 2 · columns): what each cluster adds to the sums that figures are made of, on the own side and,
+        beside it, on the other.
     sums
-        Whose statistic makes the figure.
+        Whose statistic makes the figures.
     figure
-        Its place among the statistic's figures.
+        Place of the one that is judged among the statistic's figures.
     """
 
-    own: Floats
-    other: Floats
+    totals: Floats
     sums: Sums
     figure: int
 
     @classmethod
-    def of(cls, own: Sums, other: Sums, clusters: Sequence[str], figure: str) -> Pair:
-        """Pair two sides whose samples are the same, in the same order.
+    def of(cls, own: Sums, other: Sums, clusters: Sequence[str], figure: str | None = None) -> Pair:
+        """Pair two sides whose samples are the same, in the same order; `figure` is the one to judge, or the first.
 
         Raises
         ------
@@ -49,44 +58,53 @@ class Pair:
         if own.columns.shape != other.columns.shape or own.names != other.names:
             raise ValueError(f"not the same samples: {own.columns.shape} and {other.columns.shape}")
         totals = cluster_totals(np.hstack([own.columns, other.columns]), clusters)
-        width = own.columns.shape[1]
-        return cls(totals[:, :width], totals[:, width:], own, own.names.index(figure))
+        return cls(totals, own, 0 if figure is None else own.names.index(figure))
 
     @property
     def clusters(self) -> int:
         """How many clusters there are."""
-        return len(self.own)
+        return len(self.totals)
 
     @property
-    def difference(self) -> float:
-        """The figure on the own side, less that on the other."""
-        return float(self._differences(np.ones((1, self.clusters)), np.zeros((1, self.clusters)))[0])
+    def _width(self) -> int:
+        return int(self.sums.columns.shape[1])
 
-    def _differences(self, straight: Floats, swapped: Floats) -> Floats:
-        """Return the difference for each row of weights: of clusters as they are, and with their sides swapped."""
-        figure = self.sums.statistic
-        own = figure(straight @ self.own + swapped @ self.other)[:, self.figure]
-        other = figure(straight @ self.other + swapped @ self.own)[:, self.figure]
-        return own - other
+    @property
+    def scores(self) -> tuple[float, float]:
+        """The judged figure on the own side and on the other; NaN where it has no value."""
+        halves = self.totals.sum(axis=0).reshape(2, self._width)
+        own, other = self.sums.statistic(halves)[:, self.figure].tolist()
+        return own, other
+
+    def _apart(self, sums: Floats) -> Floats:
+        """Return own less other of each figure, for each row of summed totals."""
+        return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
+
+    def differences(self, *, seed: int) -> dict[str, dict[str, Any]]:
+        """Return own − other of every figure with its 95 % interval over clusters, as `difference` and `interval`.
+
+        Both sides are resampled together, so that what makes a sample hard for both cancels out. None where a figure
+        has no value, and for an interval with fewer than two clusters.
+        """
+        found = self._apart(self.totals.sum(axis=0, keepdims=True))[0].tolist()
+        intervals = cluster_bootstrap(self.totals, self._apart, seed=seed)
+        return {
+            name: {"difference": None if math.isnan(value) else value, "interval": interval}
+            for name, value, interval in zip(self.sums.names, found, intervals, strict=True)
+        }
 
     def resampled(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-        """Return the difference in each of so many bootstrap samples of clusters, shape (draws,)."""
-        width, figure = self.own.shape[1], self.sums.statistic
-
-        def difference(sums: Floats) -> Floats:
-            return figure(sums[:, :width]) - figure(sums[:, width:])
-
-        return resampled(np.hstack([self.own, self.other]), difference, rng, draws)[:, self.figure]
+        """Return the judged difference in each of so many bootstrap samples of clusters, shape (draws,)."""
+        return resampled(self.totals, self._apart, rng, draws)[:, self.figure]
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-        """Return the difference after swapping the sides of clusters at random, shape (draws,)."""
-        return np.concatenate(
-            [
-                self._differences(1.0 - swap, swap)
-                for rows in _blocks(draws, self.clusters)
-                for swap in [rng.integers(0, 2, size=(rows, self.clusters)).astype(float)]
-            ]
-        )
+        """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
+        moved = np.roll(self.totals, self._width, axis=1) - self.totals  # what swapping a cluster does to the sums
+        found = [
+            self._apart(self.totals.sum(axis=0) + rng.integers(0, 2, (rows, self.clusters)).astype(float) @ moved)
+            for rows in _blocks(draws, self.clusters)
+        ]
+        return np.concatenate(found)[:, self.figure]
 
 
 @dataclass(frozen=True)
@@ -96,37 +114,46 @@ class Verdict:
     Attributes
     ----------
     difference
-        Own less other; of several pairs their mean.
+        Own less other; of several pairs their mean. None where a score has no value on these samples: then there is no
+        interval and no p either.
     interval
-        95 %, bootstrap over clusters; None with fewer than two clusters in a pair.
+        95 %, bootstrap over clusters; None with fewer than two clusters in a pair, or if no resample has a value.
     p
-        Of the two-sided sign-flip permutation test over clusters.
+        Of the two-sided sign-flip permutation test over clusters; None if no draw has a value.
+    undefined_resamples, undefined_swaps
+        How many draws of the bootstrap, and of the test, have no value and were left out.
     """
 
-    difference: float
+    difference: float | None
     interval: tuple[float, float] | None
-    p: float
+    p: float | None
+    undefined_resamples: int = 0
+    undefined_swaps: int = 0
 
 
 def judge(pairs: Sequence[Pair], *, seed: int, draws: int = DRAWS) -> Verdict:
     """Compare two settings on one task, or on several at once by the mean of the tasks' differences.
 
-    Tasks are independent of each other: each has its own draws. The interval is the expanded percentile interval of
-    `statistics.py`. The test swaps the two settings within whole clusters, which under the null hypothesis changes
-    nothing (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, section 15.2, on clusters); its p
-    counts the observed labelling as one of the draws, so it is never 0 and holds its level.
+    Tasks are independent of each other: each has its own draws. The interval is that of
+    :func:`~audiomarathon.metrics.statistics.interval_of_mean`. The test swaps the two settings within whole clusters,
+    which under the null hypothesis changes nothing (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
+    section 15.2, on clusters); its p counts the observed labelling as one of the draws, so it is never 0 and holds its
+    level. It does so among the labellings that have a value as well, so draws without one are left out, and counted.
     """
     rng = np.random.default_rng(seed)
-    found = float(np.mean([pair.difference for pair in pairs]))
-    interval = None
+    found = float(np.mean([own - other for own, other in (pair.scores for pair in pairs)]))
+    if math.isnan(found):
+        return Verdict(None, None, None)
+    interval, lost = None, 0
     if all(pair.clusters > 1 for pair in pairs):
-        resampled = np.mean([pair.resampled(rng, draws) for pair in pairs], axis=0)
-        tail = expanded_tail(sum(pair.clusters for pair in pairs))
-        low, high = np.quantile(resampled[~np.isnan(resampled)], [tail, 1 - tail])
-        interval = (float(low), float(high))
-    flipped = np.mean([pair.flipped(rng, draws) for pair in pairs], axis=0)
-    as_far = int(np.sum(np.abs(flipped) >= abs(found) - 1e-12))
-    return Verdict(found, interval, (1 + as_far) / (1 + draws))
+        drawn = np.array([pair.resampled(rng, draws) for pair in pairs])
+        lost = int(np.isnan(drawn).any(axis=0).sum())
+        interval = interval_of_mean(drawn, [pair.clusters for pair in pairs])
+    swapped = np.mean([pair.flipped(rng, draws) for pair in pairs], axis=0)
+    valued = swapped[~np.isnan(swapped)]
+    as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
+    p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
+    return Verdict(found, interval, p, lost, draws - len(valued))
 
 
 def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
@@ -151,6 +178,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _blocks(draws: int, count: int) -> list[int]:
+def _blocks(draws: int, count: int) -> Iterator[int]:
     size = max(1, _BLOCK // count)
-    return [min(size, draws - start) for start in range(0, draws, size)]
+    yield from (min(size, draws - start) for start in range(0, draws, size))

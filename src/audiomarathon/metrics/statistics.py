@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,37 +119,6 @@ def resampled(totals: Floats, statistic: Statistic, rng: np.random.Generator, re
     return np.concatenate(drawn)
 
 
-def paired_differences(own: Sums, base: Sums, clusters: Sequence[str], *, seed: int) -> dict[str, dict[str, Any]]:
-    """Return own − base of each figure on the same samples, with a 95 % interval over clusters.
-
-    Both sides are resampled together, so that what makes a sample hard for both cancels out.
-
-    Parameters
-    ----------
-    own, base
-        Of the same samples in the same order.
-    clusters
-        The cluster of each sample.
-
-    Returns
-    -------
-    dict
-        For each figure `difference` and `interval` (None with fewer than two clusters).
-    """
-    width = own.columns.shape[1]
-    totals = cluster_totals(np.hstack([own.columns, base.columns]), clusters)
-
-    def difference(sums: Floats) -> Floats:
-        return own.statistic(sums[:, :width]) - base.statistic(sums[:, width:])
-
-    found = difference(totals.sum(axis=0, keepdims=True))[0].tolist()
-    intervals = cluster_bootstrap(totals, difference, seed=seed)
-    return {
-        name: {"difference": value, "interval": interval}
-        for name, value, interval in zip(own.names, found, intervals, strict=True)
-    }
-
-
 def mean_of(values: Sequence[float | None]) -> float | None:
     """Return the mean; None where there is nothing to average, or a value is missing."""
     present = [value for value in values if value is not None]
@@ -161,3 +129,31 @@ def expanded_tail(clusters: int) -> float:
     """Return the share of resamples beyond each end of the interval: 2.5 % for many clusters, less for few."""
     t = special.stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)
     return float(special.ndtr(-math.sqrt(clusters / (clusters - 1)) * t))
+
+
+def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean of independent figures, each drawn from clusters of its own.
+
+    Each figure's spread over resamples is too narrow by (C − 1) / C of its own C, however many clusters there are in
+    all, and t has Welch and Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947): of one figure this is
+    the expanded percentile interval.
+
+    Parameters
+    ----------
+    drawn
+        Shape (figures, resamples); a resample in which a figure is NaN is left out.
+    clusters
+        How many each figure has: two or more.
+    """
+    valued = drawn[:, ~np.isnan(drawn).any(axis=0)]
+    if not valued.size:
+        return None
+    counts, spread = np.asarray(clusters, dtype=np.float64), valued.var(axis=1)
+    true = spread * counts / (counts - 1)
+    if not true.any():
+        true = spread = np.ones(len(counts))  # no width, whatever the tail
+    freedom = true.sum() ** 2 / (true**2 / (counts - 1)).sum()
+    t = special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
+    tail = float(special.ndtr(-math.sqrt(true.sum() / spread.sum()) * t))
+    low, high = np.quantile(valued.mean(axis=0), [tail, 1 - tail]).tolist()
+    return low, high
