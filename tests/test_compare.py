@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli import app
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.evaluation.compare import Comparison, best_at, compare, widest
+from audiomarathon.evaluation.choice import Field, field_of
+from audiomarathon.evaluation.compare import Compared, Comparison, compare, told
+from audiomarathon.evaluation.savings import Run, savings
 from audiomarathon.evaluation.sides import control_of, find_reference, missing_controls, read_sides
+from audiomarathon.metrics.paired import Verdict
+from audiomarathon.report.comparison_text import answer, notes, ranked
 
 LETTERS = "ABCD"
 CLASSES = ["airport", "bus", "metro", "park"]
+IDENTITY = {"schema_version": 1, "data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu"}
 
 
 def a_record(number: int, *, right: bool, prefill: float, cluster: str | None = None) -> dict[str, Any]:
@@ -40,24 +46,38 @@ def a_run(
     prefill: float = 1.0,
     checkpoint: str = "M",
     cluster: str | None = None,
+    session: str = "s",
+    first: int = 0,
     **identity: Any,
 ) -> Path:
     folder = root / task / checkpoint / label
     folder.mkdir(parents=True)
-    records = [a_record(n, right=right, prefill=prefill, cluster=cluster) for n, right in enumerate(rights)]
+    records = [a_record(n, right=right, prefill=prefill, cluster=cluster) for n, right in enumerate(rights, first)]
+    records = [record | {"session": session} for record in records]
     (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     method, ratio = label.split("-")[:2]
     identity = {"method": method, "ratio": float(ratio), **identity}
-    own = {"schema_version": 1, "data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu", **identity}
+    own = {**IDENTITY, **identity}
     facts = {"schema_version": 1, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
     facts["samples"] = [one["id"] for one in records]
     (folder / "run.json").write_text(json.dumps(facts))
     return folder
 
 
-def rows_of(*paths: Path, against: str | None = None) -> dict[tuple[str, str], Comparison]:
+def changed(folder: Path, **facts: Any) -> Path:
+    """Change what a run's `run.json` says."""
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | facts))
+    return folder
+
+
+def compared(*paths: Path, against: str | None = None, **options: Any) -> Compared:
     sides = read_sides(paths)
-    return {(row.scope, row.side): row for row in compare(sides, find_reference(sides, against))}
+    return compare(sides, find_reference(sides, against), **options)
+
+
+def rows_of(*paths: Path, against: str | None = None, **options: Any) -> dict[tuple[str, str], Comparison]:
+    return {(row.scope, row.side): row for row in compared(*paths, against=against, **options).rows}
 
 
 class TestRows:
@@ -72,7 +92,7 @@ class TestRows:
         assert row.mcnemar == pytest.approx(2 / 2**4)
         assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
         assert row.speed_ups["first_token"]["measured"] == pytest.approx(1.1 / 0.6)
-        assert row.speed_ups["decode_per_token"]["measured"] is None
+        assert row.speed_ups["decode_per_token"] is None
 
     def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8)
@@ -106,6 +126,11 @@ class TestRows:
         for row in rows_of(tmp_path).values():
             assert row.p_adjusted == pytest.approx(min(1, 3 * row.verdict.p), abs=0.01)
 
+    def test_a_later_smaller_run_of_the_reference_takes_nothing_from_others(self, tmp_path: Path) -> None:
+        changed(a_run(tmp_path, "base-0", [True] * 8), samples=["clip0"])
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 8)
+        assert rows_of(tmp_path)["tau", "dart-0.5-layer2"].samples == 8
+
     def test_mcnemar_only_where_samples_are_independent(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 6, cluster="one speaker")
         a_run(tmp_path, "dart-0.5-layer2", [False] * 6, cluster="one speaker")
@@ -121,32 +146,114 @@ class TestRows:
         assert rows_of(tmp_path, against="Small base-0")["tau", "Big base-0"].verdict.difference > 0
 
 
+class TestTimes:
+    """Which times are set side by side; each that are not say why."""
+
+    @pytest.fixture
+    def base(self, tmp_path: Path) -> Path:
+        return a_run(tmp_path, "base-0", [True] * 4, prefill=2.0)
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            ({"session": "another"}, "times of another session"),
+            ({"device": "H100"}, "times of other devices (H100 and gpu)"),
+            ({"device": None}, "untimed runs"),
+        ],
+    )
+    def test_withheld(self, base: Path, tmp_path: Path, options: dict[str, Any], why: str) -> None:
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **options)
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert set(row.speed_ups.values()) == {None}
+        assert (row.timed, row.untimed) == (0, why)
+        assert f"no speed-ups of dart-0.5-layer2 in tau: {why}" in notes(compared(tmp_path), {})
+
+    def test_withheld_of_workers_that_shared_a_machine_on_one_side_only(self, base: Path, tmp_path: Path) -> None:
+        changed(base, sessions=[{"samples": 4}])
+        shared = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        changed(shared, sessions=[{"samples": 4, "workers_sharing": 2}])
+        assert "shared a GPU" in rows_of(tmp_path, across_sessions=True)["tau", "dart-0.5-layer2"].untimed
+
+    def test_of_other_sessions_when_asked_for(self, base: Path, tmp_path: Path) -> None:
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="another")
+        row = rows_of(tmp_path, across_sessions=True)["tau", "dart-0.5-layer2"]
+        assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
+        assert row.untimed == ""
+
+    def test_of_the_samples_of_one_session(self, base: Path, tmp_path: Path) -> None:
+        """As a resumed run has them; `savings` of the same runs says the same."""
+        folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        with (folder / "samples.jsonl").open("a") as stream:
+            stream.write(json.dumps(a_record(3, right=True, prefill=0.1) | {"session": "later"}) + "\n")
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        saved = savings(Run.read(folder), Run.read(base))
+        assert (row.samples, row.timed) == (4, 3) == (4, saved["compared_samples"])
+        for stage in ("llm_prefill", "first_token"):
+            assert row.speed_ups[stage]["measured"] == saved[stage]["measured"]
+            assert row.speed_ups[stage]["interval"] == pytest.approx(saved[stage]["interval"])
+        assert "dart-0.5-layer2 in tau: speed-ups are of 3 samples, timed in one session" in notes(
+            compared(tmp_path), {}
+        )
+
+    def test_decode_of_another_length_is_withheld(self, tmp_path: Path) -> None:
+        for label, tokens in (("base-0", 64), ("dart-0.5-layer2", 16)):
+            folder = a_run(tmp_path, label, [True] * 4, decode_tokens=tokens)
+            records = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())
+            lines = [json.dumps(record | {"forced_decode": {"per_token": 0.1}}) + "\n" for record in records]
+            (folder / "samples.jsonl").write_text("".join(lines))
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert row.speed_ups["decode_per_token"] is None
+        assert row.speed_ups["first_token"] is not None
+        told = "no decode speed-up of dart-0.5-layer2 in tau: 16 and 64 tokens were forced"
+        assert told in notes(compared(tmp_path), {})
+
+
 class TestRefusals:
-    @pytest.mark.parametrize("field", ["data", "prompts", "max_new_tokens"])
+    @pytest.mark.parametrize("field", ["data", "prompts", "max_new_tokens", "schema_version"])
     def test_another_question(self, tmp_path: Path, field: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **{field: "other"})
         with pytest.raises(RecordError, match=f"not asked the same .{field}"):
             rows_of(tmp_path)
 
-    def test_times_of_a_machine_that_workers_shared_are_left_out_beside_others(self, tmp_path: Path) -> None:
-        base, dart = (a_run(tmp_path, label, [True] * 4) for label in ("base-0", "dart-0.5-layer2"))
-        facts = json.loads((dart / "run.json").read_text())
-        (dart / "run.json").write_text(json.dumps(facts | {"sessions": [{"samples": 4, "workers_sharing": 2}]}))
-        (base / "run.json").write_text((base / "run.json").read_text()[:-1] + ', "sessions": [{"samples": 4}]}')
-        assert set(rows_of(tmp_path)["tau", "dart-0.5-layer2"].speed_ups.values()) == {None}
-
-    def test_times_of_another_device_are_left_out(self, tmp_path: Path) -> None:
-        a_run(tmp_path, "base-0", [True] * 4)
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, device="another gpu")
-        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        assert set(row.speed_ups.values()) == {None}
-
     def test_no_task_in_common(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task="desed")
-        with pytest.raises(RecordError, match="share no task"):
+        with pytest.raises(RecordError, match="layer2 in desed: base-0 did not run it"):
             rows_of(tmp_path)
+
+    def test_no_sample_in_common(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 4)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, first=4)
+        with pytest.raises(RecordError, match="no sample that both answered"):
+            rows_of(tmp_path)
+
+    def test_what_cannot_be_compared_is_left_out_of_what_can(self, tmp_path: Path) -> None:
+        for task in ("tau", "desed"):
+            a_run(tmp_path, "base-0", [True] * 4, task=task)
+            a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task, prompts="p" if task == "tau" else "q")
+        for method in ("fast_v", "random"):
+            a_run(tmp_path, f"{method}-0.5-layer2", [True] * 4, task="gtzan")
+        found = compared(tmp_path)
+        assert [(row.scope, row.side) for row in found.rows] == [("tau", "dart-0.5-layer2")]
+        assert told(found.left_out) == [
+            "dart-0.5-layer2 in desed: not asked the same (prompts q and p)",
+            "fast_v-0.5-layer2, random-0.5-layer2 in gtzan: base-0 did not run it",
+        ]
+
+    def test_a_record_that_cannot_be_scored_again_is_one_line(self, tmp_path: Path) -> None:
+        for label in ("base-0", "dart-0.5-layer2"):
+            a_run(tmp_path, label, [True] * 4, task="librispeech")  # a choice's records
+        with pytest.raises(RecordError, match="not as this version writes them"):
+            rows_of(tmp_path)
+
+    def test_a_task_that_is_not_installed_is_left_out(self, tmp_path: Path) -> None:
+        for task in ("tau", "theirs"):
+            a_run(tmp_path, "base-0", [True] * 4, task=task)
+            a_run(tmp_path, "dart-0.5-layer2", [True] * 4, task=task)
+        found = compared(tmp_path)
+        assert [row.scope for row in found.rows] == ["tau"]
+        assert "dart-0.5-layer2 in theirs" in told(found.left_out)[0]
 
     def test_the_same_side_twice(self, tmp_path: Path) -> None:
         one, two = (a_run(tmp_path / name, "base-0", [True] * 4) for name in ("one", "two"))
@@ -157,6 +264,58 @@ class TestRefusals:
         a_run(tmp_path, "base-0", [True] * 4)
         with pytest.raises(SettingsError, match="did you mean 'base-0'"):
             find_reference(read_sides([tmp_path]), "bas-0")
+
+
+class TestNames:
+    """Whose runs are whose: each side's name tells it from the others."""
+
+    def names(self, *paths: Path) -> list[str]:
+        sides = read_sides(paths)
+        several = len({side.checkpoint for side in sides}) > 1
+        return [side.name(with_checkpoint=several) for side in sides]
+
+    @pytest.mark.parametrize(
+        ("field", "value", "name"),
+        [("dtype", "bfloat16", "bfloat16"), ("attention", "eager", "eager"), ("seed", 7, "seed 7")],
+    )
+    def test_show_what_is_unusual(self, tmp_path: Path, field: str, value: object, name: str) -> None:
+        for label in ("base-0", "random-0.5-layer2"):
+            a_run(tmp_path / "one", label, [True] * 4, dtype="float32", attention="sdpa", seed=42)
+        two = {"dtype": "float32", "attention": "sdpa", "seed": 42, field: value}
+        a_run(tmp_path / "two", "random-0.5-layer2", [False] * 4, **two)
+        names = ["base-0", "random-0.5-layer2", f"random-0.5-layer2 {name}"]
+        assert self.names(tmp_path / "one", tmp_path / "two") == names
+        assert set(rows_of(tmp_path)) == {("tau", name) for name in names[1:]}
+
+    def test_of_two_checkpoints_of_one_name_show_their_content(self, tmp_path: Path) -> None:
+        for folder, content in (("one", "aaaaaaaa"), ("two", "bbbbbbbb")):
+            a_run(tmp_path / folder, "base-0", [True] * 4, checkpoint=content)
+            changed(
+                tmp_path / folder / "tau" / content / "base-0",
+                checkpoint_name="M",
+                identity=IDENTITY | {"checkpoint": content},
+            )
+        assert self.names(tmp_path) == ["M aaaaaa base-0", "M bbbbbb base-0"]
+        assert set(rows_of(tmp_path)) == {("tau", "M bbbbbb base-0")}
+
+    def test_of_a_control_show_what_it_heard_and_its_times_are_withheld(self, tmp_path: Path) -> None:
+        """Silence beside the clips that it was made of: paired by the samples' names, though clips differ."""
+        a_run(tmp_path / "heard", "base-0", [True] * 4)
+        folder = a_run(tmp_path / "silence", "base-0", [True, False] * 2, data="names of its own")
+        changed(folder, control={"kind": "silence", "seconds": None})
+        lines = [
+            json.dumps(json.loads(line) | {"clips": "silent"})
+            for line in (folder / "samples.jsonl").read_text().splitlines()
+        ]
+        (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+        row = rows_of(tmp_path)["tau", "base-0 [silence]"]
+        assert (row.samples, row.mcnemar, row.untimed) == (4, 0.5, "times of other audio")
+
+    def test_twice_the_same_says_in_what_they_differ_all_the_same(self, tmp_path: Path) -> None:
+        a_run(tmp_path / "one", "base-0", [True] * 4)
+        a_run(tmp_path / "two", "base-0", [True] * 4, device="other")
+        with pytest.raises(RecordError, match="though their device differ; name one of them"):
+            read_sides([tmp_path])
 
 
 class TestControl:
@@ -181,21 +340,22 @@ class TestControl:
     def test_is_missed_when_it_was_not_run(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
-        assert missing_controls(read_sides([tmp_path])) == ["random-0.5-layer2"]
+        assert missing_controls(read_sides([tmp_path])) == {"random-0.5-layer2": "0.5"}
 
 
 class TestAnswers:
     @pytest.fixture
-    def rows(self, tmp_path: Path) -> list[Comparison]:
+    def field(self, tmp_path: Path) -> Field:
         a_run(tmp_path, "base-0", [True] * 8, prefill=1.0)
         a_run(tmp_path, "dart-0.3-layer2", [True] * 8, prefill=0.7)
         a_run(tmp_path, "dart-0.6-layer2", [True] * 7 + [False], prefill=0.4)
         a_run(tmp_path, "dart-0.9-layer2", [False] * 8, prefill=0.1)
-        return widest(rows_of(tmp_path).values())
+        return field_of(compared(tmp_path))
 
     @pytest.mark.parametrize(
         ("asked", "best"),
         [
+            ({"latency": 2.0}, "dart-0.3-layer2"),
             ({"latency": 0.8}, "dart-0.3-layer2"),
             ({"latency": 0.5}, "dart-0.6-layer2"),
             ({"latency": 0.2}, "dart-0.9-layer2"),
@@ -205,29 +365,122 @@ class TestAnswers:
             ({"score": 1.1}, None),
         ],
     )
-    def test_best(self, rows: list[Comparison], asked: dict[str, float], best: str | None) -> None:
-        found = best_at(rows, **asked)
-        assert (found.side if found else None) == best
+    def test_best(self, field: Field, asked: dict[str, float], best: str | None) -> None:
+        found = field.best(**asked)
+        assert (found.name if found else None) == best
+
+    def test_the_reference_may_win(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
+        a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
+        a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
+        found = answer(field_of(compared(tmp_path)), score=0.95)
+        assert found["text"] == "with at least 0.95 of Big base-0's score: Big base-0 itself (score 1.000)"
+
+    def test_random_may_win_and_is_said_to_be_the_control(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 8)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.6)
+        a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
+        text = answer(field_of(compared(tmp_path)), latency=0.8)["text"]
+        assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
+        assert text.endswith("that is the control, the best of the others is dart-0.5-layer2")
+
+    def test_sides_are_ranked_on_tasks_that_all_have(self, tmp_path: Path) -> None:
+        """dart is quicker and better on tau, where alone it was run to the end; on both tasks fast_v is the best."""
+        for task, right in (("tau", True), ("desed", False)):
+            a_run(tmp_path, "base-0", [True] * 4, task=task)
+            a_run(tmp_path, "fast_v-0.5-layer2", [True] * 3 + [right], task=task, prefill=0.5)
+            a_run(tmp_path, "random-0.5-layer2", [True, True, False, right], task=task, prefill=0.5)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, prefill=0.1)
+        a_run(tmp_path, "base-0", [True] * 4, task="gtzan")
+        a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4, task="gtzan")
+        field = field_of(compared(tmp_path))
+        assert list(field.ids) == ["desed", "tau"]
+        assert field.best(latency=0.9).name == "fast_v-0.5-layer2"
+        text = ranked(field)
+        assert "ranked on the same 8 samples of desed, tau: 3 settings" in text
+        assert "left out dart-0.5-layer2 in desed: not run" in text
+        assert "left out task gtzan: not timed under all settings that are ranked" in text
+
+    def test_sides_are_ranked_on_samples_that_all_answered(self, tmp_path: Path) -> None:
+        """dart answered the easy half only."""
+        a_run(tmp_path, "base-0", [True] * 8)
+        a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.4)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, prefill=0.5)
+        field = field_of(compared(tmp_path))
+        assert field.samples == 4
+        assert field.best(score=0.95).name == "fast_v-0.5-layer2"
+
+    def test_sides_without_comparable_times_and_controls_are_not_ranked(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 4)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="another")
+        changed(a_run(tmp_path / "silence", "base-0", [True] * 4), control={"kind": "silence"})
+        field = field_of(compared(tmp_path))
+        assert not field.candidates
+        told = ranked(field)
+        assert "dart-0.5-layer2 in tau: times of another session" in told
+        assert "base-0 [silence]: heard other audio" in told
+        assert answer(field, latency=0.5)["text"].endswith("no setting's times can be set beside base-0's")
+
+    def test_one_that_shares_no_sample_with_the_others_is_left_out(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 8)
+        a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
+        a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4, first=4)
+        assert "fast_v-0.5-layer2: no timed sample in common with the others" in ranked(field_of(compared(tmp_path)))
 
 
 class TestCommand:
     def test_prints_and_writes(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 6 + [False] * 2, prefill=0.5)
+        a_run(tmp_path, "dart-0.7-layer2", [True] * 8, prefill=0.5, prompts="other")
         for end in ("json", "csv", "md"):
             result = CliRunner().invoke(
                 app, ["compare", str(tmp_path), "--at-latency", "0.6", "-o", f"{tmp_path}/c.{end}"]
             )
             assert result.exit_code == 0, result.output
-            assert "dart-0.5-layer2" in (tmp_path / f"c.{end}").read_text()
-        assert "within 0.6 of base-0's time to first token: dart-0.5-layer2" in result.output
+        told = "within 0.6 of base-0's time to first token: dart-0.5-layer2"
+        assert told in result.output
         assert "not run" in result.output
-        assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["samples"] == 8
+        content = json.loads((tmp_path / "c.json").read_text())
+        assert (content["reference"], content["rows"][0]["samples"], content["left_out"][0]["side"]) == (
+            "base-0",
+            8,
+            "dart-0.7-layer2",
+        )
+        assert content["answers"][0]["best"]["name"] == "dart-0.5-layer2"
+        (row,) = csv.DictReader((tmp_path / "c.csv").read_text().splitlines())
+        assert (row["setting"], row["samples"], float(row["llm_prefill_speed_up"])) == ("dart-0.5-layer2", "8", 2.0)
+        assert told in (tmp_path / "c.md").read_text()
+
+    def test_a_score_without_a_value_is_a_dash_and_null(self, tmp_path: Path) -> None:
+        """All words of the references are such as the normaliser drops: no rate can be made."""
+        for label in ("base-0", "dart-0.5-layer2"):
+            folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
+            records = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())
+            counts = dict.fromkeys(("substitutions", "deletions", "insertions", "errors", "words", "wer"), 0)
+            lines = [json.dumps(one | counts) for one in records]
+            (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+        row = rows_of(tmp_path)["librispeech", "dart-0.5-layer2"]
+        assert (row.score, row.verdict, row.p_adjusted) == (None, Verdict(None, None, None), None)
+        result = CliRunner().invoke(app, ["compare", str(tmp_path), "--at-score", "0.9", "-o", f"{tmp_path}/c.json"])
+        assert "dart-0.5-layer2 in librispeech: the score has no value on these samples" in result.output
+        assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
+
+    def test_is_read_at_80_columns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        a_run(tmp_path, "base-0", [True] * 8)
+        for method in ("dart", "random"):
+            a_run(tmp_path, f"{method}-0.5-layer2", [True] * 5 + [False] * 3, prefill=0.5)
+        lines = CliRunner().invoke(app, ["compare", str(tmp_path)]).output.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert sum(line.startswith("random-0.5-layer2 ") for line in lines) == 2  # scores, then speed-ups
+        assert not any("…" in line for line in lines)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             (["--at-score", "-1"], "--at-score -1.0: allowed is a share above 0"),
+            (["--at-latency", "nan"], "--at-latency nan: allowed is a share above 0"),
             (["-o", "x.doc"], "allowed are names that end in"),
             ([], "a comparison wants two settings or more"),
         ],

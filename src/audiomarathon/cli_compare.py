@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from audiomarathon.evaluation.compare import Comparison
+    from rich.table import Table
+
+    from audiomarathon.evaluation.compare import Compared
 
 
 def compare(
@@ -28,6 +30,9 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the rows: .json, .csv or .md.")
     ] = None,
+    across_sessions: Annotated[
+        bool, typer.Option("--across-sessions", help="Set times of different sessions of one device side by side too.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the intervals and tests.")] = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both sides answered.
@@ -41,15 +46,14 @@ def compare(
     permutation test over clusters, Holm's p corrects for the number of rows of the same kind (tasks, groups, overall).
     Speed-ups are medians of reference ÷ setting. The control `random` stands beside every pruner, or "not run".
     """
-    from rich.console import Console
-    from rich.measure import Measurement
-
+    from audiomarathon.evaluation.choice import field_of
     from audiomarathon.evaluation.compare import compare as compare_sides
     from audiomarathon.evaluation.sides import find_reference, missing_controls, read_sides
-    from audiomarathon.report.comparison_table import comparison_table
+    from audiomarathon.report.comparison_text import answer, notes, ranked
+    from audiomarathon.report.terminal import console, plain
 
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
-        if share is not None and share <= 0:
+        if share is not None and not 0 < share < float("inf"):
             raise SettingsError(f"{name} {share}: allowed is a share above 0, such as 0.5")
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: allowed are names that end in .json, .csv or .md")
@@ -57,51 +61,42 @@ def compare(
     reference = find_reference(sides, against)
     if len(sides) == 1:
         raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
-    rows, missing = compare_sides(sides, reference, seed=seed), missing_controls(sides)
-    title = f"against {reference.name(with_checkpoint=len({side.checkpoint for side in sides}) > 1)}"
-    # A cut table is worse than one that wraps: a narrow terminal, or a pipe, gets all of it.
-    table = comparison_table(rows, title, missing)
-    roomy = Console(width=1_000)
-    console = Console(width=max(Console().width, Measurement.get(roomy, roomy.options, table).maximum))
-    console.print(table)
-    for line in _notes(rows, missing):
-        console.print(line, highlight=False, soft_wrap=True)
-    for question, share, given in (("latency", at_latency, "time to first token"), ("score", at_score, "score")):
-        if share is not None:
-            console.print(_answer(rows, question, share, given, reference.method), highlight=False, soft_wrap=True)
+    compared = compare_sides(sides, reference, seed=seed, across_sessions=across_sessions)
+    missing = missing_controls(sides)
+    lines = notes(compared, missing)
+    answers: list[dict[str, Any]] = []
+    if at_latency is not None or at_score is not None:
+        field = field_of(compared)
+        answers += [answer(field, latency=at_latency)] if at_latency is not None else []
+        answers += [answer(field, score=at_score)] if at_score is not None else []
+        lines += [*(str(one["text"]) for one in answers), ranked(field)]
+    out = console()
+    for table in _tables(compared, list(missing), out.width):
+        out.print(table)
+    for line in lines:
+        out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
     if output is not None:
-        _write(output, rows, missing)
+        _write(output, compared, list(missing), answers, lines)
 
 
-def _notes(rows: list[Comparison], missing: list[str]) -> list[str]:
-    notes = []
-    if missing:
-        methods = ",".join(sorted({label.split("-")[1] for label in missing}))
-        notes.append(
-            "A method has to beat random at the same ratio, which was not run: "
-            f"audiomarathon sweep … --methods random --ratios {methods}"
-        )
-    if any(speed is None for row in rows for speed in row.speed_ups.values()):
-        notes.append("– among speed-ups: untimed runs, or runs of another device, whose times cannot be compared")
-    return notes
+def _tables(compared: Compared, missing: list[str], width: int) -> list[Table]:
+    """Return one table where it fits, else scores and speed-ups one below the other."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table
+
+    title = f"against {compared.reference}"
+    whole = comparison_table(compared, title, missing)
+    roomy = Console(width=1_000)
+    if Measurement.get(roomy, roomy.options, whole).maximum <= width:
+        return [whole]
+    parts = [comparison_table(compared, title, missing, SCORES)]
+    speed_ups = comparison_table(compared, f"speed-ups {title}", (), SPEED_UPS)
+    return [*parts, speed_ups] if len(speed_ups.columns) > 1 else parts
 
 
-def _answer(rows: list[Comparison], question: str, share: float, given: str, reference: str) -> str:
-    from audiomarathon.evaluation.compare import best_at, widest
-
-    best = best_at(widest(rows), **{question: share})
-    asked = f"{'within' if question == 'latency' else 'with at least'} {share:g} of {reference}'s {given}"
-    if best is None:
-        return f"{asked}: no setting"
-    speed = best.speed_ups["first_token"]
-    assert speed is not None, "only timed rows are chosen"
-    return (
-        f"{asked}: {best.side} (score {best.score:.3f}, {best.verdict.difference:+.3f}; "
-        f"first token {speed['measured']:.2f}× as fast; {best.scope})"
-    )
-
-
-def _write(path: Path, rows: list[Comparison], missing: list[str]) -> None:
+def _write(path: Path, compared: Compared, missing: list[str], answers: list[dict[str, Any]], lines: list[str]) -> None:
     import json
 
     import pandas as pd
@@ -110,9 +105,10 @@ def _write(path: Path, rows: list[Comparison], missing: list[str]) -> None:
     from audiomarathon.report.comparison_table import as_flat, as_json, markdown
 
     if path.suffix == ".json":
-        text = json.dumps({"rows": as_json(rows), "controls_not_run": missing}, indent=2, allow_nan=False) + "\n"
+        content = {**as_json(compared), "controls_not_run": missing, "answers": answers}
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     elif path.suffix == ".md":
-        text = markdown(rows, missing)
+        text = markdown(compared, missing, lines)
     else:
-        text = pd.DataFrame(as_flat(rows)).to_csv(index=False)
+        text = pd.DataFrame(as_flat(compared)).to_csv(index=False)
     write_text(path, text)

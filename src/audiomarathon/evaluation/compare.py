@@ -5,26 +5,18 @@ Every difference is paired on samples; its interval and its test work on whole c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Record, Run, median_ratio, paired
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.evaluation.savings import Run
+from audiomarathon.evaluation.shared import STAGES, Shared, mean_scores, speed_up
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.metrics.paired import Pair, Verdict, holm, judge, mcnemar
-from audiomarathon.metrics.statistics import Sums
-from audiomarathon.tasks import Task, get_task
+from audiomarathon.metrics.paired import Verdict, holm, judge
 from audiomarathon.tasks.registry import GROUPS
 
 OVERALL = "overall"
-_SAME_QUESTION = ("schema_version", "data", "prompts", "max_new_tokens")
-STAGES: Mapping[str, Callable[[Record], float | None]] = {
-    "llm_prefill": lambda record: record["time"]["llm_prefill"] if record.get("time") else None,
-    "first_token": lambda record: record["time"]["prefill"] if record.get("time") else None,
-    "decode_per_token": lambda record: (record.get("forced_decode") or {}).get("per_token"),
-}
 
 
 @dataclass(frozen=True)
@@ -35,200 +27,188 @@ class Comparison:
     ----------
     scope
         A task's key, a group's name, or "overall".
+    tasks
+        Their keys.
     samples
         That both answered.
     truncated
         Of those, how many whose audio either side cut short.
+    timed
+        Of those, how many whose times are set side by side.
     score, reference_score
-        Headline scores on those samples; of several tasks their mean.
+        Headline scores on those samples, of several tasks their mean; None where one has no value.
     p_adjusted
         Holm's, over all rows of the same kind (tasks, groups, overall).
     mcnemar
         p of the exact test, where every sample is a cluster of its own and replies are right or wrong.
     speed_ups
         By stage of :data:`STAGES`: `measured` (median of reference ÷ side, above 1 is faster) and `interval`; None
-        where the times cannot be compared.
+        where there are no times that can be compared.
+    untimed
+        Why speed-ups are withheld, of all stages or of decode; "" where they are not.
     """
 
     scope: str
     side: str
+    tasks: tuple[str, ...]
     samples: int
     truncated: int
-    score: float
-    reference_score: float
+    timed: int
+    score: float | None
+    reference_score: float | None
     verdict: Verdict
-    p_adjusted: float
+    p_adjusted: float | None
     mcnemar: float | None
     speed_ups: Mapping[str, Mapping[str, Any] | None]
+    untimed: str
 
 
-def compare(sides: Sequence[Side], reference: Side, *, seed: int = 42) -> list[Comparison]:
+@dataclass(frozen=True)
+class LeftOut:
+    """A side, or one task of it, that could not be compared, and why."""
+
+    side: str
+    task: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All sides against one.
+
+    Attributes
+    ----------
+    reference
+        What the side that all others are compared with is called.
+    shared
+        What each other side has in common with it, by name and task.
+    seed
+        Of intervals and tests.
+    controls
+        Names of the sides that heard a control's audio.
+    """
+
+    reference: str
+    shared: Mapping[str, Mapping[str, Shared]]
+    rows: Sequence[Comparison]
+    left_out: Sequence[LeftOut]
+    seed: int
+    controls: frozenset[str]
+
+
+def compare(sides: Sequence[Side], reference: Side, *, seed: int = 42, across_sessions: bool = False) -> Compared:
     """Compare each side with the reference, per task, per group of tasks, and overall.
 
-    The overall row and those of groups average over the tasks that both sides have.
+    The overall row and those of groups average over the tasks that both sides have. What cannot be compared is left
+    out, with the reason.
+
+    Parameters
+    ----------
+    across_sessions
+        Set times of different sessions side by side too; without, only those of one session, as a sweep takes them.
 
     Raises
     ------
     RecordError
-        When a side answered other questions, on other data or under another token limit, or no sample that the
-        reference did.
+        When nothing can be compared.
     """
     several = len({side.checkpoint for side in sides}) > 1
-    found: list[Comparison] = []
-    for side in sides:
-        if side is not reference:
-            found += _against(side, reference, side.name(with_checkpoint=several), seed)
-    for of_kind in (lambda scope: scope == OVERALL, lambda scope: scope in GROUPS, _is_task):
-        places = [index for index, row in enumerate(found) if of_kind(row.scope)]
-        adjusted = holm([found[index].verdict.p for index in places])
-        for index, p in zip(places, adjusted, strict=True):
-            found[index] = replace(found[index], p_adjusted=p)
-    return found
+    # All that it ever answered: a later, smaller run of it takes nothing from the others.
+    whole = {task: Run.read(folder, selected=False) for task, folder in reference.folders.items()}
+    name, base = reference.name(with_checkpoint=several), replace(reference, runs=whole)
+    others = {side.name(with_checkpoint=several): side for side in sides if side is not reference}
+    shared: dict[str, dict[str, Shared]] = {}
+    left_out: list[LeftOut] = []
+    for other, side in others.items():
+        found, without = _in_common(other, side, base, name, across_sessions)
+        left_out += without
+        if found:
+            shared[other] = found
+    if not shared:
+        raise RecordError(f"nothing can be compared with {name}: {'; '.join(told(left_out))}")
+    rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed)])
+    controls = frozenset(other for other, side in others.items() if side.control)
+    return Compared(name, shared, rows, left_out, seed, controls)
 
 
-def _is_task(scope: str) -> bool:
-    return scope != OVERALL and scope not in GROUPS
+def told(left_out: Iterable[LeftOut]) -> list[str]:
+    """Return a line for each reason, with the sides and tasks that it keeps out."""
+    by_reason: dict[str, dict[str, list[str]]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.why, {}).setdefault(one.side, []).extend([one.task] if one.task else [])
+    lines = []
+    for why, by_side in by_reason.items():
+        by_tasks: dict[str, list[str]] = {}
+        for side, tasks in by_side.items():
+            by_tasks.setdefault(", ".join(tasks), []).append(side)
+        where = "; ".join(", ".join(names) + (f" in {tasks}" if tasks else "") for tasks, names in by_tasks.items())
+        lines.append(f"{where}: {why}")
+    return lines
 
 
-def _against(side: Side, reference: Side, name: str, seed: int) -> list[Comparison]:
-    tasks = [_Shared.of(side, reference, key) for key in side.runs if key in reference.runs]
-    if not tasks:
-        raise RecordError(
-            f"{name} and {reference.method} share no task: {', '.join(side.runs)} and {', '.join(reference.runs)}"
-        )
-    scopes = {shared.task.key: [shared] for shared in tasks}
-    groups: dict[str, list[_Shared]] = {}
-    for shared in tasks:
+def _in_common(
+    name: str, side: Side, base: Side, of_base: str, across_sessions: bool
+) -> tuple[dict[str, Shared], list[LeftOut]]:
+    """Return by task what a side shares with the reference, and what cannot be compared."""
+    shared: dict[str, Shared] = {}
+    left_out: list[LeftOut] = []
+    for key in side.runs:
+        if key not in base.runs:
+            left_out.append(LeftOut(name, key, f"{of_base} did not run it"))
+            continue
+        try:
+            shared[key] = Shared.of(side, base, key, across_sessions=across_sessions)
+        except (RecordError, SettingsError) as error:
+            left_out.append(LeftOut(name, key, str(error)))
+    return shared, left_out
+
+
+def _rows(name: str, tasks: Mapping[str, Shared], seed: int) -> list[Comparison]:
+    """Return a side's row of each task, of each group of which it has several tasks, and of all tasks."""
+    scopes = {key: [shared] for key, shared in tasks.items()}
+    groups: dict[str, list[Shared]] = {}
+    for shared in tasks.values():
         groups.setdefault(shared.task.group, []).append(shared)
     if len(groups) > 1:  # else the group's row is the overall one
         scopes |= {group: members for group, members in groups.items() if len(members) > 1}
     if len(tasks) > 1:
-        scopes[OVERALL] = tasks
-    return [_row(scope, name, members, seed) for scope, members in scopes.items()]
+        scopes[OVERALL] = list(tasks.values())
+    return [row_of(scope, name, members, seed) for scope, members in scopes.items()]
 
 
-def _row(scope: str, name: str, members: Sequence[_Shared], seed: int) -> Comparison:
+def row_of(scope: str, name: str, members: Sequence[Shared], seed: int) -> Comparison:
+    """Compare a side with the reference on all that it shares with it of these tasks."""
+    score, reference_score = mean_scores(members)
     verdict = judge([one.pair for one in members], seed=seed)
-    reference = sum(one.reference_score for one in members) / len(members)
     return Comparison(
         scope=scope,
         side=name,
-        samples=sum(len(one.own) for one in members),
-        truncated=sum(
-            bool(a.get("truncated") or b.get("truncated"))
-            for one in members
-            for a, b in zip(one.own, one.other, strict=True)
-        ),
-        score=reference + verdict.difference,
-        reference_score=reference,
+        tasks=tuple(one.task.key for one in members),
+        samples=sum(len(one.pairs) for one in members),
+        truncated=sum(one.truncated for one in members),
+        timed=sum(len(one.timed) for one in members),
+        score=score,
+        reference_score=reference_score,
         verdict=verdict,
         p_adjusted=verdict.p,
         mcnemar=members[0].mcnemar if len(members) == 1 else None,
-        speed_ups={stage: _speed_up(members, of, seed) for stage, of in STAGES.items()},
+        speed_ups={stage: speed_up(members, stage, seed) for stage in STAGES},
+        untimed="; ".join(
+            dict.fromkeys(one.untimed or one.undecoded for one in members if one.untimed or one.undecoded)
+        ),
     )
 
 
-def _speed_up(members: Sequence[_Shared], of: Callable[[Record], float | None], seed: int) -> Mapping[str, Any] | None:
-    if not all(one.same_machine for one in members):
-        return None
-    rows = [
-        (of(other), of(own), f"{one.task.key}:{own['cluster']}")
-        for one in members
-        for own, other in zip(one.own, one.other, strict=True)
-    ]
-    return median_ratio(rows, seed=seed)
+def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
+    """Return the rows with Holm's p, each kind of rows for itself."""
+    found = list(rows)
+    for kind in ("task", "group", OVERALL):
+        places = [index for index, row in enumerate(found) if _kind(row.scope) == kind]
+        known = [(index, p) for index in places if (p := found[index].verdict.p) is not None]
+        for (index, _), p in zip(known, holm([p for _, p in known]), strict=True):
+            found[index] = replace(found[index], p_adjusted=p)
+    return found
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """What two sides share of one task: the records of the samples that both answered, in the same order."""
-
-    task: Task
-    own: list[Record]
-    other: list[Record]
-    same_machine: bool
-
-    @classmethod
-    def of(cls, side: Side, reference: Side, key: str) -> _Shared:
-        run, base = side.runs[key], reference.runs[key]
-        mine, theirs = run.facts.get("identity") or {}, base.facts.get("identity") or {}
-        if differing := [name for name in _SAME_QUESTION if mine.get(name) != theirs.get(name)]:
-            shown = ", ".join(f"{name} {mine.get(name)} and {theirs.get(name)}" for name in differing)
-            raise RecordError(
-                f"{side.folders[key]} and {reference.folders[key]} cannot be compared: "
-                f"they were not asked the same ({shown})"
-            )
-        both = sorted(paired(run, base), key=lambda pair: str(pair[1]["id"]))
-        if not both:
-            raise RecordError(f"{side.folders[key]} and {reference.folders[key]} share no answered sample")
-        device = mine.get("device")
-        return cls(
-            get_task(key),
-            [own for _, own in both],
-            [theirs for theirs, _ in both],
-            device is not None and device == theirs.get("device") and _sharing(run) == _sharing(base),
-        )
-
-    def _sums(self, records: Sequence[Record]) -> Sums:
-        sums = self.task.sums(records)
-        if sums is None:
-            raise RecordError(
-                f"{self.task.key}: this task does not say how its score adds up, so it cannot be compared"
-            )
-        return sums
-
-    @cached_property
-    def _figure(self) -> str:
-        return "score" if self.task.headline == "wer" else self.task.headline
-
-    @cached_property
-    def pair(self) -> Pair:
-        clusters = [str(record["cluster"]) for record in self.own]
-        return Pair.of(self._sums(self.own), self._sums(self.other), clusters, self._figure)
-
-    @property
-    def reference_score(self) -> float:
-        sums = self._sums(self.other)
-        return float(sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0, sums.names.index(self._figure)])
-
-    @property
-    def mcnemar(self) -> float | None:
-        if self.pair.clusters < len(self.own) or not all("correct" in record for record in (*self.own, *self.other)):
-            return None
-        return mcnemar([bool(r["correct"]) for r in self.own], [bool(r["correct"]) for r in self.other])
-
-
-def _sharing(run: Run) -> set[int]:
-    """Return how many of Ray's workers shared a GPU, or a machine's cores, while the run was timed."""
-    return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}
-
-
-def widest(rows: Iterable[Comparison]) -> list[Comparison]:
-    """Return one row a side: over all tasks where it has several, else its one task's."""
-    found: dict[str, Comparison] = {}
-    for row in rows:
-        if row.side not in found or row.scope == OVERALL:
-            found[row.side] = row
-    return list(found.values())
-
-
-def best_at(
-    rows: Iterable[Comparison], *, latency: float | None = None, score: float | None = None
-) -> Comparison | None:
-    """Answer what users ask of a comparison, from its widest rows; None when no side will do.
-
-    Parameters
-    ----------
-    latency
-        The best score among the sides that reach the first token in at most this share of the reference's time.
-    score
-        The fastest to the first token among the sides with at least this share of the reference's score.
-    """
-    fit = [(row, row.speed_ups["first_token"]) for row in rows]
-    timed = [(row, float(speed["measured"])) for row, speed in fit if speed and speed["measured"]]
-    if latency is not None:
-        quick = [(row, speed) for row, speed in timed if 1 / speed <= latency]
-        return max(quick, key=lambda one: (one[0].score, one[1]), default=(None, 0.0))[0]
-    assert score is not None, "ask for a latency or for a score"
-    good = [(row, speed) for row, speed in timed if row.score >= score * row.reference_score]
-    return max(good, key=lambda one: (one[1], one[0].score), default=(None, 0.0))[0]
+def _kind(scope: str) -> str:
+    return OVERALL if scope == OVERALL else "group" if scope in GROUPS else "task"

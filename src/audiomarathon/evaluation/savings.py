@@ -132,8 +132,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
     """
     records = list(run.records.values())
     pairs = [] if base is None else paired(run, base)
-    # Measured an hour apart, the machine may have been another: only what one session timed is set side by side.
-    together = [pair for pair in pairs if pair[0].get("session") == pair[1].get("session")]
+    together = in_one_session(pairs)
     compared = [own for _, own in together] or records
     kept = [r["kept_audio_tokens"] for r in records]
     lengths = [r["kv_lengths"] for r in records if r.get("kv_lengths")]
@@ -144,25 +143,32 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
         "kept_ratio": sum(kept) / audio if audio and None not in kept else None,
         "kv_lengths": np.mean(lengths, axis=0).tolist() if lengths else None,
         "kv_bytes": mean_of([r["kv_bytes"] for r in records]),
-        "kv_bytes_interval": _mean_interval(records, "kv_bytes", seed),
+        "kv_bytes_interval": mean_interval(records, "kv_bytes", seed),
         "scoring_s": float(np.median(scoring)) if scoring else None,
         "compared_samples": len(together),
         "base_of_another_session": len(pairs) - len(together),
-        "llm_prefill": _speed_up(together, lambda r: _time(r, "llm_prefill"), seed) | {"ideal": _ideal(run, compared)},
-        "first_token": _speed_up(together, lambda r: _time(r, "prefill"), seed)
-        | {"ideal": _ideal(run, compared, encoder=True)},
-        "decode_per_token": _speed_up(together, lambda r: (r.get("forced_decode") or {}).get("per_token"), seed),
-        "kv_bytes_ratio": _speed_up(pairs, lambda r: r["kv_bytes"], seed)["measured"],
+        "llm_prefill": speed_up(together, lambda r: time_of(r, "llm_prefill"), seed)
+        | {"ideal": ideal_of(run, compared)},
+        "first_token": speed_up(together, lambda r: time_of(r, "prefill"), seed)
+        | {"ideal": ideal_of(run, compared, encoder=True)},
+        "decode_per_token": speed_up(together, lambda r: (r.get("forced_decode") or {}).get("per_token"), seed),
+        "kv_bytes_ratio": speed_up(pairs, lambda r: r["kv_bytes"], seed)["measured"],
     }
 
 
-def paired(run: Run, base: Run) -> list[tuple[Record, Record]]:
+def paired(run: Run, base: Run, *, same_clips: bool = True) -> list[tuple[Record, Record]]:
     """Return base's and the setting's records of the samples that both answered, having heard the same clips.
 
-    A clip that was replaced between two runs makes another sample of the same name.
+    A clip that was replaced between two runs makes another sample of the same name; `same_clips=False` is for controls,
+    whose clips were replaced on purpose.
     """
     both = [(base.records[id_], own) for id_, own in run.records.items() if id_ in base.records]
-    return [(theirs, own) for theirs, own in both if theirs.get("clips") == own.get("clips")]
+    return [(theirs, own) for theirs, own in both if not same_clips or theirs.get("clips") == own.get("clips")]
+
+
+def in_one_session(pairs: Sequence[tuple[Record, Record]]) -> list[tuple[Record, Record]]:
+    """Return the pairs whose times compare: measured an hour apart, the machine may have been another."""
+    return [pair for pair in pairs if pair[0].get("session") == pair[1].get("session")]
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
@@ -175,16 +181,15 @@ def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = 
     return (always + whole) / (always + cost.llm_prefill(drops.tokens(layers, prompt, audio)))
 
 
-def _ideal(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
+def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
+    """Return the median of :func:`ideal_speed_up` over records; None where the run does not say what it costs."""
     cost, drops = run.cost, run.drops
     if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
         return None
     return float(np.median([ideal_speed_up(cost, drops, record, encoder=encoder) for record in records]))
 
 
-def _speed_up(
-    pairs: Sequence[tuple[Record, Record]], of: Callable[[Record], float | None], seed: int
-) -> dict[str, Any]:
+def speed_up(pairs: Sequence[tuple[Record, Record]], of: Callable[[Record], float | None], seed: int) -> dict[str, Any]:
     """Return the median of base ÷ own over the samples, and its interval."""
     return median_ratio([(of(base), of(own), str(own["cluster"])) for base, own in pairs], seed=seed)
 
@@ -221,7 +226,7 @@ def median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed:
     return [low, high]
 
 
-def _mean_interval(records: Sequence[Record], name: str, seed: int) -> list[float] | None:
+def mean_interval(records: Sequence[Record], name: str, seed: int) -> list[float] | None:
     """Bootstrap a mean over clusters; None where a record lacks the value."""
     rows = [(record[name], 1) for record in records]
     if not rows or any(value is None for value, _ in rows):
@@ -230,5 +235,6 @@ def _mean_interval(records: Sequence[Record], name: str, seed: int) -> list[floa
     return cluster_bootstrap(totals, lambda sums: sums[:, :1] / sums[:, 1:], seed=seed)[0]
 
 
-def _time(record: Record, stage: str) -> float | None:
+def time_of(record: Record, stage: str) -> float | None:
+    """Return the seconds of a stage; None for a record without times."""
     return record["time"][stage] if record.get("time") else None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.evaluation.records import checkpoint_of
 from audiomarathon.evaluation.savings import Run
 from audiomarathon.plugins import did_you_mean
 from audiomarathon.pruning.method import Base
+
+#: What of a run's identity makes another side of the same checkpoint and method, and how a name shows it.
+_MARKS = {"dtype": "{}", "attention": "{}", "seed": "seed {}"}
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,14 @@ class Side:
 
     Attributes
     ----------
+    checkpoint
+        Its name; with the beginning of its content's hash where several of that name were read.
+    method
+        The label of its method.
     control
         What a control variant of the data lets be heard (:func:`control_name`); "" for the tasks as they are.
+    marks
+        What else tells it from most of the runs read with it: precision, attention, seed.
     """
 
     checkpoint: str
@@ -28,11 +39,12 @@ class Side:
     runs: Mapping[str, Run]
     folders: Mapping[str, Path]
     control: str = ""
+    marks: tuple[str, ...] = ()
 
     def name(self, *, with_checkpoint: bool) -> str:
         """Return what the side is called in a table."""
-        own = f"{self.checkpoint} {self.method}" if with_checkpoint else self.method
-        return f"{own} [{self.control}]" if self.control else own
+        heard = [f"[{self.control}]"] if self.control else []
+        return " ".join([*[self.checkpoint] * with_checkpoint, self.method, *heard, *self.marks])
 
 
 def control_name(facts: Mapping[str, Any]) -> str:
@@ -40,6 +52,30 @@ def control_name(facts: Mapping[str, Any]) -> str:
     control = facts.get("control") or {}
     length = f"{control['seconds']:g}s " if control.get("seconds") else ""
     return f"{length}{control.get('kind', '')}".strip()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A run as it was read, and of which task and checkpoint it is."""
+
+    folder: Path
+    run: Run
+    checkpoint: str
+    task: str
+
+    @classmethod
+    def read(cls, folder: Path) -> _Found:
+        run = Run.read(folder)
+        if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
+            raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
+        return cls(folder, run, checkpoint_of(run.facts), str(run.facts["task"]))
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self.run.facts.get("identity") or {}
+
+    def mark(self, name: str) -> str:
+        return _MARKS[name].format(self.identity.get(name, "unknown"))
 
 
 def read_sides(paths: Sequence[Path]) -> list[Side]:
@@ -50,37 +86,49 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
     RecordError
         When there is none, or two runs of the same task are the same side.
     """
-    runs: dict[tuple[str, str, str], dict[str, tuple[Path, Run]]] = {}
-    for folder in _run_folders(paths):
-        run = Run.read(folder)
-        try:
-            # A path does not say all: the hub's ends in a commit, and two models may share a checkpoint.
-            checkpoint = str(run.facts.get("checkpoint_name") or Path(str(run.facts["checkpoint"])).name)
-            key = str(run.facts["method"]), str(run.facts["task"])
-        except KeyError as error:
-            raise RecordError(f"{folder / 'run.json'}: lacks the field {error}") from None
-        tasks = runs.setdefault((checkpoint, key[0], control_name(run.facts)), {})
-        if key[1] in tasks:
-            raise RecordError(
-                f"{folder}: the same task, checkpoint and setting as {tasks[key[1]][0]}; name one of them"
-            )
-        tasks[key[1]] = (folder, run)
-    if not runs:
+    found = [_Found.read(folder) for folder in _with_controls(run_folders(paths))]
+    if not found:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json)")
+    usual = {name: Counter(one.mark(name) for one in found).most_common(1)[0][0] for name in _MARKS}
+    contents = {(one.checkpoint, one.identity.get("checkpoint")) for one in found}
+    ambiguous = {name for name, count in Counter(name for name, _ in contents).items() if count > 1}
+    sides: dict[tuple[str, str, str, tuple[str, ...]], dict[str, _Found]] = {}
+    for one in found:
+        content = f" {str(one.identity.get('checkpoint'))[:6]}" if one.checkpoint in ambiguous else ""
+        marks = tuple(one.mark(name) for name in _MARKS if one.mark(name) != usual[name])
+        side = one.checkpoint + content, str(one.run.facts["method"]), control_name(one.run.facts), marks
+        tasks = sides.setdefault(side, {})
+        if one.task in tasks:
+            raise RecordError(_twice(one, tasks[one.task]))
+        tasks[one.task] = one
     return [
         Side(
             checkpoint,
             method,
-            {task: run for task, (_, run) in tasks.items()},
-            {task: path for task, (path, _) in tasks.items()},
+            {task: one.run for task, one in tasks.items()},
+            {task: one.folder for task, one in tasks.items()},
             control,
+            marks,
         )
-        for (checkpoint, method, control), tasks in runs.items()
+        for (checkpoint, method, control, marks), tasks in sides.items()
     ]
 
 
-def _run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders, and beside each one named by itself its sibling `random` of the same ratio, if any."""
+def _twice(one: _Found, other: _Found) -> str:
+    names = {*one.identity, *other.identity}
+    differing = sorted(name for name in names if one.identity.get(name) != other.identity.get(name))
+    but = f", though their {', '.join(differing)} differ" if differing else ""
+    return f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name one of them"
+
+
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders named, and those under the folders named.
+
+    Raises
+    ------
+    RecordError
+        When there is no such folder.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -91,7 +139,13 @@ def _run_folders(paths: Sequence[Path]) -> list[Path]:
             one for one in folders if not any(part.startswith("reproduce-") for part in one.relative_to(path).parts)
         ]
         found |= dict.fromkeys(folder.absolute() for folder in folders if (folder / "samples.jsonl").exists())
-    for path in list(found):
+    return list(found)
+
+
+def _with_controls(folders: Sequence[Path]) -> list[Path]:
+    """Return run folders, and beside each its sibling `random` of the same ratio, if any."""
+    found = dict.fromkeys(folders)
+    for path in folders:
         control = path.parent / control_of(path.name)
         if control != path and (control / "samples.jsonl").exists():
             found.setdefault(control)
@@ -104,11 +158,13 @@ def control_of(label: str) -> str:
     return f"random-{rest}" if method and "-layer" in rest and "+" not in label else ""
 
 
-def missing_controls(sides: Sequence[Side]) -> list[str]:
-    """Return the labels of `random` runs that the table should have and that were not run."""
-    have = {(side.checkpoint, side.method, side.control) for side in sides}
-    wanted = {(side.checkpoint, control_of(side.method), side.control) for side in sides if control_of(side.method)}
-    return sorted({label for _checkpoint, label, _control in wanted - have})
+def missing_controls(sides: Sequence[Side]) -> dict[str, str]:
+    """Return the ratio of each `random` run that the table should have and that was not run, by the side's name."""
+    several = len({side.checkpoint for side in sides}) > 1
+    have = {side.name(with_checkpoint=several) for side in sides}
+    wanted = [replace(side, method=control_of(side.method)) for side in sides if not side.control]
+    by_name = {side.name(with_checkpoint=several): side.method for side in wanted if side.method}
+    return {name: label.split("-")[1] for name, label in sorted(by_name.items()) if name not in have}
 
 
 def find_reference(sides: Sequence[Side], name: str | None) -> Side:

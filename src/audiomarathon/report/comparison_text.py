@@ -1,0 +1,96 @@
+"""What is to be said of a comparison beside its table: what it lacks and why, and what to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from audiomarathon.evaluation.choice import Candidate, Field
+from audiomarathon.evaluation.compare import Compared, Comparison, LeftOut, told
+from audiomarathon.evaluation.shared import OTHER_SESSION
+from audiomarathon.metrics.paired import Verdict
+
+
+def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
+    """Return a line for each thing that the table lacks.
+
+    Parameters
+    ----------
+    missing
+        Controls that were not run, with their ratios.
+    """
+    lines = []
+    if missing:
+        ratios = ",".join(sorted(set(missing.values())))
+        lines.append(
+            "a method has to beat random at the same ratio, which was not run: "
+            f"audiomarathon sweep … --methods random --ratios {ratios}"
+        )
+    of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
+    for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
+        without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
+        lines += [f"{what} of {line}" for line in told(LeftOut(row.side, row.scope, row.untimed) for row in without)]
+    if any(row.untimed == OTHER_SESSION for row in of_tasks):
+        lines.append(
+            "times of different sessions are not set side by side, since the machine may have been another: a sweep "
+            "takes all settings in one session; --across-sessions compares them all the same"
+        )
+    partly = [row for row in of_tasks if 0 < row.timed < row.samples]
+    lines += [
+        f"{row.side} in {row.scope}: speed-ups are of {row.timed} samples, timed in one session" for row in partly
+    ]
+    lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
+    return lines + [f"left out: {line}" for line in told(compared.left_out)]
+
+
+def _lack(verdict: Verdict) -> str:
+    if verdict.difference is None:
+        return "the score has no value on these samples"
+    draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}
+    lost = " and ".join(f"{count:,} {what}" for what, count in draws.items() if count)
+    return f"{lost} were left out, in which the score has no value" if lost else ""
+
+
+def answer(field: Field, *, latency: float | None = None, score: float | None = None) -> dict[str, Any]:
+    """Return what to choose within a share of the reference's latency, or of its score: figures, and a line, `text`."""
+    share = f"within {latency:g} of" if latency is not None else f"with at least {score:g} of"
+    asked = f"{share} {field.reference}'s {'time to first token' if latency is not None else 'score'}"
+    best = field.best(latency=latency, score=score)
+    method = field.best(latency=latency, score=score, random=False)
+    row = field.row(best) if best else None
+    if best is None:
+        text = "no setting" if field.candidates else f"no setting's times can be set beside {field.reference}'s"
+    else:
+        text = _shown(best, row)
+    if best is not None and best.is_random:
+        text += f"; that is the control, the best of the others is {method.name if method else 'none'}"
+    return {
+        "latency": latency,
+        "score": score,
+        "text": f"{asked}: {text}",
+        "best": asdict(best) if best else None,
+        "best_but_random": asdict(method) if method else None,
+        "row": asdict(row) if row else None,
+        "tasks": list(field.ids),
+        "samples": field.samples,
+        "left_out": [asdict(one) for one in field.left_out],
+    }
+
+
+def _shown(best: Candidate, row: Comparison | None) -> str:
+    if row is None or row.verdict.difference is None:
+        return f"{best.name} itself (score {best.score:.3f})"
+    interval = row.verdict.interval
+    between = f" [{interval[0]:+.3f}, {interval[1]:+.3f}]" if interval else ""
+    difference = f"{row.verdict.difference:+.3f}{between}"
+    return f"{best.name} (score {best.score:.3f}, {difference}; first token {best.speed:.2f}× as fast)"
+
+
+def ranked(field: Field) -> str:
+    """Say on what the answers rest, and what was left out."""
+    left_out = "".join(f"; left out {line}" for line in told(field.left_out))
+    if not field.ids:
+        return f"nothing to rank{left_out}"
+    count, tasks = len(field.candidates), ", ".join(field.ids)
+    return f"ranked on the same {field.samples} samples of {tasks}: {count} settings{left_out}"
