@@ -9,6 +9,7 @@ import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.loading import pretrained
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.dropping import call_of
 from audiomarathon.pruning.method import Base
+from audiomarathon.pruning.random import Random
 
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
 
@@ -152,6 +156,19 @@ def test_rotations_of_the_future_are_those_of_decode(family_lm: AudioLM, prompts
 
 
 class TestLoading:
+    def test_through_accelerate_is_the_same_model(
+        self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], prompts: list[Prompt]
+    ) -> None:
+        spread = get_model(family.key).load_family()
+        lm = spread.load(
+            family_checkpoint(family.key), device="cuda", dtype="float32", attn_implementation="sdpa", device_map="auto"
+        )
+        own, other = (
+            one.generate(one.prepare(prompts[:1]), Random(0.5), max_new_tokens=3, keep_logits=True).logits
+            for one in (family_lm, lm)
+        )
+        assert torch.equal(own, other)
+
     def test_a_missing_tensor_is_refused(self, family: Family, copy_of: Path) -> None:
         weights = load_file(copy_of / "model.safetensors")
         name = next(name for name in weights if name.endswith("layers.1.self_attn.o_proj.weight"))
@@ -167,3 +184,15 @@ class TestLoading:
         save_file(weights, copy_of / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(ModelError, match=r"unexpected keys.*extra"):
             family.load(copy_of)
+
+
+@pytest.mark.parametrize(
+    ("places", "what"),
+    [({"model": 0, "lm_head": "cpu"}, "1 of its 2 parts on cpu"), ({"a": 1, "b": "disk", "c": "cpu"}, "cpu and disk")],
+    ids=["cpu", "disk"],
+)
+def test_a_model_that_the_gpus_do_not_hold_is_refused(places: dict[str, int | str], what: str) -> None:
+    """accelerate would copy the rest in at every step."""
+    native = SimpleNamespace(from_pretrained=lambda *_, **__: (SimpleNamespace(hf_device_map=places), {}))
+    with pytest.raises(ModelError, match=f"the GPUs' memory does not hold .* DEVICE_MAP=auto leaves .*{what}"):
+        pretrained(native, Path("/m"), dtype="bfloat16", attn_implementation="sdpa", device_map="auto")

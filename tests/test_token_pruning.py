@@ -25,7 +25,7 @@ from audiomarathon.pruning.method import Base, Method, kept_count, plain
 from audiomarathon.pruning.random import Random
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.pruning.segment_fast_v import SegmentFastV
-from audiomarathon.pruning.token_pruner import Evidence
+from audiomarathon.pruning.token_pruner import Evidence, Scored
 
 STEPS = 24
 DROPPERS = [
@@ -135,6 +135,13 @@ class TestBookkeeping:
     def test_a_layer_the_model_lacks_is_refused(self, lm: AudioLM) -> None:
         with pytest.raises(MethodError, match="layer 4 is not one of this model's layers 0–3"):
             Random(0.5, layer=4).check(lm)
+
+
+def test_hidden_states_come_where_the_keys_are() -> None:
+    """Of a model over several GPUs the final norm is on the last, and moves what it is given there."""
+    elsewhere = torch.empty(3, 8, device="meta")
+    seen = Scored(torch.empty(2, 3, device="meta"), elsewhere, torch.ones(3, 8), torch.nn.LayerNorm(8))
+    assert seen.hidden.device == elsewhere.device
 
 
 class TestSelection:

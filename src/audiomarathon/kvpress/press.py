@@ -185,6 +185,10 @@ class _Squeeze:
         before_handle = layer.register_forward_pre_hook(before, with_kwargs=True)
         return [after_handle, before_handle]
 
+    def _future(self, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = self.lm.rotation(self.prompt, count)
+        return cos.to(device), sin.to(device)
+
     def _compress(self, cache: Any, index: int, attention: Attention, rotation: Any) -> None:
         import torch
 
@@ -201,8 +205,8 @@ class _Squeeze:
                 value=attention.value[0],
                 candidates=candidates,
                 attention=attention,
-                rotation=(cos[0], sin[0]),
-                future_rotation=lambda count: self.lm.rotation(self.prompt, count),
+                rotation=(cos[0].to(device), sin[0].to(device)),  # another GPU's, where the model is over several
+                future_rotation=functools.partial(self._future, device),
                 layer=index,
                 seed=self.seed,
             )

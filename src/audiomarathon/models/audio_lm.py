@@ -122,6 +122,11 @@ class AudioLM(ABC):
         return device
 
     @property
+    def like(self) -> torch.Tensor:
+        """An empty tensor of the model's precision, where the inputs go: what rotary embeddings want to see."""
+        return torch.empty(0, dtype=self.model.dtype, device=self.device)
+
+    @property
     def attn_implementation(self) -> str:
         """The attention implementation that is active in the LLM."""
         name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
@@ -130,7 +135,7 @@ class AudioLM(ABC):
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated)."""
         positions = torch.arange(start, start + count, device=self.device)[None]
-        cos, sin = self.decoder.rotary_emb(self.lm_head.weight, positions)  # type: ignore[operator]
+        cos, sin = self.decoder.rotary_emb(self.like, positions)  # type: ignore[operator]
         return cos[0], sin[0]
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002

@@ -63,7 +63,13 @@ def refuse_other_kinds(path: Path, *kinds: str) -> None:
 def pretrained(
     native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Return a native class's model from a folder, and what loading found: to be passed to :func:`check_loading`."""
+    """Return a native class's model from a folder, and what loading found: to be passed to :func:`check_loading`.
+
+    Raises
+    ------
+    ModelError
+        When a device map leaves parts of the model outside the GPUs: times would be those of copying weights.
+    """
     model, info = native.from_pretrained(
         path,
         dtype=getattr(torch, dtype),
@@ -73,6 +79,14 @@ def pretrained(
         output_loading_info=True,
         **more,
     )
+    places = [str(place) for place in getattr(model, "hf_device_map", {}).values()]
+    left = [place for place in places if place in ("cpu", "disk")]
+    if left and (len(left) < len(places) or torch.cuda.is_available()):
+        raise ModelError(
+            f"{path}: the GPUs' memory does not hold this model: DEVICE_MAP={device_map} leaves {len(left)} of its "
+            f"{len(places)} parts on {' and '.join(sorted(set(left)))}; free memory, or take more GPUs or a smaller "
+            "checkpoint"
+        )
     return model, info
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class Scored:
     """What the model made of one sample by layer K; S counts prompt positions, left padding included.
 
+    All where the inputs are: a model over several GPUs has its layers, and its final norm, elsewhere.
+
     Attributes
     ----------
     last_attention
@@ -49,7 +51,7 @@ class Scored:
     def hidden(self) -> torch.Tensor:
         """Hidden states entering layer K through the decoder's final norm, shape (S, D)."""
         normed: torch.Tensor = self.norm(self.entering)
-        return normed
+        return normed.to(self.key.device)
 
 
 @dataclass(frozen=True)
@@ -212,4 +214,4 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
         mask=None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None],
     )
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    return Scored(one.of_last_queries()[0, :, 0], one.key[0], entering[row], norm)
+    return Scored(one.of_last_queries()[0, :, 0].to(lm.device), one.key[0].to(lm.device), entering[row], norm)
