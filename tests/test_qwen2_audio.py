@@ -109,6 +109,11 @@ class TestFirst30Seconds:
         assert first.truncated == ()
         assert all(torch.equal(inputs.tensors[name], first.tensors[name]) for name in first.tensors)
 
+    def test_a_sample_is_truncated_where_one_of_its_clips_is(self, folder: Path) -> None:
+        long, exact = noise(30.01), noise(30.0)
+        inputs = load(Qwen2AudioFirst30, folder).prepare([Prompt("?", (exact, long)), Prompt("?", (exact,))])
+        assert inputs.truncated == (True, False)
+
     def test_are_what_the_processor_leaves_of_a_clip(self, folder: Path) -> None:
         """Given clips whole, as in the published practice, it cuts by itself."""
         lm, clips = load(Qwen2AudioFirst30, folder), [noise(31.0), noise(4.0)]

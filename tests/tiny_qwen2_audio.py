@@ -52,6 +52,10 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     tokenizer = byte_tokenizer(SPECIAL, end="<|im_end|>", pad="<|endoftext|>")
     tiny_model(tiny_config(tokenizer), seed).save_pretrained(folder)  # under the hub's names: `language_model.…`
     tokenizer.save_pretrained(folder)
+    # The hub's tokenizer has the bare LLM's template, which knows no audio; the processor has another built in.
+    words = json.loads((folder / "tokenizer_config.json").read_text())
+    words["chat_template"] = "{% for one in messages %}<|im_start|>{{ one['content'] }}<|im_end|>\n{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(words))
     # The hub's file samples, and penalises repetition.
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 20, "repetition_penalty": 1.1}
     (folder / "generation_config.json").write_text(json.dumps(settings))
