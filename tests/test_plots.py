@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_report_page import as_control
 from typer.testing import CliRunner
 
 from audiomarathon.cli import app
@@ -159,6 +160,42 @@ class TestCurves:
     def test_layers_are_lines_of_their_own(self, results: Path) -> None:
         write_run(results, "tau", {"method": "frame", "ratio": 0.5, "layer": 1}, score=0.5, prefill=0.3)
         assert set(panel_of(results, "tau").lines()) == {"frame layer 1", "frame layer 2"}
+
+    @pytest.mark.parametrize(
+        ("other", "said"), [({"seed": 7}, "seed 7"), ({"prompts": "x"}, "other prompts"), ({"device": "B"}, "device B")]
+    )
+    def test_what_ran_under_other_conditions_has_a_line_of_its_own(
+        self, results: Path, tmp_path: Path, other: dict[str, Any], said: str
+    ) -> None:
+        for file in results.rglob("run.json"):
+            facts = json.loads(file.read_text())
+            facts["identity"] |= {"seed": 42, "prompts": "p", "device": "A"}
+            file.write_text(json.dumps(facts))
+        same = {"seed": 42, "prompts": "p", "device": "A"}
+        for method in ({"method": "base"}, {"method": "frame", "ratio": 0.5, "layer": 2}):
+            write_run(tmp_path / "more", "tau", method | same | other, score=0.1, prefill=0.4)
+        lines = panel_of(results, "tau").lines()
+        scores = {name: [one.figures["score"].value for one in line] for name, line in lines.items()}
+        assert scores == {"frame": pytest.approx([0.8, 0.7, 0.7]), f"frame {said}": [0.1, 0.1]}
+        assert panel_of(results, "tau").bases[said].line == f"base {said}"
+
+    def test_a_run_without_times_joins_the_line(self, results: Path) -> None:
+        pruned = {"method": "frame", "ratio": 0.7, "layer": 2, "device": None}
+        write_run(results, "tau", pruned, score=0.5, prefill=0.3, timed=False)
+        assert set(panel_of(results, "tau").lines()) == {"frame"}
+
+    def test_the_same_run_twice(self, results: Path, tmp_path: Path) -> None:
+        write_run(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
+        with pytest.raises(RecordError, match="the same task, checkpoint and setting as"):
+            read_panels([results])
+
+    def test_controls_have_panels_of_their_own(self, results: Path, tmp_path: Path) -> None:
+        write_run(tmp_path / "more", "tau", {"method": "base"}, score=0.1, prefill=0.4)
+        as_control(tmp_path / "more" / "tau" / "base-0-")
+        panels = {panel.name: panel for panel in read_panels([results])}
+        assert list(panels) == ["desed", "tau", "mean", "tau-silence"]
+        assert "control: silence" in panels["tau-silence"].title
+        assert [one.figures["score"].value for one in panels["tau"].settings if one.method == "base"] == [0.8]
 
     def test_joined_methods_stand_where_they_really_are(self, results: Path) -> None:
         joined = {

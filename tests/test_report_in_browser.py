@@ -102,8 +102,8 @@ def test_no_error_in_the_console(opened: Any) -> None:
 
 def test_tables_and_charts_are_drawn(opened: Any) -> None:
     assert "dart-0.5-layer2" in one(opened, "#overview table").text
-    assert len(opened.find_elements(By.CSS_SELECTOR, "#curves svg")) == 3
-    assert len(opened.find_elements(By.CSS_SELECTOR, "#costs svg")) >= 1
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#curves figure > svg")) == 3
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#costs figure > svg")) >= 1
 
 
 @pytest.mark.parametrize(("show", "expected"), [("all", 8), ("wrong", 2), ("unparsed", 1), ("flipped by pruning", 2)])

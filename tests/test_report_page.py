@@ -20,7 +20,7 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.kept_bits import pack
 from audiomarathon.evaluation.sides import control_name, find_reference, read_sides
 from audiomarathon.report.page import PageOptions, as_script, page
-from audiomarathon.report.page_data import cells_of, means_of
+from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.paper import escaped, latex, markdown, scores
 
@@ -116,6 +116,71 @@ def test_script_data_survives_anything() -> None:
     assert json.loads(text) == {"reply": HOSTILE}
 
 
+def beside(root: Path, task: str = "tau") -> dict[str, Any]:
+    """What the page says of dart beside base on one task."""
+    content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+    dart = next(index for index, one in enumerate(content["settings"]) if one["method"] == "dart")
+    found: dict[str, Any] = next(
+        one for one in content["beside_base"] if (one["scope"], one["setting"]) == (task, dart)
+    )
+    return found
+
+
+class TestBesideBase:
+    def test_by_hand(self, root: Path) -> None:
+        """Two of eight wrong: the F1 of two classes of four falls from 1 to 2/3, of the others to 0.8."""
+        found = beside(root)
+        assert found["sooner"] == pytest.approx(1.1 / 0.6)
+        assert found["timed"] == found["shared"] == 8
+        assert -0.3 < found["difference"] < -0.2
+        assert found["why"] == found["untimed"] == ""
+
+    def test_over_tasks(self, root: Path) -> None:
+        assert beside(root, "overall")["timed"] == 16
+        assert beside(root, "overall")["difference"] == pytest.approx(beside(root)["difference"])
+
+    def test_only_samples_that_both_answered(self, tmp_path: Path) -> None:
+        finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
+        finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 4))
+        assert (beside(tmp_path)["shared"], beside(tmp_path)["difference"]) == (4, 0.0)
+
+    @pytest.mark.parametrize(
+        ("identity", "difference", "said"),
+        [
+            ({"device": "other gpu"}, True, "other devices"),
+            ({"device": None}, True, "untimed"),
+            ({"prompts": "other"}, False, "not asked the same"),
+        ],
+    )
+    def test_what_does_not_compare(self, tmp_path: Path, identity: dict[str, Any], difference: bool, said: str) -> None:
+        finished(a_run(tmp_path, "base-0", [True] * 8))
+        finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.5, **identity))
+        found = beside(tmp_path)
+        assert found["sooner"] is None
+        assert said in found["untimed"]
+        assert (found["difference"] is not None) is (found["why"] == "") is difference
+
+    def test_times_of_another_session(self, root: Path) -> None:
+        file = root / "tau" / "M" / "dart-0.5-layer2" / "samples.jsonl"
+        file.write_text(file.read_text().replace('"session": "s"', '"session": "later"'))
+        assert "session" in beside(root)["untimed"]
+        assert beside(root, "overall")["sooner"] is None
+
+
+def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:
+    folder = finished(a_run(root, "dart-0.5-layer10", [True] * 8, layer=10))
+    facts = json.loads((folder / "run.json").read_text())
+    facts["environment"] = {"cpu": "x", "packages": {"torch": "9"}}
+    (folder / "run.json").write_text(json.dumps(facts))
+    for file in root.rglob("dart-0.5-layer2/run.json"):
+        file.write_text(file.read_text().replace('"ratio": 0.5', '"ratio": 0.5, "layer": 2'))
+    settings = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["settings"]
+    assert {one["name"]: one["line"] for one in settings} == {
+        "base-0": "base", "dart-0.5-layer2": "dart layer 2", "dart-0.5-layer10": "dart layer 10",
+    }  # fmt: skip
+    assert {"cpu": "x", "torch": "9"} in [one["versions"] for one in settings]
+
+
 class TestControls:
     @pytest.fixture
     def controls(self, root: Path) -> Path:
@@ -141,12 +206,26 @@ class TestControls:
         sides = read_sides([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(sides, None).control == ""
 
+    def test_have_their_own_base_means_and_samples(self, controls: Path) -> None:
+        finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
+        content = content_of(page(read_sides([controls]), PageOptions(spectrograms=False)))
+        names = [one["name"] for one in content["settings"]]
+        silence = names.index("base-0 [silence]")
+        assert content["settings"][silence]["base"] == silence
+        assert set(content["scopes"]["overall"]) == {"tau", "desed", "gtzan"}
+        assert silence not in {mean["setting"] for mean in content["means"]}
+        heard = {
+            (one["task"], one["control"]): {reply["setting"] for reply in one["replies"]} for one in content["samples"]
+        }
+        assert heard["tau", "silence"] == {silence}
+        assert heard["tau", ""] == {names.index("base-0"), names.index("dart-0.5-layer2")}
+
 
 class TestSamples:
     def test_those_on_which_settings_disagree_come_first(self, root: Path) -> None:
         shown = choose(read_sides([root]), 4)
         assert shown.total == 16
-        assert set(shown.chosen) == {(task, f"clip{n}") for task in ("tau", "desed") for n in (6, 7)}
+        assert set(shown.chosen) == {(task, "", f"clip{n}") for task in ("tau", "desed") for n in (6, 7)}
 
     def test_a_strip_shows_which_moments_stayed(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
@@ -189,6 +268,12 @@ class TestMeans:
         names = {(mean["scope"], sides[mean["setting"]].method) for mean in means}
         assert ("overall", "dart-0.5-layer2") in names
         assert ("overall", "random-0.5-layer2") not in names
+
+    def test_tasks_in_common_where_they_are_not_all(self, root: Path) -> None:
+        assert "in common" not in scopes_of(cells_of(read_sides([root])))
+        finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
+        found = scopes_of(cells_of(read_sides([root])))
+        assert (set(found["in common"]), set(found["overall"])) == ({"tau", "desed"}, {"tau", "desed", "gtzan"})
 
     def test_interval_of_independent_tasks(self, root: Path) -> None:
         sides = read_sides([root])

@@ -176,7 +176,9 @@ def panels_of(runs: Sequence[Finished]) -> list[Panel]:
 
 
 def _panel(task: str, suffix: str, runs: Sequence[Finished]) -> Panel:
-    first = next((found for found in runs if found.is_base), runs[0])
+    # What most ran under is the panel's own: a stray run of other conditions is what gets marked.
+    bases_first = [found for found in runs if found.is_base] or runs
+    first = max(bases_first, key=lambda one: sum(not conditions(found.identity, one.identity) for found in runs))
     own = [conditions(found.identity, first.identity) for found in runs]
     _refuse_repeats(runs, own)
     # All that base ever answered: a later, smaller run of it takes nothing from the others.

@@ -19,7 +19,7 @@ import audiomarathon
 from audiomarathon import audio
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.report.page_data import cells_of, means_of, settings_of
+from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
 
 PLAYERS = ("link", "embed", "none")
@@ -80,6 +80,7 @@ def page(sides: Sequence[Side], options: PageOptions, *, step: Callable[[], obje
         title=options.title,
         css=trusted("report.css"),
         charts_js=trusted("charts.js"),
+        browser_js=trusted("browser.js"),
         js=trusted("report.js"),
         data=Markup(as_script(content)),
         version=audiomarathon.__version__,
@@ -96,6 +97,8 @@ def page_content(
         "settings": settings_of(sides),
         "cells": cells,
         "means": means_of(cells, len(sides)),
+        "scopes": scopes_of(cells),
+        "beside_base": compared_of(sides, cells),
         "samples": samples_of(
             sides,
             shown,

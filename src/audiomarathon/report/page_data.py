@@ -2,93 +2,94 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.savings import Record, Run
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.metrics.statistics import mean_of
-from audiomarathon.report.palette import colour
+from audiomarathon.report.curves import read_summary
+from audiomarathon.report.lines import line_of, method_and_ratio
+from audiomarathon.report.page_base import Beside, bases_of, identity_of
+from audiomarathon.report.palette import colour, marker
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.registry import GROUPS
 
 OVERALL = "overall"
+COMMON = "in common"
 STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
 
 
 def settings_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return what is to be known of each setting: its name, method, ratio, colour and machine."""
+    """Return what is to be known of each setting: its name, method, ratio, place of its base, looks and machine."""
     several = len({side.checkpoint for side in sides}) > 1
+    identities = {index: identity_of(side) for index, side in enumerate(sides)}
     found = []
-    for side in sides:
-        facts = next(iter(side.runs.values())).facts
-        method, ratio = method_and_ratio(facts.get("identity") or {})
-        environment = facts.get("environment") or {}
+    for index, (side, base) in enumerate(zip(sides, bases_of(sides), strict=True)):
+        facts, identity = next(iter(side.runs.values())).facts, identities[index]
+        method, ratio = method_and_ratio(identity)
+        line = line_of(
+            identity, [identities[i] for i, other in enumerate(sides) if other.checkpoint == side.checkpoint]
+        )
         found.append(
             {
                 "name": side.name(with_checkpoint=several),
                 "checkpoint": side.checkpoint,
                 "model": facts.get("model"),
                 "method": method,
-                "line": f"{side.checkpoint} {method}" if several else method,
+                "line": replace(side, method=line).name(with_checkpoint=several),
                 "ratio": ratio,
+                "base": base,
+                "control": side.control,
                 "colour": colour(method),
-                "device": (facts.get("identity") or {}).get("device"),
-                "dtype": (facts.get("identity") or {}).get("dtype"),
-                "attention": (facts.get("identity") or {}).get("attention"),
-                "versions": {k: v for k, v in environment.items() if isinstance(v, (str, int, float))},
+                "marker": marker(method),
+                "device": identity.get("device"),
+                "dtype": identity.get("dtype"),
+                "attention": identity.get("attention"),
+                "versions": _versions(facts.get("environment") or {}),
                 "certified": bool(facts.get("certificate")),
             }
         )
     return found
 
 
-def method_and_ratio(identity: Mapping[str, Any]) -> tuple[str, float]:
-    """Return a setting's method and the fraction of audio that it removes, of joined methods by both together."""
-    parts = [identity[name] for name in ("first", "second") if isinstance(identity.get(name), Mapping)]
-    if not parts:
-        return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)
-    left = float(np.prod([1 - float(part.get("ratio") or 0.0) for part in parts]))
-    return "+".join(str(part.get("method")) for part in parts), round(1 - left, 6)
+def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {**environment, **(environment.get("packages") or {})}
+    return {name: value for name, value in flat.items() if isinstance(value, (str, int, float))}
 
 
 def cells_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
     """Return the figures of each task under each setting; a run without a summary is left out."""
     return [
-        _cell(task, index, run, summary)
+        _cell(task, index, run, summary, side.control)
         for index, side in enumerate(sides)
         for task, run in side.runs.items()
         if (summary := read_summary(side.folders[task])) is not None
     ]
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read a run's `summary.json`; None while there is none.
-
-    Raises
-    ------
-    RecordError
-        When it cannot be read.
-    """
-    file = folder / "summary.json"
-    if not file.exists():
-        return None
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(summary, dict):
-        raise RecordError(f"{file}: is no summary")
-    return summary
+def compared_of(sides: Sequence[Side], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return each setting beside base, by task and by scope of :func:`scopes_of`."""
+    bases = bases_of(sides)
+    by_task: dict[tuple[str, int], Beside] = {}
+    for cell in cells:
+        base = bases[index := cell["setting"]]
+        if base != index and cell["score"] is not None:
+            by_task[cell["task"], index] = Beside.of(sides[index], None if base is None else sides[base], cell["task"])
+    rows = [(task, index, one) for (task, index), one in by_task.items()]
+    for scope, members in scopes_of(cells).items():
+        for index in dict.fromkeys(index for _, index in by_task):
+            each = [by_task[task, index] for task in members if (task, index) in by_task]
+            if len(each) == len(members):
+                rows.append((scope, index, Beside.over(each)))
+    return [{"scope": scope, "setting": index, **one.as_json()} for scope, index, one in rows]
 
 
-def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control: str) -> dict[str, Any]:
     records = list(run.records.values())
     interval = (summary.get("intervals") or {}).get("score") or (None, None)
     return {
@@ -108,7 +109,7 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any]) -> dict
         "kv_mb": None if summary.get("kv_bytes") is None else summary["kv_bytes"] / 1e6,
         "peak_gb": None if summary.get("peak_memory_bytes") is None else summary["peak_memory_bytes"] / 1e9,
         "durations": list(_by_duration(records)),
-        "control": run.facts.get("control"),
+        "control": control,
     }
 
 
@@ -141,21 +142,32 @@ def own_score(record: Record) -> float | None:
     return max(0.0, 1 - record["errors"] / words) if words else None
 
 
+def scopes_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return which tasks a mean is taken over: of each group, of all, and of those in common.
+
+    Tasks in common are those that every setting has a score of, and are named where they are not all. What runs of
+    control variants have does not count, unless there are no others.
+    """
+    counted = [cell for cell in cells if not cell["control"]] or list(cells)
+    tasks = list(dict.fromkeys(cell["task"] for cell in counted))
+    scored = {(cell["task"], cell["setting"]) for cell in counted if cell["score"] is not None}
+    settings = {cell["setting"] for cell in counted}
+    common = [task for task in tasks if all((task, setting) in scored for setting in settings)]
+    scopes = {name: [task for task in tasks if _group(task) == name] for name in GROUPS}
+    scopes |= {COMMON: common if len(common) < len(tasks) else [], OVERALL: tasks}
+    return {name: members for name, members in scopes.items() if len(members) > 1}
+
+
 def means_of(cells: Sequence[Mapping[str, Any]], settings: int) -> list[dict[str, Any]]:
-    """Return each setting's mean score over the tasks of a group and over all tasks.
+    """Return each setting's mean score over the tasks of each scope.
 
     Tasks are independent, so a mean's interval is the root of their squared half-widths' sum, by their number. A mean
-    is given only where the setting has every task of the scope that any setting has: others do not compare.
+    is given only where the setting has every task of the scope: others do not compare.
     """
-    tasks = list(dict.fromkeys(cell["task"] for cell in cells))
-    scopes = {name: [task for task in tasks if _group(task) == name] for name in GROUPS}
-    scopes = {name: members for name, members in scopes.items() if len(members) > 1}
-    if len(tasks) > 1:
-        scopes[OVERALL] = tasks
     by_place = {(cell["task"], cell["setting"]): cell for cell in cells if cell["score"] is not None}
     return [
-        {"scope": scope, "setting": setting, "tasks": len(members), **_mean([by_place[t, setting] for t in members])}
-        for scope, members in scopes.items()
+        {"scope": scope, "setting": setting, **_mean([by_place[task, setting] for task in members])}
+        for scope, members in scopes_of(cells).items()
         for setting in range(settings)
         if all((task, setting) in by_place for task in members)
     ]
@@ -176,7 +188,4 @@ def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if all(cell["low"] is not None for cell in cells):
         found["low"] = score - float(np.sqrt(sum((c["score"] - c["low"]) ** 2 for c in cells))) / len(cells)
         found["high"] = score + float(np.sqrt(sum((c["high"] - c["score"]) ** 2 for c in cells))) / len(cells)
-    for name in ("llm_prefill", "prefill"):
-        values = [cell["stages_ms"][name] for cell in cells]
-        found[f"{name}_ms"] = mean_of(values)
     return found

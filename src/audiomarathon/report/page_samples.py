@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.fft
+import scipy.signal
 
 from audiomarathon import audio
 from audiomarathon.errors import AudioMarathonError
@@ -24,23 +29,30 @@ BANDS = 32
 _LONGEST_REPLY = 4_000  # characters
 _LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
 _RATE = 16_000
+_FRAME = 1024  # samples of a spectrum
+_RANGE_DB = 80.0
+_JOBS = min(4, os.cpu_count() or 1)  # each holds a clip or two in memory
+
+
+Key = tuple[str, str, str]
+"""A task's key, a control (other audio under the same name; "" for the task as it is) and a sample's id."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Which samples a report shows, of how many; each is a task's key and an id."""
+    """Which samples a report shows, of how many."""
 
-    chosen: list[tuple[str, str]]
+    chosen: list[Key]
     total: int
 
 
 def choose(sides: Sequence[Side], limit: int) -> Shown:
     """Choose samples to show: those on which settings disagree first, then wrong or unparsed ones, then the others."""
-    verdicts: dict[tuple[str, str], set[bool]] = {}
+    verdicts: dict[Key, set[bool]] = {}
     for side in sides:
         for task, run in side.runs.items():
             for id_, record in run.records.items():
-                verdicts.setdefault((task, id_), set()).add(_right(record))
+                verdicts.setdefault((task, side.control, id_), set()).add(_right(record))
     order = {frozenset({True, False}): 0, frozenset({False}): 1, frozenset({True}): 2}
     ranked = sorted(verdicts, key=lambda key: (order[frozenset(verdicts[key])], key))
     chosen = set(ranked[:limit])
@@ -73,39 +85,54 @@ def samples_of(
     step
         Called after each sample.
     """
-    known = {task: _samples(sides, task, data) for task in dict.fromkeys(task for task, _ in shown.chosen)}
+    known = {
+        place: _samples(sides, *place, data)
+        for place in dict.fromkeys((task, control) for task, control, _ in shown.chosen)
+    }
+
+    def of(key: Key) -> dict[str, Any]:
+        task, control, id_ = key
+        told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
+        return _sample(sides, key) | told
+
     found = []
-    for task, id_ in shown.chosen:
-        replies = [
-            _reply(index, side.runs[task].records[id_])
-            for index, side in enumerate(sides)
-            if task in side.runs and id_ in side.runs[task].records
-        ]
-        record = next(s.runs[task].records[id_] for s in sides if task in s.runs and id_ in s.runs[task].records)
-        found.append(
-            {
-                "task": task,
-                "id": id_,
-                "cluster": record.get("cluster"),
-                "seconds": record.get("clip_seconds"),
-                "answer": (record.get("reference") or {}).get("answer"),
-                "options": (record.get("reference") or {}).get("options"),
-                **_told(known[task].get(id_), task, heard, spectrograms=spectrograms),
-                "replies": replies,
-            }
-        )
-        step()
+    with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
+        for sample in pool.map(of, shown.chosen):
+            found.append(sample)
+            step()
     return found
 
 
-def _samples(sides: Sequence[Side], key: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return a task's samples by id; none where its data is not here."""
+def _sample(sides: Sequence[Side], key: Key) -> dict[str, Any]:
+    """Return what runs know of a sample: its reference and each setting's reply."""
+    task, control, id_ = key
+    own = [
+        (index, side.runs[task].records[id_])
+        for index, side in enumerate(sides)
+        if side.control == control and task in side.runs and id_ in side.runs[task].records
+    ]
+    record = own[0][1]
+    return {
+        "task": task,
+        "control": control,
+        "id": id_,
+        "cluster": record.get("cluster"),
+        "seconds": record.get("clip_seconds"),
+        "answer": (record.get("reference") or {}).get("answer"),
+        "options": (record.get("reference") or {}).get("options"),
+        "replies": [_reply(index, record) for index, record in own],
+    }
+
+
+def _samples(sides: Sequence[Side], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
+    """Return a task's samples by id; none where its data is not here. A control's data is where its run found it."""
     try:
         task = get_task(key)
-        if data is not None:
+        if data is not None and not control:
             folder = task_folder(task, data, {})
         else:
-            folder = Path(str(next(side.runs[key].facts["data_folder"] for side in sides if key in side.runs)))
+            facts = next(side.runs[key].facts for side in sides if key in side.runs and side.control == control)
+            folder = Path(str(facts["data_folder"]))
             if not folder.is_dir():
                 return {}
         return {sample.id: sample for sample in task.load(folder).samples}
@@ -169,16 +196,30 @@ def picture(clip: Path) -> str | None:
 
     Loudest is 15; 80 dB below it, or less, is 0. Rows run from low to high frequency, each from left to right.
     """
-    import librosa
-
     try:
         wave = audio.decode(clip, _RATE)
     except AudioMarathonError:
         return None
-    power = librosa.feature.melspectrogram(y=wave, sr=_RATE, n_fft=1024, hop_length=1024, n_mels=BANDS)
-    decibels = librosa.power_to_db(columns(power, STRIP), ref=np.max, top_db=80)
-    levels = np.round((decibels + 80) / 80 * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
+    frames = np.pad(wave, (0, -len(wave) % _FRAME)).reshape(-1, _FRAME)
+    spectrum = scipy.fft.rfft(frames * _hann(), axis=1)
+    power = _mel_filters() @ (spectrum.real**2 + spectrum.imag**2).T
+    decibels = 10 * np.log10(np.maximum(columns(power, STRIP), 1e-10))
+    decibels = np.clip(decibels - decibels.max() + _RANGE_DB, 0, None)
+    levels = np.round(decibels / _RANGE_DB * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
     return _encoded(levels[::2] << 4 | levels[1::2])
+
+
+@cache
+def _hann() -> npt.NDArray[np.float32]:
+    return scipy.signal.get_window("hann", _FRAME).astype(np.float32)
+
+
+@cache
+def _mel_filters() -> npt.NDArray[np.float32]:
+    from librosa.filters import mel
+
+    filters: npt.NDArray[np.float32] = mel(sr=_RATE, n_fft=_FRAME, n_mels=BANDS)
+    return filters
 
 
 def _encoded(values: npt.NDArray[np.uint8]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from audiomarathon.evaluation.files import write_text
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.report.curves import Panel, read_panels
+from audiomarathon.report.curves import Finished, Panel, panels_of, read_summary
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import plot_panel
 from audiomarathon.report.terminal import spreadsheet
@@ -52,7 +52,14 @@ def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
     RecordError
         When nothing finished, or a file cannot be written.
     """
-    panels = read_panels([path for side in sides for path in side.folders.values()])
+    panels = panels_of(
+        [
+            Finished(side.folders[task], run, summary)
+            for side in sides
+            for task, run in side.runs.items()
+            if (summary := read_summary(side.folders[task])) is not None
+        ]
+    )
     written = []
     for panel in panels:
         written.append(plot_panel(panel, folder / f"{panel.name}.pdf"))

@@ -20,7 +20,9 @@ function shape(name, attributes = {}, text) {
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const shown = (value, digits = 3) => (known(value) ? value.toFixed(digits) : "–");
-const ink = (setting) => (setting.method === "base" ? "currentColor" : setting.colour);
+// Dark paper wants lighter inks: the style sheet says how much of the text's own is mixed in.
+const ink = (setting) => (setting.method === "base" ? "currentColor" : mixed(setting.colour));
+const mixed = (colour) => `color-mix(in srgb, var(--ink) var(--mix), ${colour})`;
 
 function ticks(low, high, count = 5) {
   const rough = (high - low) / count || 1;
@@ -31,13 +33,27 @@ function ticks(low, high, count = 5) {
   return found;
 }
 
+// A mark of the method's own, beside its colour: o s ^ D v P X, as in the printed figures.
+function mark(kind, x, y, colour, radius = 4) {
+  const r = radius, d = 0.7 * r;
+  const paths = {
+    none: "M0,0",
+    s: `M${-d},${-d}h${2 * d}v${2 * d}h${-2 * d}z`, "^": `M0,${-r}L${r},${d}H${-r}z`, v: `M0,${r}L${r},${-d}H${-r}z`, D: `M0,${-r}L${r},0L0,${r}L${-r},0z`,
+    P: `M${-r},0H${r}M0,${-r}V${r}`, X: `M${-d},${-d}L${d},${d}M${-d},${d}L${d},${-d}`,
+  };
+  const open = "PX".includes(kind) ? { stroke: colour, "stroke-width": 2.4 } : { fill: colour };
+  return paths[kind] ? shape("path", { d: paths[kind], transform: `translate(${x} ${y})`, ...open }) : shape("circle", { cx: x, cy: y, r, fill: colour });
+}
+
 function figure(caption, svg, legend = []) {
-  const box = node("figure", {}, node("figcaption", { text: caption }), svg);
+  const box = node("figure", { tabindex: 0, role: "group", "aria-label": caption }, node("figcaption", { text: caption }), svg);
   if (legend.length) {
     const list = node("div", { class: "legend" });
-    for (const [name, colour] of legend) {
-      const swatch = node("i");
-      swatch.style.background = colour;
+    for (const { name, colour, marker, dash } of legend) {
+      const swatch = shape("svg", { width: 26, height: 12, "aria-hidden": "true" });
+      if (marker) {
+        swatch.append(shape("line", { x1: 1, x2: 25, y1: 6, y2: 6, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash || "none" }), mark(marker, 13, 6, colour));
+      } else swatch.append(shape("rect", { x: 7, width: 12, height: 12, fill: colour }));
       list.append(node("span", {}, swatch, name));
     }
     box.append(list);
@@ -45,21 +61,23 @@ function figure(caption, svg, legend = []) {
   return box;
 }
 
-// series: [{name, colour, points: [{x, y, low, high, label}], joined}]
-function plot(caption, xLabel, yLabel, series, { front = false, fromZero = false } = {}) {
+// series: [{name, colour, marker, dash, start, last, points: [{x, y, low, high, label}]}]: a line from `start` (base)
+// through the points; `last` for base itself, which lies above the others.
+// span: the x axis; marks: its ticks; range: the y axis; aside: pixels between series, where their points share an x.
+function plot(caption, xLabel, yLabel, series, { front = false, span = null, marks = null, range = null, aside = 0 } = {}) {
   const points = series.flatMap((one) => one.points);
   if (!points.length) return null;
-  const width = 560, height = 300, left = 48, right = 14, top = 8, bottom = 38;
+  const width = 560, height = 300, left = 56, right = 14, top = 10, bottom = 40;
   const xs = points.map((p) => p.x), ys = points.flatMap((p) => [p.y, p.low, p.high]).filter(known);
-  let [x0, x1] = [fromZero ? 0 : Math.min(...xs), Math.max(...xs)];
-  let [y0, y1] = [Math.min(...ys), Math.max(...ys)];
-  const xPad = (x1 - x0 || 1) * 0.04, yPad = (y1 - y0 || 0.1) * 0.06;
-  [x0, x1, y0, y1] = [fromZero ? 0 : x0 - xPad, x1 + xPad, y0 - yPad, y1 + yPad];
+  let [x0, x1] = span || [Math.min(...xs), Math.max(...xs)];
+  let [y0, y1] = range || [Math.min(...ys), Math.max(...ys)];
+  const xPad = (x1 - x0 || Math.abs(x1) || 1) * 0.04, yPad = Math.max((y1 - y0) * 0.06, 0.02);
+  [x0, x1, y0, y1] = [x0 - xPad, x1 + xPad, y0 - yPad, y1 + yPad];
   const sx = (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right);
   const sy = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
   svg.append(shape("title", {}, `${caption}: ${points.map((p) => `${p.label} ${shown(p.y)}`).join(", ")}`));
-  for (const tick of ticks(x0, x1)) {
+  for (const tick of marks || ticks(x0, x1)) {
     svg.append(shape("line", { class: "axis", x1: sx(tick), x2: sx(tick), y1: top, y2: height - bottom }));
     svg.append(shape("text", { x: sx(tick), y: height - bottom + 15, "text-anchor": "middle" }, tick));
   }
@@ -67,24 +85,28 @@ function plot(caption, xLabel, yLabel, series, { front = false, fromZero = false
     svg.append(shape("line", { class: "axis", x1: left, x2: width - right, y1: sy(tick), y2: sy(tick) }));
     svg.append(shape("text", { x: left - 6, y: sy(tick) + 4, "text-anchor": "end" }, tick));
   }
-  svg.append(shape("text", { x: (left + width) / 2, y: height - 5, "text-anchor": "middle" }, xLabel));
-  svg.append(shape("text", { x: 12, y: top + 4, transform: `rotate(-90 12 ${height / 2})`, "text-anchor": "middle" }, ""));
-  if (front) svg.append(paretoFront(points, sx, sy));
-  for (const one of series) {
-    if (one.joined && one.points.length > 1) {
-      const path = one.points.map((p) => `${sx(p.x)},${sy(p.y)}`).join(" ");
-      svg.append(shape("polyline", { points: path, fill: "none", stroke: one.colour, "stroke-width": 2 }));
+  svg.append(shape("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, xLabel));
+  const middle = (top + height - bottom) / 2;
+  svg.append(shape("text", { x: 13, y: middle, transform: `rotate(-90 13 ${middle})`, "text-anchor": "middle" }, yLabel));
+  series.forEach((one, index) => {
+    const shift = one.last ? 0 : (index - (series.length - 1) / 2) * Math.min(aside, 20 / series.length);
+    const at = (p) => sx(p.x) + shift;
+    const joined = [...(one.start ? [`${sx(one.start.x)},${sy(one.start.y)}`] : []), ...one.points.map((p) => `${at(p)},${sy(p.y)}`)];
+    if (joined.length > 1) {
+      svg.append(shape("polyline", { points: joined.join(" "), fill: "none", stroke: one.colour, "stroke-width": 1.8, "stroke-dasharray": one.dash || "none" }));
     }
     for (const p of one.points) {
       if (known(p.low) && known(p.high)) {
-        svg.append(shape("line", { x1: sx(p.x), x2: sx(p.x), y1: sy(p.low), y2: sy(p.high), stroke: one.colour, "stroke-opacity": 0.6 }));
+        svg.append(shape("line", { x1: at(p), x2: at(p), y1: sy(p.low), y2: sy(p.high), stroke: one.colour, "stroke-opacity": 0.55 }));
       }
-      const dot = shape("circle", { cx: sx(p.x), cy: sy(p.y), r: 4, fill: one.colour });
-      dot.append(shape("title", {}, `${p.label}: ${yLabel} ${shown(p.y)} [${shown(p.low)}, ${shown(p.high)}], ${xLabel} ${shown(p.x, 2)}`));
+      const dot = mark(one.marker, at(p), sy(p.y), one.colour);
+      const between = known(p.low) ? ` [${shown(p.low)}, ${shown(p.high)}]` : "";
+      dot.append(shape("title", {}, `${p.label}: ${yLabel} ${shown(p.y)}${between}, ${p.where || `${xLabel} ${shown(p.x, 2)}`}`));
       svg.append(dot);
     }
-  }
-  return figure(`${caption} (${yLabel})`, svg, series.map((one) => [one.name, one.colour]));
+  });
+  if (front) svg.append(paretoFront(points, sx, sy));
+  return figure(caption, svg, front ? [...series, { name: "Pareto front", colour: "currentColor", marker: "none", dash: "1 4" }] : series);
 }
 
 function paretoFront(points, sx, sy) {
@@ -100,7 +122,7 @@ function paretoFront(points, sx, sy) {
 function bars(caption, unit, rows) {
   rows = rows.filter((row) => row.parts.some((part) => known(part.value)));
   if (!rows.length) return null;
-  const width = 560, line = 20, left = 190, right = 60;
+  const width = 560, line = 20, left = 210, right = 60;
   const total = (row) => row.parts.reduce((sum, part) => sum + (known(part.value) ? part.value : 0), 0);
   const most = Math.max(...rows.map(total)) || 1;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${rows.length * line + 6}`, width, height: rows.length * line + 6, role: "img" });
@@ -108,8 +130,11 @@ function bars(caption, unit, rows) {
   rows.forEach((row, index) => {
     let x = left;
     const y = index * line + 4;
-    const name = row.name.length > 30 ? `${row.name.slice(0, 29)}…` : row.name;
-    svg.append(shape("text", { x: left - 6, y: y + 11, "text-anchor": "end" }, name));
+    // A long name loses its middle: its end says which ratio and layer.
+    const name = row.name.length > 33 ? `${row.name.slice(0, 14)}…${row.name.slice(-18)}` : row.name;
+    const label = shape("text", { x: left - 6, y: y + 11, "text-anchor": "end" }, name);
+    label.append(shape("title", {}, row.name));
+    svg.append(label);
     for (const part of row.parts.filter((one) => known(one.value))) {
       const length = (part.value / most) * (width - left - right);
       const bar = shape("rect", { x, y, width: Math.max(length, 0.5), height: line - 6, fill: part.colour });
@@ -119,6 +144,6 @@ function bars(caption, unit, rows) {
     }
     svg.append(shape("text", { x: x + 5, y: y + 11 }, `${shown(total(row), total(row) < 10 ? 2 : 0)}`));
   });
-  const parts = rows[0].parts.length > 1 ? rows[0].parts.map((part) => [part.name, part.colour]) : [];
+  const parts = rows[0].parts.length > 1 ? rows[0].parts : [];
   return figure(`${caption} (${unit})`, svg, parts);
 }

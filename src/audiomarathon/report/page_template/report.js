@@ -1,11 +1,14 @@
 const data = JSON.parse(document.getElementById("data").textContent);
-const { settings, cells, means, samples } = data;
+const { settings, cells, samples } = data;
 const find = (query) => document.querySelector(query);
-const cellAt = new Map(cells.map((cell) => [`${cell.task}\n${cell.setting}`, cell]));
-const meanAt = new Map(means.map((mean) => [`${mean.scope}\n${mean.setting}`, mean]));
+const place = (scope, setting) => `${scope}\n${setting}`;
+const cellAt = new Map(cells.map((cell) => [place(cell.task, cell.setting), cell]));
+const meanAt = new Map(data.means.map((mean) => [place(mean.scope, mean.setting), mean]));
+const besideAt = new Map(data.beside_base.map((one) => [place(one.scope, one.setting), one]));
 const tasks = [...new Set(cells.map((cell) => cell.task))];
-const scopes = [...new Set(means.map((mean) => mean.scope))];
-const baseOf = (setting) => settings.findIndex((one) => one.method === "base" && one.checkpoint === settings[setting].checkpoint);
+const scopes = Object.keys(data.scopes);
+const membersOf = (scope) => data.scopes[scope] || [scope];
+const isBase = (setting) => setting.base !== null && settings[setting.base] === setting;
 
 function row(cellsOfRow, kind = "td") {
   return node("tr", {}, ...cellsOfRow.map((cell, index) => {
@@ -18,186 +21,181 @@ function table(headings, rows) {
   return node("table", {}, node("thead", {}, row(headings, "th")), node("tbody", {}, ...rows.map((cellsOfRow) => row(cellsOfRow))));
 }
 
+// Of a task or of a mean: the score with its interval, and the mean over its tasks of whatever a cell holds.
 function ofScope(scope, setting) {
-  const mean = meanAt.get(`${scope}\n${setting}`);
-  if (mean) return mean;
-  const cell = cellAt.get(`${scope}\n${setting}`);
-  return cell && { ...cell, llm_prefill_ms: cell.stages_ms.llm_prefill, prefill_ms: cell.stages_ms.prefill };
+  const found = meanAt.get(place(scope, setting)) || cellAt.get(place(scope, setting));
+  return found && known(found.score) ? found : null;
+}
+function meanOf(scope, setting, of) {
+  const values = membersOf(scope).map((task) => cellAt.get(place(task, setting))).map((cell) => (cell ? of(cell) : null));
+  return values.every(known) ? values.reduce((a, b) => a + b) / values.length : null;
 }
 
-const widest = scopes.includes("overall") ? "overall" : tasks[0];
+// Control runs hear other audio than the others: they are in no picture with them.
+const charted = settings.some((one) => !one.control) ? settings.filter((one) => !one.control) : settings;
+const chartedIn = (scope) => charted.map((setting) => ({ setting, index: settings.indexOf(setting) })).filter(({ index }) => ofScope(scope, index));
+const has = (scope) => chartedIn(scope).length;
+// Overall, or over the tasks in common, whichever most settings have; where that is not half of them, the task that most have.
+const widest = ["overall", "in common"].filter((scope) => 2 * has(scope) >= charted.length).sort((one, other) => has(other) - has(one))[0]
+  || [...tasks].sort((one, other) => has(other) - has(one))[0];
+
+function described(scope) {
+  const members = membersOf(scope);
+  const lacking = charted.filter((one) => !ofScope(scope, settings.indexOf(one))).map((one) => one.name);
+  const what = data.scopes[scope] ? `${scope}: the mean over ${members.join(", ")}, with the same weight each` : scope || "no task";
+  return `${what}.${lacking.length ? ` Without a score of ${members.length > 1 ? "all of them" : "it"}, and so not here: ${lacking.join(", ")}.` : ""}`;
+}
+
+function because(reasons) {
+  const settingsOf = new Map();
+  for (const [name, reason] of reasons) settingsOf.set(reason, [...(settingsOf.get(reason) || []), name]);
+  return [...settingsOf].map(([reason, names]) => node("p", { class: "note", text: `${names.join(", ")}: ${reason}.` }));
+}
 
 function overview() {
+  const reasons = [];
   const rows = settings.map((setting, index) => {
     const own = cells.filter((cell) => cell.setting === index);
-    const mean = ofScope(widest, index) || {};
-    const base = ofScope(widest, baseOf(index)) || {};
+    const mean = ofScope(widest, index) || {}, beside = besideAt.get(place(widest, index));
     const sum = (name) => own.reduce((total, cell) => total + (cell[name] || 0), 0);
-    const speed = known(base.prefill_ms) && known(mean.prefill_ms) ? `${shown(base.prefill_ms / mean.prefill_ms, 2)}×` : "–";
+    const ms = (stage) => shown(meanOf(widest, index, (cell) => cell.stages_ms[stage]), 0);
     const between = known(mean.low) ? ` [${shown(mean.low)}, ${shown(mean.high)}]` : "";
-    const cut = sum("truncated") ? ` (${sum("truncated")} truncated)` : "";
-    return [setting.name, String(own.length), `${sum("n")}${cut}`, `${shown(mean.score)}${between}`, shown(mean.llm_prefill_ms, 0),
-      shown(mean.prefill_ms, 0), speed, String(sum("unparsed")), String(sum("errors"))];
+    const sooner = node("td", { text: isBase(setting) ? "base" : beside && known(beside.sooner) ? `${shown(beside.sooner, 2)}×` : "–" });
+    if (beside && known(beside.sooner)) sooner.title = `median over ${beside.timed} samples that both answered in one session`;
+    else if (!isBase(setting)) {
+      sooner.title = beside ? beside.untimed : `has not all of ${membersOf(widest).join(", ")}`;
+      reasons.push([setting.name, `no “first token ×”: ${sooner.title}`]);
+    }
+    return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("errors"))];
   });
-  const headings = ["setting", "tasks", "samples", `score, ${widest} [95 %]`, "LLM prefill ms", "first token ms", "first token ×", "unparsed", "errors"];
+  const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "failed"];
   find("#overview .scroll").replaceChildren(table(headings, rows));
+  const controls = settings.filter((one) => one.control).length;
+  find("#overview .notes").replaceChildren(
+    node("p", { class: "note", text: `Score and times: ${described(widest)} Times are medians; × is how many times as soon as base the first token comes, in the median over samples that both answered in one session.` }),
+    ...(controls ? [node("p", { class: "note", text: `${controls} settings in [brackets] are control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are set beside their own base only, and are in none of the curves below.` })] : []),
+    ...because(reasons));
 }
 
 function heat() {
   const relative = find("#difference").checked;
-  const body = [...tasks, ...scopes].map((scope) => [scope, ...settings.map((_, index) => {
-    const own = ofScope(scope, index), base = ofScope(scope, baseOf(index));
-    const value = own && (relative ? (base ? own.score - base.score : null) : own.score);
+  const columns = [...tasks, ...scopes];
+  const reasons = [];
+  const body = settings.map((setting, index) => [setting.name, ...columns.map((scope) => {
+    const own = ofScope(scope, index), beside = besideAt.get(place(scope, index));
+    const value = !own ? null : !relative ? own.score : isBase(setting) ? 0 : beside ? beside.difference : null;
     const cell = node("td", { class: "cell", text: known(value) ? (relative ? `${value >= 0 ? "+" : ""}${shown(value)}` : shown(value)) : "–" });
+    if (relative && own && beside) {
+      cell.title = known(value) ? `on ${beside.shared} samples that both answered` : beside.why;
+      if (!known(value) && tasks.includes(scope)) reasons.push([setting.name, `no difference: ${beside.why}`]);
+    }
     if (!known(value)) return cell;
     const strength = relative ? Math.min(1, Math.abs(value) / 0.3) : value;
     const hue = relative ? (value < 0 ? "164 38 44" : "10 107 61") : "11 87 164";
-    cell.style.background = `rgb(${hue} / ${(0.08 + 0.42 * strength).toFixed(3)})`;
+    cell.style.background = `rgb(${hue} / ${(0.06 + 0.4 * strength).toFixed(3)})`;
     if (!relative && known(own.low)) cell.append(node("small", { text: `${shown(own.low, 2)}–${shown(own.high, 2)}` }));
     return cell;
   })]);
-  find("#heat .scroll").replaceChildren(table(["", ...settings.map((setting) => setting.name)], body));
+  find("#heat .scroll").replaceChildren(table(["setting", ...columns], body));
+  find("#heat .notes").replaceChildren(node("p", { class: "note", text: relative ? "Differences are of the samples that both answered." : "Below each score its 95 % interval over clusters." }), ...because(reasons));
 }
 
-function curves() {
-  const scope = find("#scope").value;
-  const pruned = [...new Set(settings.filter((one) => one.method !== "base").map((one) => one.line))];
-  const lines = pruned.length ? pruned : settings.map((one) => one.line);
-  // Base opens every line of its checkpoint: ratio 0 of any method is base.
-  const members = (line) => {
-    const { checkpoint } = settings.find((one) => one.line === line);
-    return settings.map((setting, index) => ({ setting, own: ofScope(scope, index) }))
-      .filter(({ setting, own }) => own && known(own.score) && (setting.line === line || (setting.method === "base" && setting.checkpoint === checkpoint)));
+const look = (setting) => ({ colour: ink(setting), marker: isBase(setting) ? "o" : setting.marker });
+const dashes = ["none", "6 3", "2 3", "8 3 2 3", "1 4"];
+
+// One series a line (a method at one layer, of one checkpoint) by rising ratio, from base on where nothing in it is unlike; base is one of its own, drawn last.
+function seriesOf(scope, x, unlike = "why") {
+  const point = (index) => {
+    const own = ofScope(scope, index);
+    const at = own && x(settings[index], index);
+    return own && known(at) ? { x: at, y: own.score, low: own.low, high: own.high, label: settings[index].name } : null;
   };
-  const series = (x, joined) => lines.map((line) => ({
-    name: line, colour: ink(settings.find((one) => one.line === line)), joined,
-    points: members(line).map(({ setting, own }) => ({ x: x(setting, own), y: own.score, low: own.low, high: own.high, label: setting.name }))
-      .filter((point) => known(point.x)).sort((one, other) => one.x - other.x),
-  })).filter((one) => one.points.length);
-  const charts = [
-    plot("Score against ratio", "fraction of audio removed", "score", series((setting) => setting.ratio, true), { fromZero: true }),
-    plot("Score against LLM prefill", "LLM prefill, ms (median)", "score", series((_, own) => own.llm_prefill_ms, true), { front: true }),
-    plot("Score against time to first token", "encoder + LLM prefill, ms (median)", "score", series((_, own) => own.prefill_ms, true), { front: true }),
-  ];
-  find("#curves .charts").replaceChildren(...charts.filter(Boolean));
+  const lines = new Map();
+  for (const { setting, index } of chartedIn(scope)) lines.set(setting.line, [...(lines.get(setting.line) || []), index]);
+  const strokes = new Map();
+  const found = [...lines].map(([name, indices]) => {
+    const first = settings[indices[0]], beside = besideAt.get(place(scope, indices[0]));
+    const comparable = !isBase(first) && first.base !== null && beside && !beside[unlike];
+    const points = indices.sort((one, other) => settings[one].ratio - settings[other].ratio).map(point).filter(Boolean);
+    const kin = `${isBase(first)} ${first.method}`, nth = strokes.get(kin) || 0;
+    if (points.length) strokes.set(kin, nth + 1);
+    return { name, ...look(first), dash: dashes[nth % dashes.length], start: comparable ? point(first.base) : null, points, last: isBase(first) };
+  }).filter((one) => one.points.length);
+  return found.sort((one, other) => one.last - other.last);
 }
 
-function costs() {
+function orNone(charts, text) {
+  const drawn = charts.filter(Boolean);
+  return drawn.length ? drawn : [node("p", { class: "note", text })];
+}
+
+function curves(scope) {
+  const timed = (stage) => (_, index) => meanOf(scope, index, (cell) => cell.stages_ms[stage]);
+  const measured = chartedIn(scope).filter(({ setting, index }) => known(timed("prefill")(setting, index)));
+  const devices = new Set(measured.map(({ setting }) => setting.device));
+  const most = Math.max(0.1, ...charted.map((one) => one.ratio));
+  const front = devices.size < 2;
+  find("#curves .charts").replaceChildren(...orNone([
+    plot("Score against ratio", "fraction of audio removed", "score", seriesOf(scope, (setting) => setting.ratio), { span: [0, most], aside: 3 }),
+    plot("Score against LLM prefill", "LLM prefill, ms (median)", "score", seriesOf(scope, timed("llm_prefill"), "untimed"), { front }),
+    plot("Score against time to first token", "encoder + LLM prefill, ms (median)", "score", seriesOf(scope, timed("prefill"), "untimed"), { front }),
+  ], "No score yet."));
+  find("#curves .notes").replaceChildren(node("p", { class: "note", text: `${described(scope)} Bars are 95 % intervals over clusters. ${devices.size > 1
+    ? `Times are of different devices (${[...devices].join(", ")}) and do not compare, so there is no Pareto front.`
+    : devices.size ? "The dotted line is the Pareto front: no setting is both better and faster." : "Nothing was timed."}` }));
+}
+
+function costs(scope) {
   const colours = { load: "#999933", preprocess: "#44AA99", encoder: "#CC79A7", llm_prefill: "#0072B2", decode: "#E69F00" };
-  const mean = (index, of) => {
-    const values = cells.filter((cell) => cell.setting === index).map(of).filter(known);
-    return values.length ? values.reduce((a, b) => a + b) / values.length : null;
-  };
-  const stages = settings.map((setting, index) => ({ name: setting.name, parts: Object.entries(colours).map(([stage, colour]) => ({ name: stage, colour, value: mean(index, (cell) => cell.stages_ms[stage]) })) }));
-  const one = (of) => settings.map((setting, index) => ({ name: setting.name, parts: [{ name: setting.name, colour: ink(setting), value: mean(index, of) }] }));
-  const charts = [bars("Time by stage, mean over tasks of medians", "ms", stages), bars("KV cache after prefill", "MB", one((cell) => cell.kv_mb)), bars("Peak memory of the GPU", "GB", one((cell) => cell.peak_gb))];
-  find("#costs .charts").replaceChildren(...charts.filter(Boolean));
+  const here = chartedIn(scope);
+  const stages = here.map(({ setting, index }) => ({ name: setting.name, parts: Object.entries(colours).map(([stage, colour]) => ({ name: stage.replace("llm_prefill", "LLM prefill"), colour: mixed(colour), value: meanOf(scope, index, (cell) => cell.stages_ms[stage]) })) }));
+  const one = (of) => here.map(({ setting, index }) => ({ name: setting.name, parts: [{ name: setting.name, colour: ink(setting), value: meanOf(scope, index, of) }] }));
+  find("#costs .charts").replaceChildren(...orNone([bars("Time by stage, medians", "ms", stages), bars("KV cache after prefill", "MB", one((cell) => cell.kv_mb)), bars("Peak memory of the GPU", "GB", one((cell) => cell.peak_gb))], "Nothing was measured: no times, no cache, no memory."));
+  find("#costs .notes").replaceChildren(node("p", { class: "note", text: described(scope) }));
 }
 
-function durations() {
-  const series = settings.map((setting, index) => {
+// A picture a line, base in each, all on the same axes: thirty curves in one would be read by nobody.
+function durations(scope) {
+  const curve = (index) => {
     const bins = new Map();
-    for (const bin of cells.filter((cell) => cell.setting === index).flatMap((cell) => cell.durations)) {
+    for (const bin of membersOf(scope).flatMap((task) => cellAt.get(place(task, index)).durations)) {
       const old = bins.get(bin.from) || { n: 0, sum: 0 };
       bins.set(bin.from, { n: old.n + bin.n, sum: old.sum + bin.n * bin.score });
     }
-    const points = [...bins].sort((a, b) => a[0] - b[0]).map(([from, { n, sum }]) => ({ x: from + 15, y: sum / n, label: `${setting.name}, ${from}–${from + 30} s, n = ${n}` }));
-    return { name: setting.name, colour: ink(setting), joined: true, points };
+    return [...bins].sort((a, b) => a[0] - b[0]).map(([from, { n, sum }]) => ({ x: from + 15, y: sum / n, from, label: settings[index].name, where: `${from}–${from + 30} s, n = ${n}` }));
+  };
+  const drawn = chartedIn(scope).map(({ setting, index }) => ({ setting, name: setting.name, ...look(setting), points: curve(index) })).filter((one) => one.points.length);
+  const froms = drawn.flatMap((one) => one.points.map((p) => p.from)), ys = drawn.flatMap((one) => one.points.map((p) => p.y));
+  const span = [Math.min(...froms), Math.max(...froms) + 30];
+  const marks = [];
+  for (let edge = span[0]; edge <= span[1]; edge += 30 * Math.ceil((span[1] - span[0]) / 360)) marks.push(edge);
+  const lines = [...new Set(drawn.filter((one) => !isBase(one.setting)).map((one) => one.setting.line))];
+  const charts = (lines.length ? lines : [null]).map((line) => {
+    const own = drawn.filter((one) => one.setting.line === line);
+    const bases = drawn.filter((one) => isBase(one.setting) && (line === null || own.some((other) => settings[other.setting.base] === one.setting)));
+    const series = [...own.map((one, nth) => ({ ...one, dash: dashes[nth % dashes.length] })), ...bases];
+    return plot(line === null ? "base" : line, "duration of the clip, s", "mean of own scores", series, { span, marks, range: [Math.min(...ys), Math.max(...ys)], aside: 5 });
   });
-  const chart = plot("Score against duration", "duration of the clip, s", "mean of own scores", series);
-  if (chart) find("#durations .charts").replaceChildren(chart);
+  find("#durations .charts").replaceChildren(...orNone(charts, "No score by duration yet."));
+  find("#durations .notes").replaceChildren(node("p", { class: "note", text: `${described(scope).replace(/: the mean over (.*), with the same weight each/, ": all samples of $1 together")} The mean of the samples' own scores (right or wrong; 1 − WER), in bins of half a minute; without intervals: a point tells how many samples it stands for.` }));
 }
 
 function machine() {
-  const rows = settings.map((one) => [one.name, one.model || "–", one.checkpoint, one.device || "untimed", one.dtype || "–", one.attention || "–", one.certified ? "yes" : "no",
-    Object.entries(one.versions).map(([name, version]) => `${name} ${version}`).join(", ")]);
-  find("#machine .scroll").replaceChildren(table(["setting", "model", "checkpoint", "device", "dtype", "attention", "certified", "environment"], rows));
-}
-
-// ---- the browser of samples ----
-let visible = [], selected = 0;
-const flipped = (sample) => sample.replies.some((reply) => {
-  const base = sample.replies.find((other) => other.setting === baseOf(reply.setting));
-  return base && base !== reply && base.right !== reply.right;
-});
-
-function filtered() {
-  const form = find("#filters"), text = form.text.value.toLowerCase();
-  const setting = form.setting.value === "" ? null : Number(form.setting.value);
-  return samples.filter((sample) => {
-    const replies = sample.replies.filter((reply) => setting === null || reply.setting === setting);
-    const kinds = { all: true, wrong: replies.some((r) => !r.right), unparsed: replies.some((r) => r.unparsed), flipped: flipped({ replies: setting === null ? sample.replies : sample.replies.filter((r) => r.setting === setting || r.setting === baseOf(setting)) }) };
-    if ((form.task.value && sample.task !== form.task.value) || !replies.length || !kinds[form.show.value]) return false;
-    return !text || [sample.id, sample.prompt || "", ...replies.map((r) => r.reply)].some((part) => part.toLowerCase().includes(text));
-  });
-}
-
-function list() {
-  visible = filtered();
-  selected = 0;
-  find("#count").textContent = `${visible.length} of ${samples.length} samples${data.total > samples.length ? ` (${data.total} in the runs)` : ""}`;
-  find("#list").replaceChildren(...visible.map((sample, index) => {
-    const right = sample.replies.filter((reply) => reply.right).length;
-    const item = node("li", { role: "option", id: `sample-${index}`, "aria-selected": "false" }, node("span", { text: sample.id }),
-      node("span", { class: "marks", text: `${sample.task} · ${right} of ${sample.replies.length} right${flipped(sample) ? " · flipped" : ""}` }));
-    item.addEventListener("click", () => select(index));
-    return item;
-  }));
-  if (visible.length) select(0, false); else find("#detail").replaceChildren(node("p", { class: "note", text: "No sample matches." }));
-}
-
-function select(index, scroll = true) {
-  selected = Math.max(0, Math.min(visible.length - 1, index));
-  find("#list [aria-selected=true]")?.setAttribute("aria-selected", "false");
-  const item = find(`#sample-${selected}`);
-  item.setAttribute("aria-selected", "true");
-  find("#list").setAttribute("aria-activedescendant", item.id);
-  if (scroll) item.scrollIntoView({ block: "nearest" });
-  detail(visible[selected]);
-}
-
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-
-function spectrogram(sample) {
-  const packed = bytes(sample.picture), width = data.columns, height = data.bands;
-  const canvas = node("canvas", { width, height, role: "img", "aria-label": `spectrogram of ${sample.id}` });
-  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
-  for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
-    const place = (height - 1 - y) * width + x;
-    const level = (place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4) / 15;
-    image.data.set([255 * Math.min(1, 1.6 * level), 255 * level ** 1.6, 90 + 100 * level * (1 - level), 255], 4 * (y * width + x));
+  const groups = new Map();
+  for (const one of settings) {
+    const facts = [one.model || "–", one.checkpoint, one.device || "untimed", one.dtype || "–", one.attention || "–", one.certified ? "yes" : "no",
+      Object.entries(one.versions).map(([name, version]) => `${name} ${version}`).join(", ")];
+    const key = JSON.stringify(facts);
+    groups.set(key, { facts, names: [...(groups.get(key)?.names || []), one.name] });
   }
-  context.putImageData(image, 0, 0);
-  if (sample.event && sample.seconds) {
-    context.strokeStyle = "#fff";
-    const start = (sample.event[0] / sample.seconds) * width, length = Math.max(1, (sample.event[1] / sample.seconds) * width);
-    context.strokeRect(start, 0.5, length, height - 1);
-  }
-  return canvas;
+  const long = (text) => node("td", { class: "long", text });
+  const rows = [...groups.values()].map(({ facts, names }) => [long(names.length === settings.length ? "all" : names.join(", ")), ...facts.slice(0, -1), long(facts[facts.length - 1])]);
+  find("#machine .scroll").replaceChildren(table(["settings", "model", "checkpoint", "device", "dtype", "attention", "certified", "environment"], rows));
 }
 
-function stripOf(reply) {
-  const canvas = node("canvas", { width: data.columns, height: 1, role: "img", "aria-label": `moments that ${settings[reply.setting].name} kept` });
-  const context = canvas.getContext("2d"), shares = bytes(reply.kept);
-  context.fillStyle = settings[reply.setting].colour;
-  shares.forEach((share, x) => { context.globalAlpha = share / 255; context.fillRect(x, 0, 1, 1); });
-  return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
-}
-
-function detail(sample) {
-  const parts = [node("h3", { text: `${sample.task}: ${sample.id}` }),
-    node("p", { class: "note", text: `${shown(sample.seconds, 1)} s · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
-  for (const address of sample.audio) parts.push(node("audio", { controls: "", preload: "none", src: address }));
-  // In one column with the strips, so that a moment stands at the same place in all of them.
-  if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
-  parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
-  if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
-  const rows = sample.replies.map((reply) => {
-    const verdict = reply.unparsed ? ["odd", "unparsed"] : reply.right ? ["right", "right"] : ["wrong", known(reply.wer) ? `WER ${shown(reply.wer, 2)}` : "wrong"];
-    return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.parsed ?? "–"}`, `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
-  });
-  parts.push(node("div", { class: "scroll" }, table(["setting", "reply", "verdict", "read as", "rule", "finish"], rows)));
-  find("#detail").replaceChildren(...parts);
+function rescope(scope) {
+  for (const select of document.querySelectorAll("select.scope")) select.value = scope;
+  curves(scope); costs(scope); durations(scope);
 }
 
 function choices(select, values, all) {
@@ -225,9 +223,11 @@ find("#theme").addEventListener("click", () => {
 find("#difference").addEventListener("change", heat);
 for (const event of ["input", "change"]) find("#filters").addEventListener(event, list);
 find("#filters").addEventListener("submit", (event) => event.preventDefault());
-choices(find("#scope"), [...scopes].reverse().concat(tasks).map((scope) => [scope, scope]));
-find("#scope").addEventListener("change", curves);
-choices(find("#filters").task, [...new Set(samples.map((sample) => sample.task))].map((task) => [task, task]), "all");
+for (const select of document.querySelectorAll("select.scope")) {
+  choices(select, [...scopes].reverse().concat(tasks).map((scope) => [scope, scope]));
+  select.addEventListener("change", () => rescope(select.value));
+}
+choices(find("#filters").task, [...new Set(samples.map(taskOf))].map((task) => [task, task]), "all");
 choices(find("#filters").setting, settings.map((setting, index) => [index, setting.name]), "all");
-find("#subtitle").textContent = `${settings.length} settings, ${tasks.length} tasks, ${data.total} samples`;
-overview(); heat(); curves(); costs(); durations(); machine(); list();
+find("#subtitle").textContent = `${settings.length} setting${settings.length === 1 ? "" : "s"}, ${tasks.length} task${tasks.length === 1 ? "" : "s"}, ${data.total} sample${data.total === 1 ? "" : "s"}`;
+overview(); heat(); rescope(widest); machine(); list();

@@ -1,0 +1,86 @@
+// The browser of samples: a list to walk, and one sample with its player, picture, strips and replies.
+const taskOf = (sample) => (sample.control ? `${sample.task} [${sample.control}]` : sample.task);
+let visible = [], selected = 0;
+const flipped = (sample) => sample.replies.some((reply) => {
+  const base = sample.replies.find((other) => other.setting === settings[reply.setting].base);
+  return base && base !== reply && base.right !== reply.right;
+});
+
+function filtered() {
+  const form = find("#filters"), text = form.text.value.toLowerCase();
+  const setting = form.setting.value === "" ? null : Number(form.setting.value);
+  return samples.filter((sample) => {
+    const replies = sample.replies.filter((reply) => setting === null || reply.setting === setting);
+    const kinds = { all: true, wrong: replies.some((r) => !r.right), unparsed: replies.some((r) => r.unparsed), flipped: flipped({ replies: setting === null ? sample.replies : sample.replies.filter((r) => r.setting === setting || r.setting === settings[setting].base) }) };
+    if ((form.task.value && taskOf(sample) !== form.task.value) || !replies.length || !kinds[form.show.value]) return false;
+    return !text || [sample.id, sample.prompt || "", ...replies.map((r) => r.reply)].some((part) => part.toLowerCase().includes(text));
+  });
+}
+
+function list() {
+  visible = filtered();
+  selected = 0;
+  find("#count").textContent = `${visible.length} of ${samples.length} samples${data.total > samples.length ? ` (${data.total} in the runs)` : ""}`;
+  find("#list").replaceChildren(...visible.map((sample, index) => {
+    const right = sample.replies.filter((reply) => reply.right).length;
+    const item = node("li", { role: "option", id: `sample-${index}`, "aria-selected": "false" }, node("span", { text: sample.id }),
+      node("span", { class: "marks", text: `${taskOf(sample)} · ${right} of ${sample.replies.length} right${flipped(sample) ? " · flipped" : ""}` }));
+    item.addEventListener("click", () => select(index));
+    return item;
+  }));
+  if (visible.length) select(0, false); else find("#detail").replaceChildren(node("p", { class: "note", text: "No sample matches." }));
+}
+
+function select(index, scroll = true) {
+  selected = Math.max(0, Math.min(visible.length - 1, index));
+  find("#list [aria-selected=true]")?.setAttribute("aria-selected", "false");
+  const item = find(`#sample-${selected}`);
+  item.setAttribute("aria-selected", "true");
+  find("#list").setAttribute("aria-activedescendant", item.id);
+  if (scroll) item.scrollIntoView({ block: "nearest" });
+  detail(visible[selected]);
+}
+
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+function spectrogram(sample) {
+  const packed = bytes(sample.picture), width = data.columns, height = data.bands;
+  const canvas = node("canvas", { width, height, role: "img", "aria-label": `spectrogram of ${sample.id}` });
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+  for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
+    const place = (height - 1 - y) * width + x;
+    const level = (place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4) / 15;
+    image.data.set([255 * Math.min(1, 1.6 * level), 255 * level ** 1.6, 90 + 100 * level * (1 - level), 255], 4 * (y * width + x));
+  }
+  context.putImageData(image, 0, 0);
+  if (sample.event && sample.seconds) {
+    context.strokeStyle = "#fff";
+    const start = (sample.event[0] / sample.seconds) * width, length = Math.max(1, (sample.event[1] / sample.seconds) * width);
+    context.strokeRect(start, 0.5, length, height - 1);
+  }
+  return canvas;
+}
+
+function stripOf(reply) {
+  const canvas = node("canvas", { width: data.columns, height: 1, role: "img", "aria-label": `moments that ${settings[reply.setting].name} kept` });
+  const context = canvas.getContext("2d"), shares = bytes(reply.kept);
+  context.fillStyle = settings[reply.setting].colour;
+  shares.forEach((share, x) => { context.globalAlpha = share / 255; context.fillRect(x, 0, 1, 1); });
+  return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
+}
+
+function detail(sample) {
+  const parts = [node("h3", { text: `${taskOf(sample)}: ${sample.id}` }),
+    node("p", { class: "note", text: `${shown(sample.seconds, 1)} s · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
+  for (const address of sample.audio) parts.push(node("audio", { controls: "", preload: "none", src: address }));
+  // In one column with the strips, so that a moment stands at the same place in all of them.
+  if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
+  parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
+  if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
+  const rows = sample.replies.map((reply) => {
+    const verdict = reply.unparsed ? ["odd", "unparsed"] : reply.right ? ["right", "right"] : ["wrong", known(reply.wer) ? `WER ${shown(reply.wer, 2)}` : "wrong"];
+    return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.parsed ?? "–"}`, `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
+  });
+  parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "read as", "rule", "finish"], rows)));
+  find("#detail").replaceChildren(...parts);
+}
