@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def attention_watched(
     Callable
         Takes the wrapper off before the block ends: to be called once all is seen, so that decode pays nothing.
     """
-    local = ALL_ATTENTION_FUNCTIONS._local_mapping
+    local = _registry()._local_mapping
     watched = _Watched(implementation, looks, local.get(implementation))
 
     def take_off() -> None:
@@ -103,6 +102,13 @@ def attention_watched(
         take_off()
 
 
+def _registry() -> Any:
+    """Return transformers' attention functions: its import takes seconds, which listing methods can do without."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ALL_ATTENTION_FUNCTIONS
+
+
 class _Watched:
     """What stands in for an attention function: looks, then attends as what lies below it does."""
 
@@ -113,7 +119,7 @@ class _Watched:
         # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
         # What is registered under that name all the same is the wrapper of a block around this one.
         eager = implementation == "eager" and below is None
-        self.function = None if eager else ALL_ATTENTION_FUNCTIONS[implementation]
+        self.function = None if eager else _registry()[implementation]
 
     def __call__(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
