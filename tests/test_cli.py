@@ -166,8 +166,8 @@ class TestRun:
         clip.write_bytes(clip.read_bytes()[:100])
         code, out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "2")
         assert code == 1
-        assert "1 errors" in out
-        assert "1 samples failed" in err
+        assert "1 error" in out
+        assert "1 sample failed" in err
 
     def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
         self, tau: Path, tiny_checkpoint: Path, tmp_path: Path
@@ -225,7 +225,7 @@ class TestDoctor:
         [
             ((), "no config.json", "download qwen2.5-omni-3b  (goes on"),
             (("config.json",), "no weights", "download qwen2.5-omni-3b  (goes on"),
-            (("config.json", "a.safetensors", "an index"), "1 of 2 weight files are missing (b.safetensors", "goes on"),
+            (("config.json", "a.safetensors", "an index"), "1 of 2 weight files missing (b.safetensors", "goes on"),
             (("config.json", "a.safetensors", "half an index"), "model.safetensors.index.json is cut short", "delete"),
             (("config.json", "half of a"), "a.safetensors is cut short", "delete that file"),
             (("config.json", "a.safetensors"), "", ""),

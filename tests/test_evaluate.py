@@ -184,7 +184,7 @@ class TestWhereDataIs:
             {}, data=str(data), model_path=str(tiny_checkpoint), results=tmp_path, limit=1, max_new_tokens=1
         )
         (result,) = run(["tau"], "qwen2.5-omni", settings, say=said.append, progress=False)
-        assert any("10 samples" in line and "1145 are expected" in line for line in said)
+        assert any("10 samples" in line and "the whole task has 1,145" in line for line in said)
         assert (result.summary["data_samples"], result.summary["data_expected"]) == (10, 1145)
 
 
@@ -278,7 +278,7 @@ class TestFailures:
         rows = json.loads(file.read_text())
         rows[3]["answer_gt"] = "Z"
         file.write_text(json.dumps(rows))
-        with pytest.raises(DataError, match=r"1 bad rows: .*acoustic_scene_task_meta\.json, row 4: "):
+        with pytest.raises(DataError, match=r"1 bad row: .*acoustic_scene_task_meta\.json, row 4: "):
             go("tau", data=str(root))
         (result,) = go("tau", data=str(root), allow_bad_rows=True)
         assert result.summary["n"] == 9

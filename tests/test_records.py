@@ -148,7 +148,9 @@ class TestFullDisk:
                     real.close()
 
             folder._stream = Full()
-            with pytest.raises(RecordError, match="No space left on device; 1 records are safe"):
+            with pytest.raises(
+                RecordError, match=r"No space left on device; what is there is safe \(1 record\): make room"
+            ):
                 folder.append(answered("b"))
         assert read_ids(tmp_path) == ["a"]
         fill(tmp_path, "b")

@@ -223,7 +223,7 @@ class TestFailures:
         clip.write_bytes(clip.read_bytes()[:100])
         code, out, _err = command("gtzan", "--methods", "frame:0.5")
         assert code == 1
-        assert "FAILED gtzan frame-0.5-layer2: 1 samples" in out
+        assert "FAILED gtzan frame-0.5-layer2: 1 sample" in out
         assert json.loads(Path("results/summary.json").read_text())["complete"] is False
 
     def test_when_no_task_can_run_no_model_is_loaded(self, command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class TestFitted:
         text = shown(fitted(LISTINGS[name](), width, LEAST), width)
         assert {"tasks": "librispeech", "models": "audio-flamingo-3", "methods": "expected_attention"}[name] in text
 
-    @pytest.mark.parametrize(("columns", "width"), [("", 160), ("72", 72), ("wide", 160)])
+    @pytest.mark.parametrize(("columns", "width"), [("", 200), ("72", 72), ("wide", 200)])
     def test_a_pipe_is_wide_unless_columns_says_so(self, monkeypatch, columns: str, width: int) -> None:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setenv("COLUMNS", columns)

@@ -161,7 +161,7 @@ def _run(tasks: list[str], model: str, ray: Ray | None = None, **flags: Any) -> 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
     from audiomarathon.report.table import LEAST, results_table
-    from audiomarathon.report.terminal import console, fitted
+    from audiomarathon.report.terminal import console, counted, fitted
 
     out = console()
     out.print(fitted(results_table(results, title), out.width, LEAST))
@@ -170,8 +170,8 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     failed = [result for result in results if not result.summary["complete"]]
     for result in failed:
         missing = result.summary["expected"] - result.summary["n"] - result.summary["errors"]
-        what = f"{result.summary['errors']} samples failed (see 'error' in samples.jsonl)"
-        what += f", {missing} are not done yet" if missing else ""
+        what = f"{counted(result.summary['errors'], 'sample')} failed (see 'error' in samples.jsonl)"
+        what += f", {missing} not done yet" if missing else ""
         say(f"error: {result.folder}: {what}; run the same command again to go on")
     return 1 if failed else 0
 

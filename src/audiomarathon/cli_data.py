@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from audiomarathon.report.terminal import counted
 
 if TYPE_CHECKING:
     from audiomarathon.tasks import Loaded, Task
@@ -55,7 +57,8 @@ def download(
         size = sum(clip.size for clip in one.clips) / 1e9
         done = "would be" if dry_run else "are"
         say(
-            f"{one.task.key}: {len(one.ids):,} of {len(one.loaded.samples):,} samples, {len(one.clips):,} clips, "
+            f"{one.task.key}: {len(one.ids):,} of {counted(len(one.loaded.samples), 'sample')}, "
+            f"{counted(len(one.clips), 'clip')}, "
             f"{size:.2f} GB {done} in {root / one.folder} (licence: {one.manifest.licence})"
         )
     if not dry_run:
@@ -78,19 +81,19 @@ def verify(
     """
     from audiomarathon.cli import say
     from audiomarathon.data.verify import verify as verify_task
-    from audiomarathon.report.data_tables import verify_table
+    from audiomarathon.report.data_tables import show, verify_table
 
     reports = [
         verify_task(task, _root(data), _env(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)
     ]
-    _print(verify_table(reports))
+    show(verify_table(reports))
     wrong = [one for one in reports if one.state == "wrong"]
     missing = [one for one in reports if one.state == "missing"]
     for one in wrong:
         for problem in one.problems[:SHOWN_PROBLEMS]:
             say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
         if (more := len(one.problems) - SHOWN_PROBLEMS) > 0:
-            say(f"{one.task}: {more} more problems; --json FILE lists all")
+            say(f"{one.task}: {counted(more, 'more problem')}; --json FILE lists all")
     if missing:
         say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
     good = not wrong and not (missing and tasks) and len(missing) < len(reports)
@@ -115,16 +118,17 @@ def durations(
     from audiomarathon.cli import say
     from audiomarathon.data.durations import durations as durations_of
     from audiomarathon.data.durations import write_durations
-    from audiomarathon.report.data_tables import durations_table, tokens_table
+    from audiomarathon.report.data_tables import durations_table, show, tokens_table
     from audiomarathon.report.durations import plot_durations
 
     found = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
-    _print(durations_table(found), tokens_table(found))
+    show(durations_table(found), tokens_table(found))
     for one in found:
         for clip, reason in one.broken:
             say(f"{one.task.key}: broken: {clip}: {reason}")
         if one.bad_rows:
-            say(f"{one.task.key}: {one.bad_rows} bad rows are left out (audiomarathon data verify {one.task.key})")
+            rows = counted(one.bad_rows, "bad row")
+            say(f"{one.task.key}: {rows} left out (audiomarathon data verify {one.task.key})")
     for path in [*write_durations(found, output), *plot_durations(found, output)] if output else ():
         say(f"wrote {path}")
     return 1 if any(one.broken for one in found) else 0
@@ -168,7 +172,7 @@ def controls(
             root, left_out = build_controls(loaded, output, seconds=length, kind=kind, seed=seed, jobs=jobs)
             for key, count in left_out.items():
                 if count:
-                    say(f"{key}: {count} samples left out: their transcripts cannot be cut with the clip")
+                    say(f"{key}: {counted(count, 'sample')} left out: their transcripts cannot be cut with the clip")
             say(f"{root}: run it with --data {root} --results results/{root.name}")
 
 
@@ -180,10 +184,10 @@ def plot_controls(
     from audiomarathon.cli import say
     from audiomarathon.report.controls import control_runs
     from audiomarathon.report.controls import plot_controls as plot
-    from audiomarathon.report.data_tables import controls_table
+    from audiomarathon.report.data_tables import controls_table, show
 
     found = control_runs(runs)
-    _print(controls_table(found))
+    show(controls_table(found))
     say(f"picture: {plot(found, output)}")
 
 
@@ -262,15 +266,6 @@ def _root(data: Path | None) -> Path | None:
 def _env(data: Path | None) -> dict[str, str]:
     """Return the environment in which tasks are found: a flag wins over every variable, those of single tasks too."""
     return {} if data else dict(os.environ)
-
-
-def _print(*tables: Any) -> None:
-    from audiomarathon.report.data_tables import LEAST
-    from audiomarathon.report.terminal import console, fitted
-
-    out = console()
-    for table in tables:
-        out.print(fitted(table, out.width, LEAST))
 
 
 def _write(path: Path, text: str) -> None:

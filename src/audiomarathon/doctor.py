@@ -13,6 +13,7 @@ from pathlib import Path
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
+from audiomarathon.report.terminal import counted
 from audiomarathon.tasks import all_tasks, task_folder
 
 
@@ -106,7 +107,7 @@ def _damage(folder: Path) -> str:
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return f"{index.name} is cut short or no index of weights"
     if missing := sorted(name for name in named if not (folder / name).is_file()):
-        return f"{len(missing)} of {len(named)} weight files are missing ({missing[0]} …)"
+        return f"{len(missing)} of {counted(len(named), 'weight file')} missing ({missing[0]} …)"
     weights = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin") and file.is_file())
     if not weights:
         return "no weights"
@@ -130,8 +131,8 @@ def _data() -> list[Finding]:
             text, _, remedy = str(error).partition(". ")
             found.append(Finding(False, f"data {text}", remedy))
             continue
-        bad = f", {len(loaded.bad_rows)} bad rows: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
-        found.append(Finding(not bad, f"data {task.key}: {len(loaded.samples)} samples in {folder}{bad}"))
+        bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
+        found.append(Finding(not bad, f"data {task.key}: {counted(len(loaded.samples), 'sample')} in {folder}{bad}"))
     return found
 
 

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from audiomarathon.data.archive import Entry, Source, free_bytes
 from audiomarathon.data.rewrite import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.report.terminal import counted
 from audiomarathon.tasks import Loaded, Task, select
 from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
 
@@ -99,7 +100,7 @@ def download(
                 say(f"{plan.task.key}: the source itself is faulty: {row}")
         missing = list({clip.path: clip for plan in plans for clip in plan.clips if not _is_there(clip, root)}.values())
         needed, free = sum(clip.size for clip in missing), free_bytes(root)
-        say(f"{len(missing):,} clips to fetch, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
+        say(f"{counted(len(missing), 'clip')} to fetch, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
         if needed + SPARE_BYTES > free:
             raise DataError(
                 f"{root}: {needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free; make room, name another "

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from audiomarathon.audio import ClipInfo
 from audiomarathon.data.durations import clips_of, probe_clips
 from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.report.terminal import counted
 from audiomarathon.tasks import Task, task_folder
 from audiomarathon.tasks.manifest import Expected, read_manifest
 
@@ -106,7 +107,9 @@ def verify(
             low, high = expected.seconds
             problems.append(Problem("duration", f"{clip}: {info.seconds:.2f} s, expected {low:g} to {high:g} s"))
     if len(loaded.samples) != expected.count:
-        problems.append(Problem("count", f"{len(loaded.samples)} samples in {folder}, expected {expected.count}"))
+        problems.append(
+            Problem("count", f"{counted(len(loaded.samples), 'sample')} in {folder}, expected {expected.count:,}")
+        )
     return TaskReport(
         task.key,
         "wrong" if problems else "ok",

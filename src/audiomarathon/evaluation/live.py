@@ -62,7 +62,7 @@ class Look:
 
     def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
         """Return counts, rates and the expected end in one line."""
-        parts = [f"{self.task}: {self.done:,} of {self.expected:,} samples"]
+        parts = [f"{self.task}: {self.done:,} of {counted(self.expected, 'sample')}"]
         if self.fresh and self.seconds > 0:
             parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
         if self.done >= self.expected:

@@ -13,6 +13,7 @@ from audiomarathon.evaluation.session import Setup, find_hardware
 from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.pruning.method import Base, Method
+from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Task, select
 
@@ -76,8 +77,8 @@ def plan_sweep(
     parts = [_part(task, model, setup, settings, methods, (speed, bandwidth), say) for task in tasks]
     name = model.checkpoint.name if model.checkpoint else settings.model_path or spec.checkpoint
     lines = [
-        f"plan: {len(tasks)} tasks x {len(methods)} settings on {spec.key} ({name}), {hardware.device}, "
-        f"{hardware.dtype}; nothing is loaded or run",
+        f"plan: {counted(len(tasks), 'task')} x {counted(len(methods), 'setting')} on {spec.key} ({name}), "
+        f"{hardware.device}, {hardware.dtype}; nothing is loaded or run",
         f"settings: {', '.join(method.label for method in methods)}",
         *(part.line for part in parts),
         _total(parts),
@@ -121,14 +122,15 @@ def _part(
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
     if warning := too_long(model.spec, task, samples):
         say(warning)
-    line = f"{task.key}: {todo.samples:,} samples ({todo.seconds / 3600:.2f} h of audio) x {len(methods)} settings"
+    line = f"{task.key}: {counted(todo.samples, 'sample')} ({todo.seconds / 3600:.2f} h of audio)"
+    line += f" x {counted(len(methods), 'setting')}"
     if todo.on_record:
         line += f", {todo.on_record:,} replies on record, {todo.replies:,} to do"
     replies, longest = todo.replies, max(todo.heard, default=0.0)
     base = settings.results / task.key / (model.checkpoint.folder_name if model.checkpoint else "") / Base().label
     if (measured := from_records(base, todo, settings.decode_tokens)) is not None:
         seconds, count = measured
-        how = f"{_hours(seconds)}, from {count} base samples on record in {base}"
+        how = f"{_hours(seconds)}, from {counted(count, 'base sample')} on record in {base}"
         return _Part(f"{line}: {how}", replies, seconds, longest)
     if model.facts is None:
         return _Part(f"{line}: time unknown", replies, None, longest)
@@ -140,7 +142,9 @@ def _part(
 def _total(parts: Sequence[_Part]) -> str:
     unknown = sum(part.runs and part.seconds is None for part in parts)
     replies, seconds = sum(part.replies for part in parts), sum(part.seconds or 0.0 for part in parts)
-    return f"total: {replies:,} replies, {_hours(seconds)}" + (f" and {unknown} tasks unknown" * bool(unknown))
+    return f"total: {replies:,} replies, {_hours(seconds)}" + (
+        f" and {counted(unknown, 'task')} unknown" * bool(unknown)
+    )
 
 
 def _hours(seconds: float) -> str:

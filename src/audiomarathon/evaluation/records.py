@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.files import ESCAPED, replace_file, write_json, writing
+from audiomarathon.report.terminal import counted
 
 SCHEMA_VERSION = 1
 
@@ -125,7 +126,8 @@ class RunFolder:
                 os.truncate(self.samples_file, size)
             raise RecordError(
                 f"{self.samples_file}: cannot be written: {error.strerror or error}; "
-                f"{len(self.records)} records are safe, make room and run the same command again to go on"
+                f"what is there is safe ({counted(len(self.records), 'record')}): make room and run the same command "
+                "again to go on"
             ) from error
         self.records[record["id"]] = dict(record)
 

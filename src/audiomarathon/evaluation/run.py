@@ -25,6 +25,7 @@ from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Filters, Loaded, Sample, Task, get_task, select, task_folder
 from audiomarathon.tasks.fingerprint import clip_hashes
@@ -121,17 +122,17 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
         shown = "; ".join(str(row) for row in loaded.bad_rows[:3])
         more = f" and {len(loaded.bad_rows) - 3} more" if len(loaded.bad_rows) > 3 else ""
         raise DataError(
-            f"{task.key}: {len(loaded.bad_rows)} bad rows: {shown}{more}; mend them, or leave them out with "
+            f"{task.key}: {counted(len(loaded.bad_rows), 'bad row')}: {shown}{more}; mend them, or leave them out with "
             f"--allow-bad-rows (ALLOW_BAD_ROWS=1)"
         )
     for name, count in {"bad rows": len(loaded.bad_rows), **loaded.left_out}.items():
         if count:
-            say(f"{task.key}: left out {count} samples ({name})")
+            say(f"{task.key}: left out {counted(count, 'sample')} ({name})")
     if not loaded.samples:
         raise DataError(f"{task.key}: {folder} holds no samples")
     expected = read_manifest(folder).expected(task).count
     if (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected:
-        say(f"{task.key}: {found} samples in {folder}, {expected} are expected of the whole task")
+        say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected:,}")
     return loaded
 
 
@@ -158,7 +159,7 @@ def run_task(setup: Engine, task: Task, data: Loaded) -> Iterator[Result]:
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
-        setup.say(f"{task.key}: {len(samples)} samples under {len(jobs)} settings")
+        setup.say(f"{task.key}: {counted(len(samples), 'sample')} under {counted(len(jobs), 'setting')}")
         for job in jobs:
             _report_resume(job.folder, plan.clips or {}, setup.say)
         machine = setup.machine()
@@ -273,11 +274,12 @@ def score(path: Path) -> Result:
 def _report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[str], None]) -> None:
     done = folder.done(clips) & set(clips)
     if done:
-        say(f"{folder.path}: goes on from {len(done)} of {len(clips)} samples")
+        say(f"{folder.path}: goes on from {len(done):,} of {counted(len(clips), 'sample')}")
     if changed := len((folder.done() & set(clips)) - done):
-        say(f"{folder.path}: the clips of {changed} samples have changed, they are done again")
+        say(f"{folder.path}: the clips of {counted(changed, 'sample')} have changed; done again")
     if folder.rejected_lines:
-        say(f"{folder.path}: {folder.rejected_lines} unreadable lines set aside in samples.rejected, to be redone")
+        lines = counted(folder.rejected_lines, "unreadable line")
+        say(f"{folder.path}: {lines} set aside in samples.rejected, to be redone")
 
 
 def _plain(settings: RunSettings) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from audiomarathon.evaluation.run import check_batch_size, load_task, run_task
 from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Loaded, Task
 
@@ -172,7 +173,8 @@ def _write(finished: Callable[[Outcome], None], outcome: Outcome, say: Callable[
 
 
 def _run_one(session: Engine, task: Task, data: Loaded, tell: Callable[[str], None], outcome: Outcome) -> None:
-    tell(f"{task.key}: {len(data.samples)} samples in {data.folder}, {len(session.methods)} settings")
+    settings = counted(len(session.methods), "setting")
+    tell(f"{task.key}: {counted(len(data.samples), 'sample')} in {data.folder}, {settings}")
     results = list(run_task(replace(session, say=tell), task, data))
     outcome.results += results
     group = results[0].folder.parent
@@ -180,7 +182,8 @@ def _run_one(session: Engine, task: Task, data: Loaded, tell: Callable[[str], No
     for result in results:
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
         if result.summary["errors"]:
-            tell(f"error: {result.folder}: {result.summary['errors']} samples failed (see 'error' in samples.jsonl)")
+            failed = counted(result.summary["errors"], "sample")
+            tell(f"error: {result.folder}: {failed} failed (see 'error' in samples.jsonl)")
 
 
 def _quiet(_line: str) -> None:

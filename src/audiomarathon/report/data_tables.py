@@ -10,10 +10,18 @@ from rich.table import Table
 from audiomarathon.data.durations import PERCENTILES, Durations
 from audiomarathon.data.verify import TaskReport
 from audiomarathon.report.controls import ControlRun
+from audiomarathon.report.terminal import console, fitted
 
 #: Columns that a narrow terminal can do without, the least important first.
-LEAST = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
+_LEAST = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
 _MARKS = {"ok": "[green]ok[/]", "wrong": "[red]wrong[/]", "missing": "[yellow]missing[/]"}
+
+
+def show(*tables: Table) -> None:
+    """Print tables one below the other."""
+    out = console()
+    for table in tables:
+        out.print(fitted(table, out.width, _LEAST))
 
 
 def verify_table(reports: Sequence[TaskReport]) -> Table:

@@ -19,7 +19,7 @@ from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_a
 from audiomarathon.pruning.method import Base
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import LEAST, results_table
-from audiomarathon.report.terminal import fitted
+from audiomarathon.report.terminal import counted, fitted
 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
@@ -42,7 +42,10 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         _print_line(console, f"FAILED {task}: {reason.removeprefix(f'{task}: ')}")
     for result in (one.result for settings in checkpoints.values() for one in settings):
         if result.summary["errors"]:
-            _print_line(console, f"FAILED {result.summary['task']} {result.method}: {result.summary['errors']} samples")
+            _print_line(
+                console,
+                f"FAILED {result.summary['task']} {result.method}: {counted(result.summary['errors'], 'sample')}",
+            )
 
 
 def _print_line(console: Console, line: str) -> None:
@@ -157,7 +160,7 @@ def _row(one: Compared) -> dict[str, Any]:
             row[f"{name}_speedup_ideal"] = speed_up.get("ideal")
     row["kv_bytes_ratio"] = saved.get("kv_bytes_ratio")
     row["compared_samples"] = saved.get("compared_samples")
-    row["error"] = None if summary["complete"] else f"{summary['errors']} samples failed"
+    row["error"] = None if summary["complete"] else f"{counted(summary['errors'], 'sample')} failed"
     return row
 
 

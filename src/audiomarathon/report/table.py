@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.run import Result
+from audiomarathon.report.terminal import counted
 
 #: Columns that a narrow terminal can do without, the least important first.
 LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")
@@ -61,11 +62,8 @@ def results_table(
 
 def _cells(result: Result, extra: Sequence[str]) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
-    flags = [
-        f"{summary[name]} {word}"
-        for name, word in (("errors", "errors"), ("unparsed", "unparsed"), ("truncated", "truncated"))
-        if summary.get(name)
-    ]
+    flags = [counted(summary["errors"], "error")] * bool(summary.get("errors"))
+    flags += [f"{summary[name]:,} {name}" for name in ("unparsed", "truncated") if summary.get(name)]
     return [
         summary["task"],
         escape(result.method),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column, Table
 
-_WIDE = 160  # of tables in a pipe or a file
+_WIDE = 200  # of tables in a pipe or a file
 _TEXT = 22  # of text that wraps
 
 # C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10).
@@ -43,7 +43,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal; in a pipe or a file as `COLUMNS` says, or else 160."""
+    """Return where tables go: as wide as the terminal; in a pipe or a file as `COLUMNS` says, or else 200."""
     from rich.console import Console
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
