@@ -122,7 +122,7 @@ class EndpointEngine(Engine):
             "reference": reference,
             "error": None,
             "clip_seconds": round(seconds, 6),
-            "truncated": False,
+            "truncated": None,  # whether the server cuts what it hears, it does not say
             **({"control": plan.control} if plan.control else {}),
             "prompt_tokens": answer.prompt_tokens,
             "audio_tokens": answer.audio_tokens,
@@ -189,7 +189,8 @@ def open_endpoint(
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path, env)
     say(f"model {endpoint.model} at {endpoint.host}")
-    checkpoint = Checkpoint(endpoint.model, Path(endpoint.model))
+    # A folder of its own, beside that of the same checkpoint run here.
+    checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")
     hardware = Hardware("endpoint", "as served", f"endpoint {endpoint.host}")
     return EndpointEngine(
         checkpoint,

@@ -56,8 +56,6 @@ class Checkpoint:
     def folder_name(self) -> str:
         """The name as a folder in a results tree: no separators, colons or spaces."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
-        if not name.strip("."):
-            name = "model"  # an endpoint may call one "..", and that is another folder
         return f"{name}-{self.variant}" if self.variant else name
 
     def fingerprint(self) -> str:

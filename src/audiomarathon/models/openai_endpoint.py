@@ -261,7 +261,7 @@ def _wav(clip: Waveform) -> str:
     """Return a clip as base64 of a 16-bit WAV."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
-    return base64.b64encode(stream.getvalue()).decode()
+    return base64.b64encode(stream.getbuffer()).decode()
 
 
 def _count(usage: Any, name: str) -> int | None:
