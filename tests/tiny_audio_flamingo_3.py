@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_tokenizer import byte_tokenizer, spread, worded
 from transformers import (
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
@@ -64,16 +64,13 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does. Several clips, which the processor refuses, go one after another."""
     processor = AudioFlamingo3Processor.from_pretrained(folder)
-    content = [{"type": "audio", "audio": "clip"}, {"type": "text", "text": prompt.text}]
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-    )
+    text = worded(processor, 1, prompt.text)
     head, rest = text.split("<sound>")
     tokens = [processor(text="<sound>", audio=clip)["input_ids"].shape[1] for clip in prompt.clips]
     inputs = processor(text=text, audio=prompt.clips[0])
     if len(tokens) > 1:
-        worded = head + "\n".join("<sound>" * count for count in tokens) + rest
-        inputs["input_ids"] = processor.tokenizer(worded, return_tensors="pt")["input_ids"]
+        several = head + "\n".join("<sound>" * count for count in tokens) + rest
+        inputs["input_ids"] = processor.tokenizer(several, return_tensors="pt")["input_ids"]
     model = AudioFlamingo3ForConditionalGeneration.from_pretrained(folder).eval()
     model.generation_config.repetition_penalty = None
     return inputs, model

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
 from transformers import (
     AutoTokenizer,
     Gemma3nAudioFeatureExtractor,
@@ -117,16 +117,13 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-class _AudioOnly(Gemma3nProcessor):
-    """The family's processor without its part for pictures, which wants torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Gemma3nProcessor):
+    """The family's processor for audio and text."""
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, a long clip as several audios, each padded to 30 s."""
-    processor = _AudioOnly(
+    processor = _Processor(
         feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(folder),
         image_processor=None,
         tokenizer=AutoTokenizer.from_pretrained(folder),
@@ -134,10 +131,7 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
         audio_seq_length=TOKENS,
     )
     audios = [clip[start : start + WINDOW] for clip in prompt.clips for start in range(0, len(clip), WINDOW)]
-    content = [*({"type": "audio", "audio": "clip"} for _ in audios), {"type": "text", "text": prompt.text}]
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-    )
+    text = worded(processor, len(audios), prompt.text)
     inputs = processor(
         text=text,
         audio=audios,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
 from torch import nn
 from transformers import (
     AutoTokenizer,
@@ -100,16 +100,13 @@ def checkpoint(folder: Path, *, layers: int = 4, seed: int = 0, switch: int = 40
     return folder
 
 
-class _AudioOnly(Phi4MultimodalProcessor):
-    """The family's processor without its part for pictures, which wants torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Phi4MultimodalProcessor):
+    """The family's processor for audio and text."""
 
 
 def processor(folder: Path) -> Phi4MultimodalProcessor:
     """Return the family's processor, the part for pictures left out."""
-    return _AudioOnly(
+    return _Processor(
         image_processor=None,
         audio_processor=Phi4MultimodalFeatureExtractor.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),
@@ -119,9 +116,8 @@ def processor(folder: Path) -> Phi4MultimodalProcessor:
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as transformers' page of the model does."""
-    content = [*({"type": "audio", "audio": "clip"} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
     own = processor(folder)
-    text = own.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False)
+    text = worded(own, len(prompt.clips), prompt.text)
     inputs = own(text=text, audio=list(prompt.clips), sampling_rate=16000, return_tensors="pt")
     model = Phi4MultimodalForCausalLM.from_pretrained(folder)
     model.load_adapter(str(folder), adapter_name="speech", adapter_kwargs={"subfolder": "speech-lora"})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_tokenizer import byte_tokenizer, spread, worded
 from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
@@ -69,10 +69,7 @@ def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor]
         WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     )
     audios = [clip[start : start + WINDOW] for clip in prompt.clips for start in range(0, len(clip), WINDOW)]
-    content = [*({"type": "audio", "audio_url": "clip"} for _ in audios), {"type": "text", "text": prompt.text}]
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-    )
+    text = worded(processor, len(audios), prompt.text, "audio_url")
     inputs = processor(text=text, audio=audios, sampling_rate=16000, return_tensors="pt", padding=True)
     model = Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()
     model.generation_config.repetition_penalty = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tokenizer import byte_tokenizer, spread
+from tiny_tokenizer import AudioOnly, byte_tokenizer, spread, worded
 from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
@@ -98,24 +98,18 @@ def checkpoint(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-class _AudioOnly(Qwen3OmniMoeProcessor):
-    """The family's processor without its parts for pictures, which want torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Qwen3OmniMoeProcessor):
+    """The family's processor for audio and text."""
 
 
 def documented(folder: Path, prompt: Prompt) -> tuple[Mapping[str, torch.Tensor], Any]:
     """Prepare and load as the model card does, the parts for pictures and for making speech left out."""
-    processor = _AudioOnly(
+    processor = _Processor(
         feature_extractor=WhisperFeatureExtractor.from_pretrained(folder),
         tokenizer=AutoTokenizer.from_pretrained(folder),
         chat_template=TEMPLATE,
     )
-    content = [*({"type": "audio", "audio": "clip"} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-    )
+    text = worded(processor, len(prompt.clips), prompt.text)
     inputs = processor(text=text, audio=list(prompt.clips), return_tensors="pt", padding=True)
     return inputs, Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder).eval()
 

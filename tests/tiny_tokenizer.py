@@ -1,8 +1,9 @@
-"""A byte-level tokenizer for tiny checkpoints, with whatever special tokens a family has."""
+"""What tiny checkpoints share: a byte-level tokenizer, weights that do something, and how processors are asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -45,3 +46,17 @@ def spread(model: torch.nn.Module) -> None:
             torch.nn.init.normal_(parameter, 0, 0.15)
         else:
             parameter.data += 0.1 * torch.randn_like(parameter)
+
+
+class AudioOnly:
+    """Mixed into a family's processor: builds it without its parts for pictures, which want torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def worded(processor: Any, clips: int, text: str, key: str = "audio") -> str:
+    """Return one user's turn, the clips and then the text, as the processor's chat template words it."""
+    content = [*({"type": "audio", key: "clip"} for _ in range(clips)), {"type": "text", "text": text}]
+    conversation = [{"role": "user", "content": content}]
+    return processor.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)

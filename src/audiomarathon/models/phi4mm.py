@@ -28,7 +28,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import chat_text, processor_template, template_beside, with_audio_tokens
+from audiomarathon.models.chat import AudioOnly, chat_text, processor_template, template_beside, with_audio_tokens
 from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.shadowing import shadowed
@@ -184,7 +184,7 @@ class Phi4MM(AudioLM):
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`."""
-        processor = _SpeechProcessor(
+        processor = _Processor(
             image_processor=None,
             audio_processor=Phi4MultimodalFeatureExtractor.from_pretrained(path),
             tokenizer=self.tokenizer,
@@ -195,11 +195,8 @@ class Phi4MM(AudioLM):
         return inputs
 
 
-class _SpeechProcessor(Phi4MultimodalProcessor):  # type: ignore[misc]
-    """The family's processor without its part for pictures, which wants torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+class _Processor(AudioOnly, Phi4MultimodalProcessor):  # type: ignore[misc]
+    """The family's processor for audio and text."""
 
 
 def _refuse_other_layouts(path: Path) -> None:
