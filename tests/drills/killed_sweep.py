@@ -1,9 +1,10 @@
-"""Sweep again and again under SIGKILL at random moments, then once undisturbed; or two sweeps at once.
+"""Sweep again and again under SIGKILL at random moments, then once undisturbed; or several sweeps at once.
 
-Usage: killed_sweep.py kill|race COUNT FIRST_SECONDS DATA MODEL RESULTS. Prints what became of the children, as JSON.
+Usage: killed_sweep.py kill|race COUNT DATA MODEL RESULTS. Prints what became of the children, as JSON; a sweep that
+ended before it was killed is followed by another, into the next of the folders RESULTS/0, RESULTS/1, …
 
-The engine is imported once and each sweep is a fork of this process, which itself never computes. What disturbs is at
-random moments up to the time that an undisturbed sweep took (FIRST_SECONDS).
+The engine is imported once and each sweep is a fork of this process, which itself never computes. Kills come at random
+moments up to the time that an undisturbed sweep takes (into RESULTS/undisturbed).
 """
 
 from __future__ import annotations
@@ -69,22 +70,31 @@ def import_all(arguments: list[str]) -> None:
                 importlib.import_module(name)
 
 
-def main(what: str, count: int, first_s: float, arguments: list[str]) -> None:
-    chance, killed, codes = random.Random(0), 0, []
-    import_all(arguments)
+def ended(child: int) -> int:
+    """Wait for a child and return its exit code; negative for the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(what: str, count: int, data: str, model: str, results: Path) -> None:
+    chance, killed, codes, rounds = random.Random(0), 0, list[int](), 0
+    import_all([data, model])
+    begin = time.monotonic()
+    ended(fork([data, model, str(results / "undisturbed")]))
+    whole_s = time.monotonic() - begin
     if what == "race":
-        children = [fork(arguments) for _ in range(count)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        children = [fork([data, model, str(results / "0")]) for _ in range(count)]
+        codes = [ended(child) for child in children]
     while what == "kill" and killed < count:
-        child = fork(arguments)
-        time.sleep(first_s * chance.random())
+        child = fork([data, model, str(results / str(rounds))])
+        time.sleep(whole_s * chance.random())
         os.kill(child, signal.SIGKILL)
-        if os.WIFEXITED(os.waitpid(child, 0)[1]):
-            break  # all was done before
-        killed += 1
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(fork(arguments), 0)[1]))
-    print(json.dumps({"killed": killed, "codes": codes}))  # noqa: T201
+        if ended(child) < 0:
+            killed += 1
+        else:
+            rounds += 1  # all was done before
+    codes.append(ended(fork([data, model, str(results / str(rounds))])))
+    print(json.dumps({"killed": killed, "codes": codes, "rounds": rounds + 1}))  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], Path(sys.argv[5]))
