@@ -12,9 +12,10 @@ import pytest
 import tiny_gemma3n
 import torch
 from conftest import noise
-from transformers import Gemma3nConfig, Gemma3nTextConfig, Gemma3nVisionConfig
+from transformers import Gemma3nConfig, Gemma3nTextConfig, Gemma3nVisionConfig, Phi4MultimodalConfig
 
 from audiomarathon.certify.bench import Bench
+from audiomarathon.certify.certificate import usual_seconds
 from audiomarathon.certify.method_checks import dropping
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.errors import MethodError, ModelError
@@ -22,6 +23,7 @@ from audiomarathon.evaluation.flops import count_cost
 from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.models.gemma3n import Gemma3n
 from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.dart import Dart
 from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame
@@ -231,6 +233,15 @@ def test_the_certificate_looks_where_a_method_can_work(folder: Path) -> None:
     looked = dropping(Bench(load(folder), folder, 2.0), FastV(layer=1))
     assert looked.verdict == "pass"
     assert looked.figure.startswith("at layer 2, since 1 is refused")
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "seconds"), [("gemma3n", E4B, 90.0), ("phi4mm", Phi4MultimodalConfig(sliding_window=None), 30.0)]
+)
+def test_the_certificates_clips_outgrow_the_windows(key: str, config: object, seconds: float) -> None:
+    """Of 30 s Gemma 3n makes 188 tokens, less than the 512 that its windows show."""
+    lm = SimpleNamespace(decoder=SimpleNamespace(config=config))
+    assert usual_seconds(SimpleNamespace(lm=lm, spec=get_model(key))) == seconds
 
 
 def carries(method: TokenPruner) -> bool:

@@ -6,6 +6,7 @@ import datetime
 import functools
 import importlib.metadata
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,9 +26,12 @@ from audiomarathon.evaluation.files import write_json
 from audiomarathon.evaluation.records import identity_hash
 from audiomarathon.evaluation.session import Session
 from audiomarathon.kvpress.press import KVPress
+from audiomarathon.pruning.layers import window_of
 from audiomarathon.pruning.registry import all_methods
 from audiomarathon.pruning.token_pruner import TokenPruner
 from audiomarathon.settings import cache_folder
+
+_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -109,15 +113,25 @@ def checks() -> Iterator[Check]:
     yield Check("leftovers", "one setting changes what the next one runs", model_checks.leftovers)
 
 
-def certify(session: Session, seconds: float, say: Callable[[str], None] = lambda _line: None) -> Certificate:
+def usual_seconds(session: Session) -> float:
+    """Return a length for the clips: 30 s, or as many windows of it as outgrow those of the model's attention."""
+    config: Any = session.lm.decoder.config
+    widest = max(window_of(config, layer) or 0 for layer in range(config.num_hidden_layers))
+    return _SECONDS * max(1, math.ceil(widest / session.spec.tokens_per_second / _SECONDS))
+
+
+def certify(
+    session: Session, seconds: float | None = None, say: Callable[[str], None] = lambda _line: None
+) -> Certificate:
     """Make every check on a loaded model.
 
     Parameters
     ----------
     seconds
-        Length of the synthetic clips; one is three times as long.
+        Length of the synthetic clips; one is three times as long. None for :func:`usual_seconds`.
     """
     start = time.monotonic()
+    seconds = seconds or usual_seconds(session)
     bench = Bench(session.lm, session.checkpoint.path, seconds)
     rows = []
     verbosity = transformers_logging.get_verbosity()
