@@ -16,6 +16,7 @@ if [ -z "${SLURM_JOB_ID:-}" ]; then
     echo "error: not inside a Slurm job: sbatch --nodes 2 --gpus-per-node 4 $0 TASKS…" >&2
     exit 2
 fi
+# shellcheck source=/dev/null
 [ -z "${VENV:-}" ] || source "$VENV/bin/activate"
 ray --version >/dev/null 2>&1 || { echo "error: no Ray here: pip install 'ray>=2.40'" >&2; exit 2; }
 
@@ -23,21 +24,29 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port="${RAY_PORT:-$((20000 + SLURM_JOB_ID % 20000))}" # two jobs may meet on a node
 cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}"
 gpus="${SLURM_GPUS_ON_NODE:-0}"
-address="$(srun --nodes 1 --ntasks 1 --nodelist "${nodes[0]}" hostname --ip-address | awk '{print $1}'):$port"
+# The first address that others can reach: Debian's hosts know themselves as 127.0.1.1.
+ip="$(srun --nodes 1 --ntasks 1 --nodelist "${nodes[0]}" bash -c 'hostname --ip-address; hostname --all-ip-addresses' |
+    awk '{for (i = 1; i <= NF; i++) if ($i !~ /^127\.|:/ && !found++) print $i}')"
+address="${ip:-127.0.0.1}:$port"
 # Workers are what is measured, so they are not niced; nothing is reported to anybody; nobody else on the network may join.
 export RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
 export RAY_AUTH_TOKEN
 
-# srun holds each Ray node as a step of the job: they end with it, whatever happens.
+# srun holds each Ray node as a step of the job: they end with it, whatever happens. A step has one core unless it is
+# told (srun no longer takes --cpus-per-task from sbatch).
 start_node() { # NODE, arguments of ray start
-    srun --overlap --nodes 1 --ntasks 1 --nodelist "$1" \
+    srun --overlap --nodes 1 --ntasks 1 --cpus-per-task "$cpus" --nodelist "$1" \
         ray start "${@:2}" --num-cpus "$cpus" --num-gpus "$gpus" --disable-usage-stats --block &
 }
 trap 'jobs -p | xargs -r kill 2>/dev/null || true' EXIT
 
 start_node "${nodes[0]}" --head --node-ip-address "${address%:*}" --port "$port" --include-dashboard false
-until ray status --address "$address" >/dev/null 2>&1; do sleep 2; done
+head=$!
+until ray status --address "$address" >/dev/null 2>&1; do
+    kill -0 "$head" 2>/dev/null || { echo "error: Ray's head at $address has ended; its reason is above" >&2; exit 1; }
+    sleep 2
+done
 for node in "${nodes[@]:1}"; do
     start_node "$node" --address "$address"
 done
