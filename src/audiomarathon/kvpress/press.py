@@ -84,7 +84,8 @@ class KVPress(Method):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
         if has_windows(config):
             raise MethodError(
-                f"{self.key}: this model's sliding-window layers keep a cache of their own, not supported"
+                f"{self.key}: this model's sliding-window layers keep a cache of their own, which presses do not "
+                "shrink; allowed here: token pruning (`audiomarathon list methods`)"
             )
 
     @contextmanager
