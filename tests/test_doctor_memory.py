@@ -193,3 +193,47 @@ def test_a_path_without_a_model_is_refused(monkeypatch: pytest.MonkeyPatch, caps
     code, _out, err = doctor(monkeypatch, capsys, "--model-path", "/nowhere")
     assert code == 2
     assert "say with --model" in err
+
+
+def phi4mm_config() -> Any:
+    from transformers import Phi4MultimodalConfig
+
+    sizes = {"num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "hidden_size": 3072}
+    return Phi4MultimodalConfig(**sizes, intermediate_size=8192, vocab_size=200064, tie_word_embeddings=True)
+
+
+def aero_config() -> Any:
+    from transformers import Qwen2AudioConfig
+
+    sizes = {"num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536}
+    text = {**sizes, "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": True}
+    return Qwen2AudioConfig(text_config={"model_type": "qwen2", **text})
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "readme", "at_300_s"),
+    [("phi4mm", phi4mm_config, "Phi4MM", 14), ("aero-1", aero_config, "Aero-1", 6)],
+)
+def test_a_config_alone_gives_the_readmes_figures(
+    tmp_path: Path, key: str, config: Any, readme: str, at_300_s: int
+) -> None:
+    config().save_pretrained(tmp_path)
+    need = plan_memory(get_model(key), RunSettings.read({}, model_path=str(tmp_path))).need(300)
+    text = (README.parent.parent / readme / "README.md").read_text()
+    assert f"| {need.parts['weights'] / 1e9:.1f} GB |" in text
+    assert round(need.total / 1e9) == at_300_s
+    assert f"| about {at_300_s} GB |" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "share"),
+    [({}, "bfloat16 (auto)", 1), ({"device": "cpu"}, "float32 (auto)", 2), ({"dtype": "float16"}, "float16", 1)],
+)
+def test_the_precision_is_the_runs(
+    tmp_path: Path, plans: dict[str, MemoryPlan], flags: dict[str, str], told: str, share: int
+) -> None:
+    plan = plan_memory(
+        get_model("qwen2.5-omni"), RunSettings.read({}, model_path=str(config_only(tmp_path / "7B", "7B")), **flags)
+    )
+    assert plan.dtype == told
+    assert plan.facts.weight_bytes == share * plans["7B"].facts.weight_bytes

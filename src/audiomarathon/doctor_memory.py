@@ -21,7 +21,7 @@ CUDA_BYTES = 0.5e9
 """What CUDA's own context takes, about."""
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
 _USABLE = 0.95
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "auto": 2}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,16 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
             f"{spec.key if source == spec.checkpoint else source}`, or name with --model-path a folder that holds its "
             "config.json: that alone is enough for these estimates"
         ) from None
-    facts = model_facts(checkpoint.path, _BYTES[settings.dtype], spec.load_family())
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = "float32" if settings.device == "cpu" else "bfloat16"
+    facts = model_facts(checkpoint.path, _BYTES[dtype], spec.load_family())
     weights = any(checkpoint.path.glob("*.safetensors"))
     room, name = _gpu(settings)
     return MemoryPlan(
         spec,
         checkpoint.name,
-        "bfloat16" if settings.dtype == "auto" else settings.dtype,
+        f"{dtype} (auto)" if settings.dtype == "auto" else dtype,
         "parameters counted in the weights' headers" if weights else "no weights there: parameters by the config",
         facts,
         room,

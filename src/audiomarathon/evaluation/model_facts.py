@@ -18,6 +18,7 @@ from audiomarathon.pruning.layers import source_of
 
 FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
 _ADAPTER = "speech-lora/*.safetensors"  # Phi-4's, which is loaded beside
+_ADAPTER_RANK = 320
 # Makers of speech, and what Gemma 3n sees with.
 _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
 
@@ -85,7 +86,8 @@ def _facts(path: Path, size: int, whole: Any) -> ModelFacts:
     wides = wide if isinstance(wide, list) else [wide] * layers
     beside = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n's
     rest = 2 * hidden * (heads * head + beside) + hidden * getattr(config, "num_experts", 0)  # the last is the router
-    rest += _parameters_in(path.glob(_ADAPTER)) // layers  # unmerged, so every token meets it
+    adapter = _parameters_in(path.glob(_ADAPTER)) or _configured_adapter(whole, config, heads * head + keys)
+    rest += adapter // layers  # unmerged, so every token meets it
     own = [source_of(config, layer) == layer for layer in range(layers)]
     per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))
     cost = Cost(per_layer, (2.0 * heads * head,) * layers, 2.0 * hidden * config.vocab_size, _tower(whole))
@@ -96,7 +98,7 @@ def _facts(path: Path, size: int, whole: Any) -> ModelFacts:
     return ModelFacts(
         config=config,
         cost=cost,
-        weight_bytes=float((_parameters(path) or _configured_parameters(whole)) * size),
+        weight_bytes=float((_parameters(path) or _configured_parameters(whole) + adapter) * size),
         kv_bytes=float(keys * sum(own) * size),  # at most: a window's cache stops growing
         activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
@@ -187,4 +189,17 @@ def _configured_parameters(config: Any) -> int:
     kind = AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else AutoModelForSeq2SeqLM
     with torch.device("meta"):
         model = kind.from_config(config)
-    return sum(parameter.numel() for parameter in model.parameters())
+    total = sum(parameter.numel() for parameter in model.parameters())
+    if config.model_type == "qwen2_audio" and config.get_text_config().tie_word_embeddings:
+        total -= model.get_output_embeddings().weight.numel()  # Aero-1's: the class ties nothing, what loads it does
+    return int(total)
+
+
+def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
+    """Count the parameters of Phi-4's speech adapter where it is not on disk: two matrices beside each of a layer."""
+    if not hasattr(_audio_config(whole), "nemo_conv_channels"):
+        return 0
+    hidden, wide = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads * (getattr(config, "head_dim", None) or hidden // config.num_attention_heads)
+    sides = (hidden + attended) + (heads + hidden) + (hidden + 2 * wide) + (wide + hidden)
+    return int(_ADAPTER_RANK * sides * config.num_hidden_layers)
