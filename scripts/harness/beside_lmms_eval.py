@@ -92,6 +92,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
         took["until the first sample is asked", clock] = begins[0] - started[clock]
         took["model, a sample", clock] = statistics.mean(e - b for b, e in zip(begins, ends, strict=True))
         took["between samples", clock] = statistics.mean(b - e for b, e in zip(begins[1:], ends, strict=False))
+        took["after the last answer", clock] = started[clock] + whole[clock] - ends[-1]
     return took, calls
 
 
