@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, responses
 from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,7 +46,7 @@ class StatusError(Exception):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         text, self.code = _told(body)
-        super().__init__(text)
+        super().__init__(text.strip() or responses.get(status, ""))
         self.status, self.headers = status, headers
 
 
