@@ -19,16 +19,19 @@ from transformers import Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.compare import compare
+from audiomarathon.evaluation.estimate import what_is_left
 from audiomarathon.evaluation.run import run
 from audiomarathon.evaluation.sides import read_sides
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_audio import Qwen2Audio, Qwen2AudioFirst30
+from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Base
 from audiomarathon.report.comparison_table import comparison_table
 from audiomarathon.report.page_data import cells_of
 from audiomarathon.report.table import results_table
 from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Sample
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +146,13 @@ class TestFirst30Seconds:
         rows = compare(sides, sides[0])
         assert "-30s base-0 1 (1 truncated)" in " ".join(text_of(comparison_table(rows, "")).split())
         assert [cell["truncated"] for cell in cells_of(sides)] == [0, 1]
+
+
+@pytest.mark.parametrize(("key", "seconds"), [("qwen2-audio", 44.0), ("qwen2-audio-30s", 34.0)])
+def test_a_plan_counts_what_is_heard(tmp_path: Path, key: str, seconds: float) -> None:
+    clips = tuple(task_folders.write_clip(tmp_path / f"{length}.wav", seconds=length) for length in (40.0, 4.0))
+    todo = what_is_left([Sample("one", clips, "?", "A", "here")], [(Base(), None)], get_model(key).heard_seconds)
+    assert (todo.seconds, todo.heard) == (seconds, (seconds,))
 
 
 def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:

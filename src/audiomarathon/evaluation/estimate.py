@@ -62,8 +62,10 @@ class Todo:
         return sum(len(seconds) for _method, seconds in self.durations)
 
 
-def what_is_left(samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]]) -> Todo:
-    """Return what the folders lack.
+def what_is_left(
+    samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
+) -> Todo:
+    """Return what the folders lack; of each clip so many seconds are `heard`, or all of it.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def what_is_left(samples: Sequence[Sample], folders: Sequence[tuple[Method, RunF
         When a folder holds another run.
     """
     clips = clip_hashes(samples)
-    seconds = {sample.id: _seconds(sample.clips) for sample in samples}
+    seconds = {sample.id: _seconds(sample.clips, heard or math.inf) for sample in samples}
     pending: list[tuple[Method, list[str]]] = []
     for method, folder in folders:
         if folder is not None:
@@ -88,11 +90,11 @@ def what_is_left(samples: Sequence[Sample], folders: Sequence[tuple[Method, RunF
     )
 
 
-def _seconds(clips: Sequence[Path]) -> float:
+def _seconds(clips: Sequence[Path], most: float) -> float:
     total = 0.0
     for clip in clips:
         try:
-            total += probe(clip).seconds
+            total += min(probe(clip).seconds, most)
         except AudioError:
             continue  # the run will put it on record
     return total

@@ -41,6 +41,8 @@ class ModelSpec:
         Set where two models share a checkpoint and treat it differently: keeps their results apart.
     most_seconds
         The longest clip that it takes, in seconds; 0 for clips of any length.
+    heard_seconds
+        How much it hears of a clip, where its practice is to cut; 0 for all.
     remote
         Whether it answers behind an endpoint; then `family` is the client, and there is no checkpoint.
     """
@@ -55,6 +57,7 @@ class ModelSpec:
     download_gb: float = 0.0
     variant: str = ""
     most_seconds: float = 0.0
+    heard_seconds: float = 0.0
     remote: bool = False
 
     def load_family(self) -> type[AudioLM]:
@@ -152,6 +155,7 @@ _BUILT_IN = (
         title="Qwen2-Audio 7B as published: the first 30 s of each clip, flagged truncated",
         download_gb=16.8,
         variant="30s",
+        heard_seconds=30,
     ),
     ModelSpec(
         key="qwen3-omni",
