@@ -144,6 +144,7 @@ function bars(caption, unit, rows) {
     }
     svg.append(shape("text", { x: x + 5, y: y + 11 }, `${shown(total(row), total(row) < 10 ? 2 : 0)}`));
   });
-  const parts = rows[0].parts.length > 1 ? rows[0].parts : [];
+  const measured = (_, index) => rows.some((row) => known(row.parts[index].value));
+  const parts = rows[0].parts.length > 1 ? rows[0].parts.filter(measured) : [];
   return figure(`${caption} (${unit})`, svg, parts);
 }
