@@ -139,7 +139,7 @@ def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> No
     first = next((root / "LIBRISPEECH").rglob("84-*.flac"))
     soundfile.write(first, np.ones(32000) * 0.1, 16000)
     code, output = call("data", "controls", "librispeech", "--durations", "1", "--data", root, "-o", tmp_path / "new")
-    assert "librispeech: 1 samples left out" in output
+    assert "librispeech: 1 sample left out" in output
     assert len(get_task("librispeech").load(tmp_path / "new" / "1s" / "librispeech").samples) == 2
 
 

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from audiomarathon.cli import app
 from audiomarathon.evaluation.batches import Plan
 from audiomarathon.evaluation.evaluate import Job
-from audiomarathon.evaluation.live import COST_A_SAMPLE_S, Watch, ending, span, watching
+from audiomarathon.evaluation.live import COST_A_SAMPLE_S, Look, Watch, ending, span, watching
 from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.evaluation.standing import standing_of
-from audiomarathon.evaluation.status import is_alive, read_status
+from audiomarathon.evaluation.standing import Standing, standing_of
+from audiomarathon.evaluation.status import read_status
+from audiomarathon.lock import is_held
 from audiomarathon.metrics.classification import summarise_choices
 from audiomarathon.pruning.registry import get_method
 from audiomarathon.report.terminal import plain
@@ -135,6 +136,14 @@ class TestWatch:
         watch.show()
         assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
+    def test_a_line_of_a_log_is_short_whatever_the_number_of_settings(self) -> None:
+        one = Standing(1145, 600, 2, 1, 0.833, (0.5, 1.0))
+        settings = {f"segment_fast_v-0.{n}-layer2": one for n in range(1, 10)}
+        line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
+        assert line.startswith("librispeech: 600 of 1,145 samples, 1 samples/min, ends in 9 h 5 min")
+        assert "18 errors" in line
+        assert len(line) < 100
+
     def test_lines_at_the_end_but_none_when_told_or_nothing_was_done(self, job: Job) -> None:
         for progress, samples, expected in [(None, 1, 1), (False, 1, 0), (None, 0, 0)]:
             said: list[str] = []
@@ -203,7 +212,7 @@ class TestStatus:
             (one,) = read_status([path])
             assert (one.alive, one.state) == (True, "running")
             assert one.left_s == pytest.approx(60, rel=0.2)
-        assert is_alive(path) is False
+        assert is_held(path / ".lock") is False
         with RunFolder(path, {"method": "base-0"}):
             pass
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli import app
 from audiomarathon.report.listing import LEAST, LISTINGS
-from audiomarathon.report.terminal import console, counted, fitted
+from audiomarathon.report.terminal import LINE_EVERY_S, console, counted, fitted, progress_of
 
 
 def a_table() -> Table:
@@ -69,6 +69,21 @@ class TestFitted:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 samples"), (1, "1 sample"), (1145, "1,145 samples")])
 def test_counts_have_their_nouns(count: int, text: str) -> None:
     assert counted(count, "sample") == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "step", "told"),
+    [("clip", 10, ["tau: 20 of 30 clips (67%)"]), ("B", 10**9, ["tau: 2.00 of 3.00 GB (67%)"])],
+)
+def test_progress_in_a_pipe_is_a_short_line_now_and_then(
+    monkeypatch, capsys, unit: str, step: int, told: list[str]
+) -> None:
+    clock = iter([0.0, LINE_EVERY_S / 2, LINE_EVERY_S, LINE_EVERY_S + 1])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with progress_of(3 * step, "tau", unit) as count:
+        for _ in range(3):
+            count(step)
+    assert capsys.readouterr().err.splitlines() == told
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "explain", "compare", "report", "plot", "certify", "reproduce"])

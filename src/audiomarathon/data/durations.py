@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from audiomarathon.audio import ClipInfo, decode, probe
 from audiomarathon.errors import AudioError
 from audiomarathon.evaluation.files import write_text
 from audiomarathon.models.registry import all_models
+from audiomarathon.report.terminal import progress_of
 from audiomarathon.tasks import Loaded, Sample, Task
 
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -40,17 +40,22 @@ def probe_clips(
     jobs
         Threads (libsndfile and numpy work outside Python's lock); 0: one a core.
     progress
-        Whether to show a bar; None shows one on a terminal.
+        False shows nothing.
 
     Returns
     -------
     dict
         For each clip what it holds, or in words why it cannot be read. With `deep` its length is the one decoded.
     """
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        found = pool.map(_decoded if deep else _probed, clips)
-        bar = tqdm(found, total=len(clips), desc=what, unit="clip", disable=None if progress is None else not progress)
-        return dict(zip(clips, bar, strict=True))
+    found = {}
+    with (
+        ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
+        progress_of(len(clips), what, "clip", shown=progress) as count,
+    ):
+        for clip, info in zip(clips, pool.map(_decoded if deep else _probed, clips), strict=True):
+            found[clip] = info
+            count(1)
+    return found
 
 
 def _probed(clip: Path) -> ClipInfo | str:

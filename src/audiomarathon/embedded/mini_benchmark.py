@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from tqdm import tqdm
 
 from audiomarathon.embedded import signals, synthesis, world
 from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
+from audiomarathon.report.terminal import progress_of
 
 #: Clips of each task; `race` asks three questions about each of its clips.
 CLIPS = {
@@ -68,7 +68,7 @@ def generate(
     workers
         Threads to use; default: one a core.
     progress
-        Show a progress bar.
+        Show how far it is.
     tasks
         Only these tasks.
     limit
@@ -84,13 +84,13 @@ def generate(
         raise ValueError(f"unknown task {unknown[0]!r}; the mini benchmark has {', '.join(TASKS)}")
     jobs = [(root, seed, task, index) for task in wanted for index in range(min(limit or 10**6, CLIPS[task]))]
     workers = min(workers or os.cpu_count() or 1, len(jobs))
-    with tqdm(total=len(jobs), desc="Mini benchmark", unit="clip", disable=not progress) as bar:
+    with progress_of(len(jobs), "mini benchmark", "clip", shown=None if progress else False) as count:
         recordings = []
         # Threads do: the work is in numpy's and libsndfile's C code, and a caller needs no `__main__` guard for them.
         with ThreadPoolExecutor(workers) as pool:
             for recording in pool.map(_record, jobs):
                 recordings.append(recording)
-                bar.update()
+                count(1)
     manifest: Row = {"name": "AudioMarathon mini benchmark", "version": "1", "licence": LICENCE, "tasks": {}}
     for task in wanted:
         made = [recording for recording in recordings if recording.task == task]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audiomarathon.evaluation.standing import Standing, standing_of
-from audiomarathon.report.terminal import counted, fitted
+from audiomarathon.report.terminal import LINE_EVERY_S, counted, fitted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,6 @@ COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 
 LINE = 99  # characters of a line in a log
-LINE_EVERY_S = 30.0
 TABLE_EVERY_S = 1.0
 
 

@@ -190,7 +190,7 @@ def _configured_parameters(config: Any) -> int:
     with torch.device("meta"):
         model = kind.from_config(config)
     total = sum(parameter.numel() for parameter in model.parameters())
-    if config.model_type == "qwen2_audio" and config.get_text_config().tie_word_embeddings:
+    if config.model_type in ("qwen2_audio", "aero") and config.get_text_config().tie_word_embeddings:
         total -= model.get_output_embeddings().weight.numel()  # Aero-1's: the class ties nothing, what loads it does
     return int(total)
 

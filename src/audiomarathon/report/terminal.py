@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column, Table
 
+LINE_EVERY_S = 30.0
 _WIDE = 200  # of tables in a pipe or a file
 _TEXT = 22  # of text that wraps
 
@@ -40,6 +43,47 @@ def plain(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 sample`, `1,145 samples`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+@contextmanager
+def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Callable[[int], object]]:
+    """Show how far some work is, on stderr: a bar on a terminal, elsewhere a line now and then.
+
+    Parameters
+    ----------
+    unit
+        What is counted; `B` for bytes.
+    shown
+        False shows nothing.
+
+    Yields
+    ------
+    Callable
+        Takes how many more are done.
+    """
+    if shown is False:
+        yield lambda _more: None
+        return
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        with tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "B") as bar:
+            yield bar.update
+        return
+    done, last = 0, time.monotonic()
+
+    def update(more: int) -> None:
+        nonlocal done, last
+        done += more
+        if (now := time.monotonic()) - last >= LINE_EVERY_S:
+            last = now
+            counts = (
+                f"{done / 1e9:.2f} of {total / 1e9:.2f} GB" if unit == "B" else f"{done:,} of {counted(total, unit)}"
+            )
+            with suppress(OSError):  # that a log is gone ends no work
+                print(f"{what}: {counts} ({done / max(1, total):.0%})", file=sys.stderr, flush=True)  # noqa: T201
+
+    yield update
 
 
 def console() -> Console:
