@@ -20,12 +20,12 @@ from typing import Any, get_args
 
 import numpy as np
 import soundfile
-from tqdm import tqdm
 
 from audiomarathon.audio import Samples, decode, probe
 from audiomarathon.data.background import Kind, background, noise_like
 from audiomarathon.data.rewrite import relative_clip, write_manifest, write_rows
 from audiomarathon.errors import DataError
+from audiomarathon.report.terminal import progress_of
 from audiomarathon.tasks import Loaded, Sample, Task
 from audiomarathon.tasks.manifest import read_manifest
 from audiomarathon.tasks.selection import draw
@@ -167,10 +167,14 @@ def _write_variant(
         if not kept:
             raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {name}")
         folder = partial / task.key
-        disable = None if progress is None else not progress
-        with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-            work = pool.map(functools.partial(_write, key=task.key, folder=folder, kind=kind, seed=seed), plan)
-            rows = list(tqdm(work, f"{task.key} {name}", len(plan), unit="clip", disable=disable))
+        rows = []
+        with (
+            ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
+            progress_of(len(plan), f"{task.key} {name}", "clip", shown=progress) as count,
+        ):
+            for row in pool.map(functools.partial(_write, key=task.key, folder=folder, kind=kind, seed=seed), plan):
+                rows.append(row)
+                count(1)
         lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
         changes = {sample.id: _event_fields(one, sample, kind) for one in plan for sample in one.samples}
         paths = {sample.id: one.path for one in plan for sample in one.samples}

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from audiomarathon.data.archive import Entry, Source, free_bytes
 from audiomarathon.data.rewrite import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
-from audiomarathon.report.terminal import counted
+from audiomarathon.report.terminal import counted, progress_of
 from audiomarathon.tasks import Loaded, Task, select
 from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
 
@@ -207,8 +205,7 @@ def _fetched(
 ) -> Iterator[tuple[Entry, Path]]:
     """Yield files that are whole and, where the source knows hashes, the right ones."""
     total = sum(entry.size for entry in wanted)
-    disable = None if progress is None else not progress
-    with tqdm(total=total, unit="B", unit_scale=True, desc="download", disable=disable) as bar:
+    with progress_of(total, "download", "B", shown=progress) as count:
         try:
             for entry, file in source.fetch(wanted, stage):
                 if (size := file.stat().st_size) != entry.size:
@@ -221,7 +218,7 @@ def _fetched(
                         "command again"
                     )
                 yield entry, file
-                bar.update(entry.size)
+                count(entry.size)
         except OSError as error:
             full = error.errno == errno.ENOSPC
             reason = f"no space left in {stage.parent}" if full else f"{error.filename or stage}: {error.strerror}"
