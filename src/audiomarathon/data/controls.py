@@ -6,7 +6,6 @@ lengths in which there is nothing to hear: silence, noise, or another sample's a
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
@@ -25,6 +24,7 @@ from audiomarathon.audio import Samples, decode, probe
 from audiomarathon.data.background import Kind, background, noise_like
 from audiomarathon.data.rewrite import relative_clip, write_manifest, write_rows
 from audiomarathon.errors import DataError
+from audiomarathon.lock import hold
 from audiomarathon.report.terminal import progress_of
 from audiomarathon.tasks import Loaded, Sample, Task
 from audiomarathon.tasks.manifest import read_manifest
@@ -129,15 +129,12 @@ def build_controls(
 def _held(file: Path) -> Iterator[None]:
     """Hold a lock file for the length of the block, and leave none behind."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = file.open("w")
+        lock = hold(file)
+    except BlockingIOError:
+        raise DataError(f"{file.parent}: another process writes this variant; wait for it, or stop it") from None
     except OSError as error:
         raise DataError(f"{file.parent}: cannot be written in ({error.strerror or error})") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{file.parent}: another process writes this variant; wait for it, or stop it") from None
         try:
             yield
         finally:

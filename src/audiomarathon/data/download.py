@@ -8,7 +8,6 @@ samples that SAMPLE_LIMIT would. Files are fetched into a hidden folder of the r
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from audiomarathon.data.archive import Entry, Source, free_bytes
 from audiomarathon.data.rewrite import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.lock import hold
 from audiomarathon.report.terminal import counted, progress_of
 from audiomarathon.tasks import Loaded, Task, select
 from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
@@ -250,14 +250,11 @@ def _stage(root: Path) -> Iterator[Path]:
     """Hold the root's staging folder, alone; it is cleared away once everything is done."""
     stage = root / STAGE
     try:
-        stage.mkdir(parents=True, exist_ok=True)
-        lock = (stage / "lock").open("w")
+        lock = hold(stage / "lock")
+    except BlockingIOError:
+        raise DataError(f"{root}: another download is at work there; wait for it, or stop it") from None
     except OSError as error:
         raise DataError(f"{root}: cannot be written: {error.strerror or error}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{root}: another download is at work there; wait for it, or stop it") from None
         yield stage
         shutil.rmtree(stage, ignore_errors=True)

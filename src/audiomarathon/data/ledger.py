@@ -7,7 +7,6 @@ end both are put in order, so that a build that was killed ends with the same by
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from threading import Lock
 from typing import IO, Any
 
 from audiomarathon.errors import DataError
+from audiomarathon.lock import hold
 
 SETTINGS_FILE = "build.json"
 MANIFEST_FILE = "manifest.jsonl"
@@ -145,10 +145,8 @@ class Ledger:
             known = (_LOCK_FILE, _partial(self.folder / SETTINGS_FILE).name)  # killed before its first settings
             if not ours and any(entry.name not in known for entry in self.folder.iterdir()):
                 raise DataError(f"{self.folder} holds other files; name a new folder, or one that was built before")
-            self._lock = (self.folder / _LOCK_FILE).open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = hold(self.folder / _LOCK_FILE)
         except BlockingIOError:
-            self._lock.close()
             raise DataError(f"{self.folder}: another process is building here; wait for it, or stop it") from None
         except OSError as error:
             raise DataError(f"{self.folder}: cannot be built in ({error.strerror or error})") from error

@@ -7,17 +7,16 @@ for the same sample replaces an earlier one (errors are tried again on resume).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.files import ESCAPED, replace_file, write_json, writing
+from audiomarathon.lock import hold
 from audiomarathon.report.terminal import counted
 
 SCHEMA_VERSION = 1
@@ -62,20 +61,11 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise RecordError(f"{self.path}: cannot be used as results folder: {error.strerror or error}") from error
-        try:
-            _lock(self._lock)
+            self._lock = hold(self.path / ".lock")
         except BlockingIOError:
-            self._lock.close()
             raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
         except OSError as error:
-            self._lock.close()
-            raise RecordError(
-                f"{self.path}: cannot be locked on this file system: {error.strerror or error}"
-            ) from error
+            raise RecordError(f"{self.path}: cannot be used as results folder: {error.strerror or error}") from error
         try:
             self._check_identity()
             with writing(self.samples_file):
@@ -190,15 +180,6 @@ class RunFolder:
                 stream.writelines(rejected)
             replace_file(self.samples_file, b"".join(good))
         return records
-
-
-def _lock(file: IO[str]) -> None:
-    """Lock a file; `status` tries locks for an instant, so that a lock may be held and mean nothing."""
-    for _ in range(4):
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(0.05)
-    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def checkpoint_of(facts: Mapping[str, Any]) -> str:

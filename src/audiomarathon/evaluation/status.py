@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from audiomarathon.errors import AudioMarathonError, RecordError
 from audiomarathon.evaluation.records import checkpoint_of, read_records, read_run
 from audiomarathon.evaluation.standing import Standing, standing_of
+from audiomarathon.lock import is_held
 from audiomarathon.tasks import Task, get_task
 
 
@@ -95,7 +95,7 @@ def _status(folder: Path) -> RunStatus:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{folder}: run.json or a record is not as this version writes them ({type(error).__name__}: {error})"
         return RunStatus(folder, problem=reason)
-    alive = is_alive(folder)
+    alive = is_held(folder / ".lock")
     left = standing.expected - standing.answered - standing.errors
     return RunStatus(
         folder,
@@ -115,24 +115,6 @@ def _task(key: str) -> Task | None:
     try:
         return get_task(key)
     except AudioMarathonError:  # a third party's, not installed here: there are counts, but no score
-        return None
-
-
-def is_alive(folder: Path) -> bool | None:
-    """Return whether a process holds a run folder's lock; None where it cannot be told.
-
-    The lock is tried and let go at once; a run that enters at that very moment tries again (records.py).
-    """
-    try:
-        with (folder / ".lock").open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
-    except FileNotFoundError:
-        return False
-    except OSError:
         return None
 
 

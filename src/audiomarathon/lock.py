@@ -1,0 +1,59 @@
+"""A file that one process holds while it is at work. The lock goes with the process, however that ends (flock)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import IO
+
+_TRIES = 4  # `is_held` holds it for an instant, which means nothing
+
+
+def hold(file: Path) -> IO[str]:
+    """Lock a file, which is made where it is missing, with its folder; to close it is to let go.
+
+    Raises
+    ------
+    BlockingIOError
+        When another process holds it.
+    OSError
+        When it cannot be made, or locked on this file system.
+    """
+    for left in reversed(range(_TRIES)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.open("w")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_in_place(stream, file):
+                return stream
+        except BlockingIOError:
+            if not left:
+                stream.close()
+                raise
+            time.sleep(0.05)
+        except OSError:
+            stream.close()
+            raise
+        stream.close()
+    raise BlockingIOError(f"{file} comes and goes")
+
+
+def _is_in_place(stream: IO[str], file: Path) -> bool:
+    """Whether a locked file is the one of that name; who held it before may have removed it."""
+    return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
+
+
+def is_held(file: Path) -> bool | None:
+    """Return whether a process holds a file; None where it cannot be told."""
+    try:
+        with file.open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None

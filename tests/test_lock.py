@@ -1,0 +1,72 @@
+"""Locks: one process at a time, gone with it, and not fooled by a file that is removed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from audiomarathon import lock
+from audiomarathon.lock import hold, is_held
+
+HOLDER = """
+import pathlib, sys, audiomarathon.lock
+held = audiomarathon.lock.hold(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+input()
+"""
+
+
+def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "lock"
+    assert is_held(file) is False
+    command = [sys.executable, "-c", HOLDER, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert is_held(file) is True
+        with pytest.raises(BlockingIOError):
+            hold(file)
+        other.kill()
+    assert is_held(file) is False
+    hold(file).close()
+
+
+def test_who_held_it_may_remove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was opened before, and locked after, its holder removed it locks nobody out."""
+    file, real = tmp_path / "lock", lock.fcntl.flock
+    first = hold(file)
+
+    def late(stream: object, how: int) -> None:
+        monkeypatch.setattr(lock.fcntl, "flock", real)
+        file.unlink()
+        first.close()
+        real(stream, how)
+
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    with hold(file):
+        assert is_held(file) is True
+
+
+def test_a_glance_at_it_is_waited_out(tmp_path: Path) -> None:
+    hold(tmp_path / "lock").close()
+    glance = (tmp_path / "lock").open()
+    lock.fcntl.flock(glance, lock.fcntl.LOCK_SH)
+    threading.Timer(0.07, glance.close).start()
+    hold(tmp_path / "lock").close()
+
+
+def test_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        hold(tmp_path / "file" / "lock")
+    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    with pytest.raises(OSError, match="No locks available"):
+        hold(tmp_path / "lock")
+    assert is_held(tmp_path / "lock") is None
