@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from scipy import stats
 
 from audiomarathon.metrics.classification import choice_sums, macro_f1
-from audiomarathon.metrics.paired import Pair, Verdict, holm, judge, mcnemar
+from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, Verdict, holm, judge, mcnemar
 from audiomarathon.metrics.statistics import Sums, cluster_bootstrap, cluster_totals, interval_of_mean
 
 
@@ -29,9 +30,14 @@ def share_sums(hits: list[int], counted: list[int]) -> Sums:
     return Sums(("share",), np.column_stack([hits, counted]).astype(float), share)
 
 
+def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> Verdict:
+    rng = np.random.default_rng(seed)
+    return judge([Drawn.of(pair, rng, draws) for pair in pairs])
+
+
 def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> Verdict:
     names = [str(name) for name in (range(len(own)) if clusters is None else clusters)]
-    return judge([Pair.of(mean_sums(own), mean_sums(other), names, "mean")], **{"seed": 1, **options})
+    return verdict([Pair.of(mean_sums(own), mean_sums(other), names)], **{"seed": 1, **options})
 
 
 class TestDifference:
@@ -47,7 +53,7 @@ class TestDifference:
     def test_over_tasks_is_the_mean_of_theirs_whatever_their_size(self) -> None:
         small = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
         large = Pair.of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
-        assert judge([small, large], seed=0).difference == pytest.approx(0.5)
+        assert verdict([small, large]).difference == pytest.approx(0.5)
 
     def test_sides_of_other_samples_are_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
@@ -89,14 +95,14 @@ class TestUndefined:
 
     def test_score(self) -> None:
         pair = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
-        assert judge([pair], seed=0) == Verdict(None, None, None)
+        assert verdict([pair]) == Verdict(None, None, None)
 
     def test_resamples_are_left_out_and_counted(self) -> None:
         """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
         pair = Pair.of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
-        verdict = judge([pair], seed=0, draws=4000)
-        assert verdict.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
-        assert verdict.interval == pytest.approx((-0.5, -0.5))
+        found = verdict([pair], draws=4000)
+        assert found.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
+        assert found.interval == pytest.approx((-0.5, -0.5))
 
     def test_swaps_are_left_out_and_counted_not_taken_for_less_far(self) -> None:
         """Own counts in a and b, other in c and d: both sides have a value in 14 of 16 swaps, 1 apart in 2 or 4."""
@@ -104,14 +110,14 @@ class TestUndefined:
         labellings = list(itertools.product([0, 1], repeat=4))
         exact = [_apart(np.array(swap)) for swap in labellings]
         valued = [one for one in exact if one is not None]
-        verdict = judge([Pair.of(own, other, list("abcd"))], seed=0, draws=8000)
-        assert verdict.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
-        assert verdict.p == pytest.approx(np.mean([abs(one) >= 1 for one in valued]), abs=0.02)
+        found = verdict([Pair.of(own, other, list("abcd"))], draws=8000)
+        assert found.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
+        assert found.p == pytest.approx(np.mean([abs(one) >= 1 for one in valued]), abs=0.02)
 
     def test_of_several_tasks_one_without_a_value_leaves_none(self) -> None:
         none = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
         some = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
-        assert judge([none, some], seed=0).difference is None
+        assert verdict([none, some]).difference is None
 
 
 def _apart(swap: np.ndarray) -> float | None:

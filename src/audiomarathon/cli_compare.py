@@ -84,16 +84,18 @@ def _tables(compared: Compared, missing: list[str], width: int) -> list[Table]:
     from rich.console import Console
     from rich.measure import Measurement
 
-    from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table
+    from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table, least_width
+    from audiomarathon.report.terminal import fitted
 
     title = f"against {compared.reference}"
     whole = comparison_table(compared, title, missing)
     roomy = Console(width=1_000)
     if Measurement.get(roomy, roomy.options, whole).maximum <= width:
         return [whole]
-    parts = [comparison_table(compared, title, missing, SCORES)]
+    scores = comparison_table(compared, title, missing, SCORES)
     speed_ups = comparison_table(compared, f"speed-ups {title}", (), SPEED_UPS)
-    return [*parts, speed_ups] if len(speed_ups.columns) > 1 else parts
+    both = [scores, speed_ups] if len(speed_ups.columns) > 1 else [scores]
+    return [one if least_width(one) <= width else fitted(one, width, ("McNemar", "Holm")) for one in both]
 
 
 def _write(path: Path, compared: Compared, missing: list[str], answers: list[dict[str, Any]], lines: list[str]) -> None:

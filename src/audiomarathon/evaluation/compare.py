@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.savings import Run
 from audiomarathon.evaluation.shared import STAGES, Shared, mean_scores, speed_up
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.metrics.paired import Verdict, holm, judge
+from audiomarathon.metrics.paired import Drawn, Verdict, holm, judge
 from audiomarathon.tasks.registry import GROUPS
 
 OVERALL = "overall"
@@ -165,21 +167,25 @@ def _in_common(
 
 def _rows(name: str, tasks: Mapping[str, Shared], seed: int) -> list[Comparison]:
     """Return a side's row of each task, of each group of which it has several tasks, and of all tasks."""
-    scopes = {key: [shared] for key, shared in tasks.items()}
-    groups: dict[str, list[Shared]] = {}
-    for shared in tasks.values():
-        groups.setdefault(shared.task.group, []).append(shared)
+    scopes = {key: [key] for key in tasks}
+    groups: dict[str, list[str]] = {}
+    for key, shared in tasks.items():
+        groups.setdefault(shared.task.group, []).append(key)
     if len(groups) > 1:  # else the group's row is the overall one
         scopes |= {group: members for group, members in groups.items() if len(members) > 1}
     if len(tasks) > 1:
-        scopes[OVERALL] = list(tasks.values())
-    return [row_of(scope, name, members, seed) for scope, members in scopes.items()]
+        scopes[OVERALL] = list(tasks)
+    rng = np.random.default_rng(seed)
+    drawn = {key: Drawn.of(shared.pair, rng) for key, shared in tasks.items()}
+    return [
+        row_of(scope, name, [tasks[key] for key in keys], judge([drawn[key] for key in keys]), seed)
+        for scope, keys in scopes.items()
+    ]
 
 
-def row_of(scope: str, name: str, members: Sequence[Shared], seed: int) -> Comparison:
-    """Compare a side with the reference on all that it shares with it of these tasks."""
+def row_of(scope: str, name: str, members: Sequence[Shared], verdict: Verdict, seed: int) -> Comparison:
+    """Return what a side's comparison with the reference on these tasks holds, its verdict given."""
     score, reference_score = mean_scores(members)
-    verdict = judge([one.pair for one in members], seed=seed)
     return Comparison(
         scope=scope,
         side=name,

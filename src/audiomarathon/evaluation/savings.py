@@ -230,7 +230,7 @@ def median_interval(values: np.ndarray[Any, Any], clusters: Sequence[str], seed:
     return [low, high]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def _draws(clusters: int, seed: int) -> np.ndarray[Any, Any]:
     """Return how often each resample drew each cluster; settings of one task, of as many clusters, share the draws."""
     rng = np.random.default_rng(seed)

@@ -20,7 +20,6 @@ from audiomarathon.metrics.statistics import (
     cluster_bootstrap,
     cluster_totals,
     interval_of_mean,
-    resampled,
 )
 
 DRAWS = 10_000
@@ -95,7 +94,10 @@ class Pair:
 
     def resampled(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference in each of so many bootstrap samples of clusters, shape (draws,)."""
-        return resampled(self.totals, self._apart, rng, draws)[:, self.figure]
+        found = [
+            self._apart(_weights(rng, rows, self.clusters) @ self.totals) for rows in _blocks(draws, self.clusters)
+        ]
+        return np.concatenate(found)[:, self.figure]
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
@@ -131,29 +133,52 @@ class Verdict:
     undefined_swaps: int = 0
 
 
-def judge(pairs: Sequence[Pair], *, seed: int, draws: int = DRAWS) -> Verdict:
+@dataclass(frozen=True)
+class Drawn:
+    """A pair with its draws, so that it can be judged alone and among several.
+
+    Attributes
+    ----------
+    difference
+        Own less other; NaN where one has no value.
+    resampled, flipped
+        The same in each bootstrap sample of clusters, and after each swap of sides; NaN where it has no value.
+    """
+
+    clusters: int
+    difference: float
+    resampled: Floats
+    flipped: Floats
+
+    @classmethod
+    def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS) -> Drawn:
+        """Draw from a pair."""
+        own, other = pair.scores
+        return cls(pair.clusters, own - other, pair.resampled(rng, draws), pair.flipped(rng, draws))
+
+
+def judge(tasks: Sequence[Drawn]) -> Verdict:
     """Compare two settings on one task, or on several at once by the mean of the tasks' differences.
 
-    Tasks are independent of each other: each has its own draws. The interval is that of
+    Tasks are independent of each other: each has its own draws, as many as the others. The interval is that of
     :func:`~audiomarathon.metrics.statistics.interval_of_mean`. The test swaps the two settings within whole clusters,
     which under the null hypothesis changes nothing (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
     section 15.2, on clusters); its p counts the observed labelling as one of the draws, so it is never 0 and holds its
     level. It does so among the labellings that have a value as well, so draws without one are left out, and counted.
     """
-    rng = np.random.default_rng(seed)
-    found = float(np.mean([own - other for own, other in (pair.scores for pair in pairs)]))
+    found = float(np.mean([task.difference for task in tasks]))
     if math.isnan(found):
         return Verdict(None, None, None)
     interval, lost = None, 0
-    if all(pair.clusters > 1 for pair in pairs):
-        drawn = np.array([pair.resampled(rng, draws) for pair in pairs])
-        lost = int(np.isnan(drawn).any(axis=0).sum())
-        interval = interval_of_mean(drawn, [pair.clusters for pair in pairs])
-    swapped = np.mean([pair.flipped(rng, draws) for pair in pairs], axis=0)
-    valued = swapped[~np.isnan(swapped)]
+    if all(task.clusters > 1 for task in tasks):
+        resampled = np.array([task.resampled for task in tasks])
+        lost = int(np.isnan(resampled).any(axis=0).sum())
+        interval = interval_of_mean(resampled, [task.clusters for task in tasks])
+    flipped = np.mean([task.flipped for task in tasks], axis=0)
+    valued = flipped[~np.isnan(flipped)]
     as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
-    return Verdict(found, interval, p, lost, draws - len(valued))
+    return Verdict(found, interval, p, lost, len(flipped) - len(valued))
 
 
 def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
@@ -181,3 +206,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _blocks(draws: int, count: int) -> Iterator[int]:
     size = max(1, _BLOCK // count)
     yield from (min(size, draws - start) for start in range(0, draws, size))
+
+
+def _weights(rng: np.random.Generator, rows: int, count: int) -> Floats:
+    """Return how often each of so many bootstrap samples has each cluster, shape (rows, count)."""
+    drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
+    return np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -38,7 +39,8 @@ def comparison_table(
     )
     for name in shown:
         left = name == "setting"
-        table.add_column(name, no_wrap=not left, overflow="fold", justify="left" if left else "right")
+        wraps = name in ("setting", "n")
+        table.add_column(name, no_wrap=not wraps, overflow="fold", justify="left" if left else "right")
     for index, (heading, cells) in enumerate(rows):
         if index == 0 or rows[index - 1][0] != heading:
             table.add_section()
@@ -48,6 +50,15 @@ def comparison_table(
     for name in missing:
         table.add_row(escape(plain(name)), "not run")
     return table
+
+
+def least_width(table: Table) -> int:
+    """Return the width at which names wrap at spaces only, and figures not at all."""
+    parts = [
+        [part for cell in (column.header, *column.cells) for part in ([cell] if column.no_wrap else str(cell).split())]
+        for column in table.columns
+    ]
+    return sum(2 + max(len(str(part)) for part in column) for column in parts)
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
@@ -76,7 +87,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    return plain(text).replace("|", "\\|").replace("<", "&lt;")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(text)).replace("|", "\\|")
 
 
 def _cells(row: Comparison) -> list[str]:
@@ -119,7 +130,8 @@ def as_json(compared: Compared) -> dict[str, Any]:
 
 def as_flat(compared: Compared) -> list[dict[str, Any]]:
     """Return the rows for a CSV: one column a figure."""
-    return [{name: spreadsheet(value) for name, value in _flat(row).items()} for row in compared.rows]
+    rows = [{"reference": compared.reference, **_flat(row)} for row in compared.rows]
+    return [{name: spreadsheet(value) for name, value in row.items()} for row in rows]
 
 
 def _flat(row: Comparison) -> dict[str, Any]:
