@@ -289,6 +289,15 @@ class TestPaper:
         assert r"\textbf{1.000}" in latex(table)
         assert latex(table).count(r"\\") == len(table) + 1
 
+    def test_a_control_is_never_the_best(self, root: Path) -> None:
+        finished(root / "tau" / "M" / "base-0", score=0.9)
+        as_control(finished(a_run(root / "silence", "base-0", [True] * 8), score=1.0))
+        heading, _rule, *rows = [
+            line.strip("| \n").split(" | ") for line in markdown(scores(read_sides([root]))).splitlines()
+        ]
+        tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
+        assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
+
     def test_latex_is_escaped(self) -> None:
         assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"
 

@@ -184,7 +184,7 @@ def _group(task: str) -> str:
 
 def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     score = float(np.mean([cell["score"] for cell in cells]))
-    found: dict[str, Any] = {"score": score, "low": None, "high": None}
+    found: dict[str, Any] = {"score": score, "low": None, "high": None, "control": cells[0]["control"]}
     if all(cell["low"] is not None for cell in cells):
         found["low"] = score - float(np.sqrt(sum((c["score"] - c["low"]) ** 2 for c in cells))) / len(cells)
         found["high"] = score + float(np.sqrt(sum((c["high"] - c["score"]) ** 2 for c in cells))) / len(cells)

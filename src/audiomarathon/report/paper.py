@@ -81,6 +81,7 @@ def _rows(panel: Panel) -> list[dict[str, Any]]:
         {
             "setting": one.label,
             "method": one.method,
+            "line": one.line,
             "ratio": one.ratio,
             "ideal_speed_up": one.ideal,
             **{
@@ -94,7 +95,7 @@ def _rows(panel: Panel) -> list[dict[str, Any]]:
 
 
 Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By setting's name and task (or group, or "overall"): a cell with `score`, `low` and `high`."""
+"""By setting's name and task (or group, or "overall"): a cell with `score`, `low`, `high` and `control`."""
 
 
 def scores(sides: Sequence[Side]) -> Scores:
@@ -118,8 +119,9 @@ def columns_of(table: Scores) -> list[str]:
 
 
 def best_of(table: Scores, column: str) -> float | None:
-    """Return the best score of a column as it is printed."""
-    return max((round(row[column]["score"], 3) for row in table.values() if column in row), default=None)
+    """Return the best score of a column as it is printed; a control run is none to be best."""
+    cells = [row[column] for row in table.values() if column in row]
+    return max((round(cell["score"], 3) for cell in cells if not cell["control"]), default=None)
 
 
 def markdown(table: Scores) -> str:
@@ -154,7 +156,7 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None, bold: str, missing
     if cell is None:
         return missing
     text = f"{cell['score']:.3f}"
-    text = bold.format(text) if round(cell["score"], 3) == best else text
+    text = bold.format(text) if round(cell["score"], 3) == best and not cell["control"] else text
     return text if cell["low"] is None else f"{text} [{cell['low']:.3f}, {cell['high']:.3f}]"
 
 

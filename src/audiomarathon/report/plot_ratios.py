@@ -57,7 +57,7 @@ def plot_panel(panel: Panel, path: Path) -> Path:
 def _note(panel: Panel) -> str:
     parts = ["Bands: 95 % intervals over clusters."]
     if panel.headline == "mean":
-        parts = ["Bands: 95 % intervals of the mean, tasks being independent."]
+        parts = ["Settings that every task has. Bands: 95 % intervals of the mean, tasks being independent."]
     if panel.bases:
         parts.append("Dashed: base, nothing dropped; ratio 0 of every method.")
     if any(one.ideal for one in panel.settings):

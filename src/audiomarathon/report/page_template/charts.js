@@ -46,7 +46,7 @@ function mark(kind, x, y, colour, radius = 4) {
 }
 
 function figure(caption, svg, legend = []) {
-  const box = node("figure", { tabindex: 0, role: "group", "aria-label": caption }, node("figcaption", { text: caption }), svg);
+  const box = node("figure", {}, node("figcaption", { text: caption }), svg);
   if (legend.length) {
     const list = node("div", { class: "legend" });
     for (const { name, colour, marker, dash } of legend) {
