@@ -86,7 +86,7 @@ def test_progress_in_a_pipe_is_a_short_line_now_and_then(
     assert capsys.readouterr().err.splitlines() == told
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "explain", "compare", "report", "plot", "certify", "reproduce"])
+@pytest.mark.parametrize("command", ["run", "sweep", "explain", "compare", "report", "plot", "status", "doctor"])
 def test_help_keeps_examples_as_they_are_written(command: str) -> None:
     lines = CliRunner().invoke(app, [command, "--help"], terminal_width=60).stdout.splitlines()
     place = next(place for place, line in enumerate(lines) if line.strip().startswith("Example"))

@@ -181,7 +181,10 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
 def score(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
 ) -> int:
-    """Judge stored replies again, without a model, and rewrite the verdicts and summary.json."""
+    """Judge stored replies again, without a model, and rewrite the verdicts and summary.json.
+
+    Example: audiomarathon score results/tau
+    """
     from audiomarathon.errors import RecordError
     from audiomarathon.evaluation.run import score as score_run
 

@@ -76,6 +76,8 @@ def verify(
 ) -> int:
     """Check rows, clips, durations and counts against what is expected of each task.
 
+    Example: audiomarathon data verify tau --deep
+
     Exit code 0: nothing is wrong; 1: something is. A task that is not there is wrong when it was named, 'all' names the
     ten; without names at least one must be there.
     """

@@ -22,6 +22,8 @@ def doctor(
 ) -> int:
     """Check versions, GPU, model cache and data: what is there, what is missing, what to do.
 
+    Example: audiomarathon doctor --model qwen2.5-omni
+
     With --model: the memory that 90, 180 and 300 s of audio take, by the checkpoint's config, and the longest audio
     that fits. Exit code 1 when 300 s do not fit the GPU at hand. With --model openai: whether the endpoint answers.
     """

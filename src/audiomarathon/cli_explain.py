@@ -39,13 +39,17 @@ def explain(
     task: Annotated[str | None, typer.Option(help="The sample's task.")] = None,
     prompt: Annotated[str | None, typer.Option(help="What to ask about files of your own.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("explain.png"),
-    layer: Annotated[str | None, typer.Option(help="Layer K at which token pruning drops; default 2.")] = None,
-    scope: Annotated[str | None, typer.Option(help="audio, or all for presses.")] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Layer K at which token pruning drops; default 2 [env: PRUNE_LAYER_IDX].")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(help="audio, or all for presses [env: PRUNE_SCOPE].")] = None,
     data: Annotated[str | None, typer.Option(help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")] = None,
     model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
-    max_new_tokens: Annotated[str | None, typer.Option(help="Token limit of a reply; 0 = the task's.")] = None,
+    max_new_tokens: Annotated[
+        str | None, typer.Option(help="Token limit of a reply; 0 = the task's [env: MAX_NEW_TOKENS].")
+    ] = None,
     seed: Annotated[str | None, typer.Option(help="Default 42 [env: SEED].")] = None,
 ) -> None:
     """Draw which moments of a sample's audio survive each method, with what the model then replies.

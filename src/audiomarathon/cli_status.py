@@ -33,7 +33,11 @@ def status(
 ) -> int:
     """Show how runs stand: what is done, running scores, rates, the expected end, and whether a process is at work.
 
-    Only reads, and disturbs nobody. Tasks of a sweep that have not begun have no folder yet, so they are not shown.
+    Example: audiomarathon status results --watch
+
+    Running scores have a quick interval, a jackknife over clusters; summary.json has the bootstrap's, which may differ
+    by some hundredths, more with few clusters. Only reads, and disturbs nobody. Tasks of a sweep that have not begun
+    have no folder yet, so they are not shown.
     Exit code: 0 when all runs are complete, 1 when not, 2 when there is none.
     """
     from audiomarathon.errors import SettingsError
@@ -108,8 +112,8 @@ def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
     from audiomarathon.report.terminal import plain
 
     table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("task", "setting", "answered", "running score [95 %]", "state"):
-        table.add_column(heading, justify="right" if heading in ("answered", "running score [95 %]") else "left")
+    for heading in ("task", "setting", "answered", "running score [about 95 %]", "state"):
+        table.add_column(heading, justify="right" if heading in ("answered", "running score [about 95 %]") else "left")
     for one in found:
         state = Text(one.state, _STYLES.get(one.state, "yellow"))
         if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:

@@ -185,7 +185,7 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
     from rich.text import Text
 
     table = Table(title=Text(look.heading(now)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("setting", "answered", "running score [95 %]"):
+    for heading in ("setting", "answered", "running score [about 95 %]"):
         table.add_column(heading, justify="left" if heading == "setting" else "right")
     for label, one in look.settings.items():
         table.add_row(Text(label), answered_text(one), Text(one.score_text()))
