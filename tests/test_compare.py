@@ -255,6 +255,19 @@ class TestRefusals:
         assert [row.scope for row in found.rows] == ["tau"]
         assert "dart-0.5-layer2 in theirs" in told(found.left_out)[0]
 
+    @pytest.mark.parametrize(
+        ("facts", "message"),
+        [({"identity": None}, "the identity is no JSON object"), ({"task": None}, "lacks the field")],
+    )
+    def test_a_damaged_run_json(self, tmp_path: Path, facts: dict[str, Any], message: str) -> None:
+        folder = a_run(tmp_path, "base-0", [True])
+        content = {
+            key: value for key, value in json.loads((folder / "run.json").read_text()).items() if key not in facts
+        }
+        (folder / "run.json").write_text(json.dumps(content | {key: facts[key] for key in facts if key == "identity"}))
+        with pytest.raises(RecordError, match=message):
+            read_sides([tmp_path])
+
     def test_the_same_side_twice(self, tmp_path: Path) -> None:
         one, two = (a_run(tmp_path / name, "base-0", [True] * 4) for name in ("one", "two"))
         with pytest.raises(RecordError, match="the same task, checkpoint and setting"):

@@ -154,16 +154,29 @@ class TestSignFlip:
         same = np.array([1.0, 0, 1])
         assert compared(same, same).p == 1.0
 
-    @pytest.mark.parametrize("clustered", [False, True])
-    def test_keeps_its_level_under_the_null(self, clustered: bool) -> None:
-        rng = np.random.default_rng(5)
-        size, runs = (5 if clustered else 1), 400
-        hits = 0
+    @pytest.mark.parametrize("size", [1, 5])
+    def test_keeps_its_level_under_the_null(self, size: int) -> None:
+        """Clusters of `size` samples that share what a speaker does to one setting and not to the other."""
+        rng, hits, naive, runs = np.random.default_rng(5), 0, 0, 400
         for _ in range(runs):
-            shift = np.repeat(rng.normal(0, 1, 30), size)  # what a speaker does to one setting, not to the other
-            own, other = rng.normal(0, 1, 30 * size) + shift, rng.normal(0, 1, 30 * size)
+            own = rng.normal(0, 1, 30 * size) + np.repeat(rng.normal(0, 1, 30), size)
+            other = rng.normal(0, 1, 30 * size)
             hits += compared(own, other, np.repeat(range(30), size), draws=300).p <= 0.05
+            naive += size > 1 and compared(own, other, draws=300).p <= 0.05
         assert 0.02 <= hits / runs <= 0.08
+        assert size == 1 or naive / runs > 0.15  # as if samples were independent
+
+    def test_keeps_its_level_for_macro_f1_over_two_tasks(self) -> None:
+        """Of two tasks, three classes each, in clusters of three; both settings guess alike."""
+        rng, hits, names = np.random.default_rng(8), 0, [str(number // 3) for number in range(36)]
+        for _ in range(300):
+            truths, guesses = rng.choice(list("abc"), (2, 36)), rng.choice(list("abc"), (2, 2, 36))
+            sides = [
+                [choice_sums(list(t), list(g), [False] * 36) for t, g in zip(truths, s, strict=True)] for s in guesses
+            ]
+            pairs = [Pair.of(own, other, names, "macro_f1") for own, other in zip(*sides, strict=True)]
+            hits += verdict(pairs, draws=200).p <= 0.05
+        assert 0.02 <= hits / 300 <= 0.085
 
     def test_has_more_power_than_an_unpaired_test(self) -> None:
         rng = np.random.default_rng(6)

@@ -68,11 +68,14 @@ class _Found:
         run = Run.read(folder)
         if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
             raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
+        if not isinstance(run.facts.get("identity", {}), dict):
+            raise RecordError(f"{folder / 'run.json'}: the identity is no JSON object")
         return cls(folder, run, checkpoint_of(run.facts), str(run.facts["task"]))
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return self.run.facts.get("identity") or {}
+        identity: Mapping[str, Any] = self.run.facts.get("identity", {})
+        return identity
 
     def mark(self, name: str) -> str:
         return _MARKS[name].format(self.identity.get(name, "unknown"))
