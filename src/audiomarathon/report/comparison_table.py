@@ -48,7 +48,7 @@ def comparison_table(
         table.add_row(*(escape(plain(cells[name])) for name in shown))
     table.add_section()
     for name in missing:
-        table.add_row(escape(plain(name)), "not run")
+        table.add_row(escape(plain(name)), *("not run" * (other == SCORES[3]) for other in shown[1:]))
     return table
 
 
