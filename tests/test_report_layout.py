@@ -163,3 +163,13 @@ def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> No
     assert {"failed": "No score yet", "untimed": "Nothing was timed", "one sample": "base-0"}[what] in one(
         browser, "main"
     ).text
+
+
+def test_a_flat_score_looks_flat(browser: Any, tmp_path: Any) -> None:  # noqa: F811
+    for label in ("base-0", "dart-0.5-layer2"):
+        finished(a_run(tmp_path, label, [True] * 8), score=1.0, intervals=None)
+    written(browser, tmp_path)
+    texts = browser.find_elements(By.CSS_SELECTOR, "#curves figure:first-child > svg text[text-anchor=end]")
+    heights = [float(text.text) for text in texts]
+    assert heights[0] <= 0.8
+    assert heights[-1] == 1

@@ -255,6 +255,10 @@ class TestSamples:
         assert image[:, : STRIP // 2 - 4].max() == 0
         assert 5 < image[:, -20:].mean(axis=1).argmax() < BANDS // 2
 
+    def test_silence_is_dark(self, tmp_path: Path) -> None:
+        soundfile.write(tmp_path / "a.wav", np.zeros(32000), 16000)
+        assert set(base64.b64decode(picture(tmp_path / "a.wav") or "")) == {0}
+
     def test_a_broken_clip_has_none(self, tmp_path: Path) -> None:
         (tmp_path / "a.wav").write_bytes(b"no sound")
         assert picture(tmp_path / "a.wav") is None

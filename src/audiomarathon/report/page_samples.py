@@ -204,7 +204,8 @@ def picture(clip: Path) -> str | None:
     spectrum = scipy.fft.rfft(frames * _hann(), axis=1)
     power = _mel_filters() @ (spectrum.real**2 + spectrum.imag**2).T
     decibels = 10 * np.log10(np.maximum(columns(power, STRIP), 1e-10))
-    decibels = np.clip(decibels - decibels.max() + _RANGE_DB, 0, None)
+    loudest = decibels.max() if wave.any() else np.inf  # nothing stands out in silence
+    decibels = np.clip(decibels - loudest + _RANGE_DB, 0, None)
     levels = np.round(decibels / _RANGE_DB * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
     return _encoded(levels[::2] << 4 | levels[1::2])
 

@@ -28,7 +28,7 @@ function list() {
     item.addEventListener("click", () => select(index));
     return item;
   }));
-  if (visible.length) select(0, false); else find("#detail").replaceChildren(node("p", { class: "note", text: "No sample matches." }));
+  if (visible.length) select(0, false); else find("#detail").replaceChildren(node("p", { class: "note", text: samples.length ? "No sample matches." : "No sample was answered." }));
 }
 
 function select(index, scroll = true) {

@@ -33,16 +33,17 @@ function ticks(low, high, count = 5) {
   return found;
 }
 
-// A mark of the method's own, beside its colour: o s ^ D v P X, as in the printed figures.
-function mark(kind, x, y, colour, radius = 4) {
-  const r = radius, d = 0.7 * r;
+// A mark of the method's own, beside its colour: o s ^ D v P X, as in the printed figures; hollow after a plus (joined methods).
+function mark(name, x, y, colour) {
+  const kind = name.replace("+", ""), r = 4, d = 0.7 * r;
   const paths = {
     none: "M0,0",
     s: `M${-d},${-d}h${2 * d}v${2 * d}h${-2 * d}z`, "^": `M0,${-r}L${r},${d}H${-r}z`, v: `M0,${r}L${r},${-d}H${-r}z`, D: `M0,${-r}L${r},0L0,${r}L${-r},0z`,
     P: `M${-r},0H${r}M0,${-r}V${r}`, X: `M${-d},${-d}L${d},${d}M${-d},${d}L${d},${-d}`,
   };
-  const open = "PX".includes(kind) ? { stroke: colour, "stroke-width": 2.4 } : { fill: colour };
-  return paths[kind] ? shape("path", { d: paths[kind], transform: `translate(${x} ${y})`, ...open }) : shape("circle", { cx: x, cy: y, r, fill: colour });
+  const inside = kind === name ? colour : "var(--panel)";
+  const paint = "PX".includes(kind) ? { stroke: colour, "stroke-width": kind === name ? 2.4 : 1.2 } : { fill: inside, stroke: colour, "stroke-width": 1.4 };
+  return paths[kind] ? shape("path", { d: paths[kind], transform: `translate(${x} ${y})`, ...paint }) : shape("circle", { cx: x, cy: y, r, ...paint });
 }
 
 function figure(caption, svg, legend = []) {
@@ -71,7 +72,8 @@ function plot(caption, xLabel, yLabel, series, { front = false, span = null, mar
   const xs = points.map((p) => p.x), ys = points.flatMap((p) => [p.y, p.low, p.high]).filter(known);
   let [x0, x1] = span || [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = range || [Math.min(...ys), Math.max(...ys)];
-  const xPad = (x1 - x0 || Math.abs(x1) || 1) * 0.04, yPad = Math.max((y1 - y0) * 0.06, 0.02);
+  y0 = Math.min(y0, Math.max(0, y1 - 0.2));  // a flat score is to look flat
+  const xPad = (x1 - x0 || Math.abs(x1) || 1) * 0.04, yPad = (y1 - y0 || 0.2) * 0.06;
   [x0, x1, y0, y1] = [x0 - xPad, x1 + xPad, y0 - yPad, y1 + yPad];
   const sx = (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right);
   const sy = (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom);

@@ -68,7 +68,7 @@ function overview() {
     }
     return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("errors"))];
   });
-  const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "failed"];
+  const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "failed"];
   find("#overview .scroll").replaceChildren(table(headings, rows));
   const controls = settings.filter((one) => one.control).length;
   find("#overview .notes").replaceChildren(
@@ -92,15 +92,15 @@ function heat() {
     if (!known(value)) return cell;
     const strength = relative ? Math.min(1, Math.abs(value) / 0.3) : value;
     const hue = relative ? (value < 0 ? "164 38 44" : "10 107 61") : "11 87 164";
-    cell.style.background = `rgb(${hue} / ${(0.06 + 0.4 * strength).toFixed(3)})`;
+    cell.style.background = `rgb(${hue} / ${(strength && 0.06 + 0.4 * strength).toFixed(3)})`;
     if (!relative && known(own.low)) cell.append(node("small", { text: `${shown(own.low, 2)}–${shown(own.high, 2)}` }));
     return cell;
   })]);
   find("#heat .scroll").replaceChildren(table(["setting", ...columns], body));
-  find("#heat .notes").replaceChildren(node("p", { class: "note", text: relative ? "Differences are of the samples that both answered." : "Below each score its 95 % interval over clusters." }), ...because(reasons));
+  find("#heat .notes").replaceChildren(node("p", { class: "note", text: relative ? "Differences are of the samples that both answered." : "Below each score its 95 % interval over clusters." }), ...because(reasons));
 }
 
-const look = (setting) => ({ colour: ink(setting), marker: isBase(setting) ? "o" : setting.marker });
+const look = (setting) => ({ colour: ink(setting), marker: isBase(setting) ? "o" : `${setting.method.includes("+") ? "+" : ""}${setting.marker}` });
 const dashes = ["none", "6 3", "2 3", "8 3 2 3", "1 4"];
 
 // One series a line (a method at one layer, of one checkpoint) by rising ratio, from base on where nothing in it is unlike; base is one of its own, drawn last.
@@ -117,7 +117,7 @@ function seriesOf(scope, x, unlike = "why") {
     const first = settings[indices[0]], beside = besideAt.get(place(scope, indices[0]));
     const comparable = !isBase(first) && first.base !== null && beside && !beside[unlike];
     const points = indices.sort((one, other) => settings[one].ratio - settings[other].ratio).map(point).filter(Boolean);
-    const kin = `${isBase(first)} ${first.method}`, nth = strokes.get(kin) || 0;
+    const kin = ink(first), nth = strokes.get(kin) || 0;
     if (points.length) strokes.set(kin, nth + 1);
     return { name, ...look(first), dash: dashes[nth % dashes.length], start: comparable ? point(first.base) : null, points, last: isBase(first) };
   }).filter((one) => one.points.length);
@@ -140,7 +140,7 @@ function curves(scope) {
     plot("Score against LLM prefill", "LLM prefill, ms (median)", "score", seriesOf(scope, timed("llm_prefill"), "untimed"), { front }),
     plot("Score against time to first token", "encoder + LLM prefill, ms (median)", "score", seriesOf(scope, timed("prefill"), "untimed"), { front }),
   ], "No score yet."));
-  find("#curves .notes").replaceChildren(node("p", { class: "note", text: `${described(scope)} Bars are 95 % intervals over clusters. ${devices.size > 1
+  find("#curves .notes").replaceChildren(node("p", { class: "note", text: `${described(scope)} Bars are 95 % intervals over clusters. ${devices.size > 1
     ? `Times are of different devices (${[...devices].join(", ")}) and do not compare, so there is no Pareto front.`
     : devices.size ? "The dotted line is the Pareto front: no setting is both better and faster." : "Nothing was timed."}` }));
 }
