@@ -141,7 +141,6 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
 
@@ -168,21 +167,13 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     figure.text(0.01, 1 - 0.18 / height, "\n".join(lines), va="top", fontsize=11, linespacing=1.35)
     whole = sum(clip.seconds for clip in clips)
     for column, clip in enumerate(clips):
-        _spectrogram(grid[0, column], clip, named=len(clips) > 1)
-        for row, strip in enumerate(strips, start=1):
-            ink = _WHOLE if strip.method == "base" else colour(strip.method)
-            bins = max(1, round(_BINS * clip.seconds / whole))
-            _strip(grid[row, column], clip, strip.shares[column], ink, tokens_per_second, bins)
-        for axes in grid[:, column]:
-            axes.set_xlim(0, clip.seconds)
-            if column:
+        own = [(_WHOLE if strip.method == "base" else colour(strip.method), strip.shares[column]) for strip in strips]
+        _column(grid[:, column], clip, own, tokens_per_second, clip.seconds / whole, last=column + 1 == len(clips))
+        if column:
+            for axes in grid[:, column]:
                 axes.set_yticks([])
-        for axes in grid[:-1, column]:
-            axes.tick_params(bottom=False)
-        ticks = max(2, round(8 * clip.seconds / whole))
-        # A clip's last tick would run into the next one's 0.
-        upper = "upper" if column + 1 < len(clips) else None
-        grid[-1, column].xaxis.set_major_locator(MaxNLocator(ticks, integer=True, prune=upper))
+        if len(clips) > 1:
+            grid[0, column].set_title(clip.name, fontsize=9, loc="left", pad=3)
     for row, strip in enumerate(strips, start=1):
         _words(grid[row, 0], grid[row, -1], strip, event_share(clips, strip, tokens_per_second))
     grid[0, 0].set_ylabel("kHz", fontsize=9)
@@ -202,7 +193,26 @@ _LEGEND = (
 )
 
 
-def _spectrogram(axes: Any, clip: Clip, *, named: bool) -> None:
+def _column(
+    column: Any, clip: Clip, strips: Sequence[tuple[str, Floats]], tokens_per_second: float, share: float, *, last: bool
+) -> None:
+    """Draw one clip and its strips, colour and shares each, on a `share` of the picture's width."""
+    from matplotlib.ticker import MaxNLocator
+
+    _spectrogram(column[0], clip)
+    for axes, (ink, shares) in zip(column[1:], strips, strict=True):
+        _strip(axes, clip, shares, ink, tokens_per_second, max(1, round(_BINS * share)))
+    for axes in column:
+        axes.set_xlim(0, clip.seconds)
+    for axes in column[:-1]:
+        axes.tick_params(bottom=False)
+    # A clip's last tick would run into the next one's 0.
+    column[-1].xaxis.set_major_locator(
+        MaxNLocator(max(2, round(8 * share)), integer=True, prune=None if last else "upper")
+    )
+
+
+def _spectrogram(axes: Any, clip: Clip) -> None:
     import librosa
 
     hop = max(160, len(clip.waveform) // 2000)
@@ -216,8 +226,6 @@ def _spectrogram(axes: Any, clip: Clip, *, named: bool) -> None:
     axes.set_yticks([float(np.interp(hertz, centres, np.arange(96) + 0.5)) for hertz in marks])
     axes.set_yticklabels([f"{hertz / 1000:g}" for hertz in marks], fontsize=8)
     axes.tick_params(labelbottom=False, length=2)
-    if named:
-        axes.set_title(clip.name, fontsize=9, loc="left", pad=3)
     for onset, length in clip.events:
         axes.axvspan(onset, onset + length, facecolor="none", edgecolor=_EVENT, linewidth=1.4, zorder=3)
         late = onset > 0.8 * clip.seconds
