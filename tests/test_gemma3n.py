@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from audiomarathon.pruning.fast_v import FastV
 from audiomarathon.pruning.frame import Frame
 from audiomarathon.pruning.layers import cached, source_of, window_of
 from audiomarathon.pruning.method import Base, kept_count
+from audiomarathon.pruning.random import Random
 from audiomarathon.pruning.registry import all_methods, get_method
 from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
 
@@ -166,6 +168,15 @@ class TestMethods:
                 for method in (Base(), everything)
             )
             torch.testing.assert_close(base.logits, same.logits, atol=2e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("method", [Random(0.5, layer=0), Frame(0.7, layer=2)], ids=lambda m: m.label)
+    def test_dropping_equals_hiding_where_windows_end_among_the_audio(self, gemma: Gemma3n, method) -> None:
+        """Kept tokens have gaps between them there, and the windows are ones of positions."""
+        inputs = gemma.prepare([Prompt("Who?", (noise(35.0),), seed=3)])
+        call = functools.partial(gemma.generate, inputs, max_new_tokens=12, ignore_end=True, keep_logits=True)
+        dropped = call(method)
+        hidden = call(Hidden(kept=dropped.kept_positions[0], first=method.layer))
+        torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
 
     @pytest.mark.parametrize(
         "method", [method for method in all_methods() if method.key != "base"], ids=lambda m: m.key
