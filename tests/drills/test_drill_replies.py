@@ -106,7 +106,7 @@ def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
 
 
 @pytest.mark.parametrize("name", ["[/x]", "[red]x", "| x |", "x & y _ %", "=1+1"])
-def test_a_setting_of_any_name(name: str, tmp_path: Path) -> None:
+def test_a_setting_of_any_name(name: str, tmp_path: Path, tell) -> None:
     for number, method in enumerate(("base-0", name)):
         folder = tmp_path / "results" / "tau" / "tiny" / f"folder-{number}"
         facts = {"task": "tau", "model": name, "checkpoint": "/x/tiny", "method": method, "samples": ["a"]}
@@ -118,9 +118,10 @@ def test_a_setting_of_any_name(name: str, tmp_path: Path) -> None:
         assert method in call("status", folder)
     call("report", tmp_path / "results", "-o", tmp_path / "r.html", "--audio", "none", "--figures", tmp_path / "f")
     assert name in call("compare", tmp_path / "results")
+    tell("shown as it is by score, status, report and compare")
 
 
-def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path) -> None:
+def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path, tell) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"task": "tau", "method": "\x1b[31mred", "samples": []}))
     (tmp_path / "samples.jsonl").write_text("")
     for command in ("score", "report", "compare", "status"):
@@ -128,27 +129,20 @@ def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path) -> 
         assert done.exit_code
         assert "holds control characters" in done.output
         assert not OBEYED.search(done.output)
+    tell(done.output.strip().replace(str(tmp_path), ""))
 
 
 @pytest.mark.parametrize("task", ["tau", "librispeech"])
-def test_scoring_random_replies(task: str, times) -> None:
-    chance = random.Random(0)
-    pieces = [
-        "A",
-        "B.",
-        "(C)",
-        "\x1b[0m",
-        "<think>",
-        "</think>",
-        "answer:",
-        "\n",
-        "tram",
-        "\u202e",
-        "\0",
-        "**",
-        "é",
-        "😀",
-    ]
-    for _ in range(times(100, 20_000)):
+def test_scoring_random_replies(task: str, times, tell) -> None:
+    chance, count, right = random.Random(0), times(100, 20_000), 0
+    plain, odd = ("A", "B.", "(C)", "answer:", "tram", "é", "😀"), ("\x1b[0m", "\u202e", "\0", "\n", "**")
+    pieces = (*plain, *odd, "<think>", "</think>")
+    for _ in range(count):
         reply = "".join(chance.choices(pieces, k=chance.randint(0, 40)))
-        json.dumps(record_of(task, "a", reply), allow_nan=False)
+        verdict = json.loads(json.dumps(record_of(task, "a", reply), allow_nan=False))
+        if task == "tau":
+            assert verdict["strict"] <= verdict["correct"] == (verdict["parsed"] == "A")
+        else:
+            assert verdict["words"] == 2
+        right += bool(verdict.get("correct"))
+    tell(f"{count} random replies judged without a stumble, {right} of them right")
