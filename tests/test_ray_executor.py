@@ -93,7 +93,9 @@ class TestRuns:
         results = go(f"ray-{workers}", Ray(workers=workers), **flags)
         assert answers(results) == local(timing)
         assert {result.summary["complete"] for result in results} == {False}  # the broken clip
-        (session,) = json.loads((results[0].folder / "run.json").read_text())["sessions"]
+        facts = json.loads((results[0].folder / "run.json").read_text())
+        assert facts["settings"]["device"] == "cpu"  # not "auto": a worker without a GPU may see all GPUs
+        (session,) = facts["sessions"]
         assert (session["executor"], session["workers"], session["workers_sharing"]) == ("ray", workers, workers)
 
     def test_of_two_workers_lose_nothing_when_one_is_killed(self, go, local, tmp_path: Path, monkeypatch) -> None:

@@ -203,6 +203,8 @@ def open_workers(
     if settings.model_path and Path(settings.model_path).expanduser().is_dir():
         settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
     with connected(wanted, settings, say) as shape:
+        if not shape.gpus and settings.device == "auto":
+            settings = replace(settings, device="cpu")  # Ray may leave a worker that asked for no GPU the sight of all
         actor = ray.remote(num_cpus=shape.cpus, num_gpus=shape.gpus, scheduling_strategy="SPREAD")(Worker)
 
         def start() -> tuple[Any, Any]:
