@@ -227,6 +227,7 @@ def processes(mark: str) -> set[int]:
 @reporting_errors
 def command(data: str, model: str, results: str) -> int:
     """Run on two workers as the command line does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
     answers(Path(data), Path(model), Path(results), Ray(workers=2), print)
     return 0
 
