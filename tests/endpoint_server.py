@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "hang up" or wish == "hang up":
             self.close_connection = True
         elif wish == "HTTP/1.0":
-            self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + whole("Bé"))
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + whole("Bé"))
             self.close_connection = True
         else:
             self._stream(request, fault, wish)

@@ -1,29 +1,27 @@
-"""One chat request over HTTP and its streamed reply, within limits of time and size.
-
-Made of the standard library: nothing is sent after a redirect, nothing but a reply is waited for, no log sees the key.
-"""
+"""One chat request over HTTP and its streamed reply, within limits of time and size."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, responses
-from socket import SHUT_RDWR, socket
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from audiomarathon.models.endpoint_access import proxy_headers, proxy_of
+import httpx2
+
+from audiomarathon.models.endpoint_access import proxy_of
 
 _CONNECT_S = 10.0
 _AFTERWARDS_S = 5.0  # how long a finished reply waits for the tokens' count
-_READ = 65536
+_ERROR_BYTES = 65536
 _BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # of a stream: each token comes in an event of its own, with what servers add
+_T = TypeVar("_T")
 _GONE_WRONG = ("abort", "error")  # reasons to finish that are the server's own trouble
 
 
@@ -46,7 +44,7 @@ class StatusError(Exception):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         text, self.code = _told(body)
-        super().__init__(text.strip() or responses.get(status, ""))
+        super().__init__(text.strip() or httpx2.codes.get_reason_phrase(status))
         self.status, self.headers = status, headers
 
 
@@ -112,7 +110,7 @@ def _told(body: bytes) -> tuple[str, str]:
 
 
 class Wire:
-    """Requests to one address, from several threads at once; each on a connection of its own.
+    """Requests to one address, from several threads at once; each on a connection of its own. No redirect is followed.
 
     Parameters
     ----------
@@ -121,12 +119,16 @@ class Wire:
     key
         Sent as bearer; "" sends none.
     limit_s
-        Seconds that a request may take, whole.
+        Seconds that a request may take, whole, whatever trickles in.
     """
 
     def __init__(self, url: str, key: str, limit_s: float) -> None:
-        self._url, self._key, self._limit_s = urlsplit(url), key, limit_s
-        self._open: set[socket] = set()
+        self._url, self._limit_s = url, limit_s
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": "audiomarathon"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._trusted = ssl.create_default_context()
+        self._running: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._lock = threading.Lock()
         self.stopped = threading.Event()
 
@@ -134,137 +136,122 @@ class Wire:
         """End all requests that are on their way, and let none begin."""
         self.stopped.set()
         with self._lock:
-            for one in self._open:
-                _cut(one)
+            for loop, task in self._running:
+                loop.call_soon_threadsafe(task.cancel)
 
     def chat(self, body: bytes, tokens: int) -> Reply:
         """Return the reply to a request for at most so many tokens.
 
         Raises
         ------
-        BrokenReplyError, StatusError, OSError, HTTPException
+        BrokenReplyError, StatusError, httpx2.HTTPError
             For a reply that is none.
         """
-        begin, reply = time.perf_counter(), Reply()
-        try:
-            with self._answer("POST", "/chat/completions", body) as (response, line):
-                for event in _events(response, _BYTES + tokens * _BYTES_A_TOKEN):
-                    reply.take(event, time.perf_counter() - begin)
-                    if reply.finish:
-                        line.settimeout(_AFTERWARDS_S)
-        except (BrokenReplyError, OSError, HTTPException):
-            if not reply.finish or reply.finish in _GONE_WRONG:
-                raise
-        if not reply.finish:
-            kind = response.getheader("Content-Type")
-            raise BrokenReplyError("the reply broke off" if reply.last else f"no reply in a stream of {kind}")
-        return reply
+        return self._run(lambda: self._chat(body, tokens))
 
     def get(self, path: str) -> Any:
         """Return what lies under a path, as JSON.
 
         Raises
         ------
-        BrokenReplyError, StatusError, OSError, HTTPException
+        BrokenReplyError, StatusError, httpx2.HTTPError
             When there is none.
         """
-        with self._answer("GET", path, None) as (response, _line):
-            try:
-                return json.loads(response.read(_BYTES))
-            except (ValueError, RecursionError):
-                raise BrokenReplyError(f"{response.getheader('Content-Type')} where JSON was expected") from None
+        return self._run(lambda: self._get(path))
 
-    @contextmanager
-    def _answer(self, method: str, path: str, body: bytes | None) -> Iterator[tuple[HTTPResponse, socket]]:
-        """Send a request; the connection is cut when its time is up, whatever trickles in."""
-        connection, target, headers = self._route(self._url.path.rstrip("/") + path)
-        connection.connect()
-        line = connection.sock
-        line.settimeout(self._limit_s)
-        late = threading.Event()
-        timer = threading.Timer(self._limit_s, _cut, (line, late))
-        timer.daemon = True
-        with self._lock:
-            self._open.add(line)
-        timer.start()
-        try:
-            if self.stopped.is_set():
-                raise BrokenReplyError("stopped")
-            with suppress(BrokenPipeError, ConnectionResetError):  # one that refuses may not read to the end
-                connection.request(method, target, body, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise StatusError(response.status, response.read(_READ), dict(response.headers.items()))
-            yield response, line
-            if late.is_set():
-                raise BrokenReplyError
-        except (OSError, HTTPException, BrokenReplyError, ValueError):
-            if late.is_set():
-                raise BrokenReplyError(f"no whole reply within {self._limit_s:g} s") from None
-            raise
-        finally:
-            timer.cancel()
+    def _run(self, request: Callable[[], Awaitable[_T]]) -> _T:
+        """Make a request in this thread, so that :meth:`stop` can end it from another."""
+
+        async def within() -> _T:
+            task = asyncio.current_task()
+            assert task is not None
+            here = asyncio.get_running_loop(), task
             with self._lock:
-                self._open.discard(line)
-            connection.close()
+                if self.stopped.is_set():
+                    raise BrokenReplyError("stopped")
+                self._running.add(here)
+            try:
+                return await request()
+            finally:
+                with self._lock:
+                    self._running.discard(here)
 
-    def _route(self, path: str) -> tuple[HTTPConnection, str, dict[str, str]]:
-        """Return a connection, not yet made, what to ask it for, and the headers; by the environment's proxy."""
-        url, target = self._url, path
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "audiomarathon"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        proxy = proxy_of(url)
-        at, via = (proxy, proxy_headers(proxy)) if proxy else (url, {})
-        assert at.hostname is not None
-        if url.scheme == "https":
-            secure = HTTPSConnection(at.hostname, at.port, timeout=_CONNECT_S, context=ssl.create_default_context())
-            if proxy:
-                secure.set_tunnel(str(url.hostname), url.port, via)
-            return secure, target, headers
-        if proxy:
-            target = f"{url.scheme}://{url.netloc}{path}"
-        return HTTPConnection(at.hostname, at.port, timeout=_CONNECT_S), target, headers | via
+        try:
+            return asyncio.run(within())
+        except asyncio.CancelledError:
+            raise BrokenReplyError("stopped") from None
+        except TimeoutError:
+            raise BrokenReplyError(f"no whole reply within {self._limit_s:g} s") from None
+
+    async def _chat(self, body: bytes, tokens: int) -> Reply:
+        begin, reply = time.perf_counter(), Reply()
+        try:
+            async with (
+                asyncio.timeout(self._limit_s) as limit,
+                self._answer("POST", "/chat/completions", body) as answer,
+            ):
+                async for event in _events(answer, _BYTES + tokens * _BYTES_A_TOKEN):
+                    reply.take(event, time.perf_counter() - begin)
+                    if reply.finish:
+                        limit.reschedule(min(limit.when() or 0.0, asyncio.get_running_loop().time() + _AFTERWARDS_S))
+        except (BrokenReplyError, httpx2.HTTPError, TimeoutError):
+            if not reply.finish or reply.finish in _GONE_WRONG:
+                raise
+        if not reply.finish:
+            raise BrokenReplyError("the reply broke off" if reply.last else "no reply in the stream")
+        return reply
+
+    async def _get(self, path: str) -> Any:
+        async with asyncio.timeout(self._limit_s), self._answer("GET", path) as answer:
+            content = await _beginning(answer, _BYTES)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise BrokenReplyError(f"{answer.headers.get('Content-Type')} where JSON was expected") from None
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[httpx2.Response]:
+        """Send a request, by the environment's proxy; refuse an answer that is an error."""
+        proxy = proxy_of(urlsplit(self._url))
+        async with (
+            httpx2.AsyncClient(
+                headers=self._headers,
+                verify=self._trusted,
+                proxy=proxy.geturl() if proxy else None,
+                timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+                trust_env=False,  # a proxy is named above, but never for this machine itself
+            ) as client,
+            client.stream(
+                method, self._url + path, content=body, headers={"Content-Type": "application/json"}
+            ) as answer,
+        ):
+            if answer.status_code != 200:
+                raise StatusError(answer.status_code, await _beginning(answer, _ERROR_BYTES), answer.headers)
+            yield answer
 
 
-def _cut(line: socket, late: threading.Event | None = None) -> None:
-    if late:
-        late.set()
-    with suppress(OSError):
-        line.shutdown(SHUT_RDWR)
+async def _beginning(answer: httpx2.Response, most: int) -> bytes:
+    """Return an answer's first so many bytes, about."""
+    content = b""
+    async for piece in answer.aiter_bytes():
+        content += piece
+        if len(content) >= most:
+            break
+    return content[:most]
 
 
-def _events(response: HTTPResponse, most: int) -> Iterator[Any]:
+async def _events(answer: httpx2.Response, most: int) -> AsyncIterator[Any]:
     """Yield what a stream of server-sent events holds, up to its `[DONE]`."""
-    data: list[bytes] = []
-    for line in _lines(response, most):
-        if line.startswith(b"data:"):
-            data.append(line[5:].removeprefix(b" "))
-        elif not line and data:
-            text, data = b"\n".join(data), []
-            if text.strip() == b"[DONE]":
-                return
-            try:
-                yield json.loads(text)
-            except (ValueError, RecursionError):
-                raise BrokenReplyError(f"an event that is no JSON: {text[:100]!r}") from None
-
-
-def _lines(response: HTTPResponse, most: int) -> Iterator[bytes]:
-    """Yield a stream's lines, and an empty one at its end."""
-    inflate = zlib.decompressobj(47) if response.getheader("Content-Encoding") else None
-    rest, size = b"", 0
-    while piece := response.read1(_READ):
-        if inflate:
-            try:
-                piece = inflate.decompress(piece, most)
-            except zlib.error:
-                raise BrokenReplyError(f"encoded as {response.getheader('Content-Encoding')}") from None
-        if not size:
-            piece = piece.removeprefix(b"\xef\xbb\xbf")
-        size += len(piece)
+    answer.encoding = "utf-8-sig"  # some servers begin with a byte order mark
+    size = 0
+    async for event in httpx2.EventSource(answer, max_event_size=most):
+        size += len(event.data)
         if size > most:
             raise BrokenReplyError(f"more than {most:,} bytes, which no reply of the length asked for takes")
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line.rstrip(b"\r") for line in whole)
-    yield from (rest, b"")
+        if event.data.strip() == "[DONE]":
+            return
+        if event.data:
+            try:
+                yield json.loads(event.data)
+            except (ValueError, RecursionError):
+                raise BrokenReplyError(f"an event that is no JSON: {event.data[:100]!r}") from None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from audiomarathon.errors import SettingsError
@@ -75,11 +74,3 @@ def proxy_of(url: SplitResult) -> SplitResult | None:
     if not named or host == "localhost" or proxy_bypass(host):
         return None
     return urlsplit(named if "://" in named else f"http://{named}")
-
-
-def proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    """Return what a proxy that wants a password is to be told."""
-    if not proxy.username:
-        return {}
-    told = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
-    return {"Proxy-Authorization": f"Basic {b64encode(told).decode()}"}

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+import httpx2
 import soundfile
 
 from audiomarathon.errors import ModelError, SettingsError
@@ -36,7 +36,7 @@ _AGAIN = (408, 409, 425, 429)  # and all from 500
 _HOPELESS = (401, 402, 403, 404, 405)  # for every sample alike
 _HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
 _URL_HINT = "OPENAI_BASE_URL is the address up to and with /v1"
-FAULTS = (BrokenReplyError, HTTPException, OSError, ValueError)
+FAULTS = (BrokenReplyError, httpx2.HTTPError, OSError, ValueError)
 """What may befall a request of which another may do better."""
 
 
@@ -160,12 +160,12 @@ class Endpoint:
             self._wait_for_the_others()
             try:
                 reply = self.wire.chat(request, max_new_tokens)
-            except ssl.SSLCertVerificationError as error:
-                raise ModelError(f"{self.host}: {self.clean(error)}") from None
             except StatusError as error:
                 self._judge(error)
                 self._pause(attempt, self.clean(error), error.headers.get("Retry-After"))
             except FAULTS as error:
+                if _is_certificate(error):
+                    raise ModelError(f"{self.host}: {self.clean(error)}") from None
                 self._pause(attempt, self.clean(error), None)
             else:
                 self._answered, self.given_up = True, 0
@@ -177,7 +177,7 @@ class Endpoint:
 
         Raises
         ------
-        ModelError, BrokenReplyError, OSError, HTTPException
+        ModelError, BrokenReplyError, httpx2.HTTPError
             When it does not.
         """
         try:
@@ -249,6 +249,11 @@ class Endpoint:
             via = proxy_of(urlsplit(self.url))
             text = f"{type(error).__name__}: {text}" + (f" (by way of the proxy {via.hostname})" if via else "")
         return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
+
+
+def _is_certificate(error: BaseException | None) -> bool:
+    """Whether a request failed since the server's certificate is not trusted here, as every further one would."""
+    return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
 
 
 def _content(prompt: Prompt) -> Iterable[dict[str, Any]]:
