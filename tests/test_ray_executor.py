@@ -202,6 +202,25 @@ class TestLayOut:
         found = lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
 
+    @pytest.mark.long
+    def test_is_what_ray_itself_has_room_for(self) -> None:
+        import ray
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        from audiomarathon.evaluation.ray_cluster import lay_out
+
+        ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
+        try:
+            (node,) = ray.nodes()
+            for gpus in (0.3, 0.6, 1, 3):
+                shape = lay_out(Ray(gpus_per_worker=gpus), RunSettings.read({}), [node["Resources"]])
+                for workers, fit in ((shape.workers, True), (shape.workers + 1, False)):
+                    group = placement_group([{"CPU": 1, "GPU": gpus}] * workers)
+                    assert group.wait(20 if fit else 1) == fit
+                    remove_placement_group(group)
+        finally:
+            ray.shutdown()
+
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
         from audiomarathon.evaluation.ray_cluster import lay_out
