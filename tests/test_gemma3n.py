@@ -64,6 +64,8 @@ class TestLoading:
         (copy / "config.json").write_text(json.dumps(config | {"model_type": "gemma3"}))
         with pytest.raises(ModelError, match="model type 'gemma3', not 'gemma3n'"):
             load(copy)
+        with pytest.raises(ModelError, match="model type 'gemma3', not 'gemma3n'"):
+            model_facts(copy, 2, Gemma3n)
 
     def test_a_config_without_class_names_of_pictures_will_do(self, folder: Path, tmp_path: Path) -> None:
         """transformers asks timm for them."""
