@@ -246,6 +246,21 @@ def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str
         pass
 
 
+@needs_ray
+def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from audiomarathon.evaluation.ray_cluster import connected
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    with (
+        pytest.raises(ExecutorError, match=r"no Ray cluster at auto: .*refused"),
+        connected(Ray("auto"), RunSettings.read({}), print),
+    ):
+        pass
+
+
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("given", "message"),

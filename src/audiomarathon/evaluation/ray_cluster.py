@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.evaluation.executor import Ray
+from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 
 #: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
@@ -72,8 +74,8 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
         raise ExecutorError(f"{where}: {reason}") from None
     try:
         shape = lay_out(wanted, settings, _machines())
-        kind = f"{shape.gpus:g} GPUs" if shape.gpus else f"{shape.cpus} CPU cores"
-        say(f"Ray: {shape.workers} workers, {kind} each")
+        kind = _gpus(shape.gpus) if shape.gpus else counted(shape.cpus, "CPU core")
+        say(f"Ray: {counted(shape.workers, 'worker')}, {kind} each")
         if shape.sharing > 1 and settings.timing:
             one = "GPU" if shape.gpus else "machine"
             say(
@@ -110,7 +112,13 @@ def _signals(handlers: Mapping[int, Any]) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError where nothing listens at `host:port`: Ray itself tries for a minute, and then aborts."""
+    """Raise OSError where nothing listens at `host:port`: Ray itself tries for a minute, and then aborts.
+
+    `auto` is what Ray noted down when its head was started on this machine, which may have ended since.
+    """
+    if address == "auto":
+        noted = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+        address = os.environ.get("RAY_ADDRESS") or (noted.read_text() if noted.is_file() else "")
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
@@ -143,12 +151,17 @@ def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]])
     room = sum(min(int(node["CPU"]), slot) for node, slot in zip(able, on_each, strict=True))
     workers = wanted.workers or (room if gpus else len(able))
     if not 1 <= workers <= room:
-        what = f"{gpus:g} GPUs and a CPU core each" if gpus else "a CPU core each"
-        raise ExecutorError(f"{max(1, workers)} workers of {what}: there is room for {room} on {len(nodes)} machines")
+        what = f"{_gpus(gpus)} and a CPU core each" if gpus else "a CPU core each"
+        wants, there = counted(max(1, workers), "worker"), counted(len(nodes), "machine")
+        raise ExecutorError(f"{wants} of {what}: there is room for {room} on {there}")
     slots = on_each if gpus else [-(-workers // len(able))] * len(able)
     cpus = max(1, min(int(node["CPU"]) // max(1, min(slot, workers)) for node, slot in zip(able, slots, strict=True)))
     sharing = min(workers, _on_gpus(1, gpus)) if gpus else -(-workers // len(able))
     return Shape(workers, gpus, cpus, max(1, sharing))
+
+
+def _gpus(count: float) -> str:
+    return f"{count:g} GPU" if count <= 1 else f"{count:g} GPUs"
 
 
 def _on_gpus(there: float, each: float) -> int:
