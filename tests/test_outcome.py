@@ -92,6 +92,11 @@ class TestAgainstBase:
         write_run(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
         assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
 
+    def test_what_is_forced_after_the_reply_is_no_other_question(self, tmp_path: Path) -> None:
+        write_run(tmp_path, "tau", "base-0", "1111", decode_tokens=64)
+        write_run(tmp_path, "tau", "frame-0.5", "1100", decode_tokens=0)
+        assert read_group(tmp_path / "tau" / "toy", seed=1)[1].against_base is not None
+
     def test_a_later_smaller_run_of_base_takes_nothing_away(self, tmp_path: Path) -> None:
         write_run(tmp_path, "tau", "base-0", "1100")
         write_run(tmp_path, "tau", "frame-0.5", "1111")

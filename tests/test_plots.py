@@ -69,7 +69,7 @@ def write_run(
         "drops": {"layer": None, "ratio": 0.0} | own_drops, "samples": [record["id"] for record in records],
     }  # fmt: skip
     summary = {
-        "task": task, "headline": "macro_f1", "n": 10, "score": score,
+        "task": task, "headline": "macro_f1", "n": 10, "expected": 10, "score": score,
         "intervals": {"score": [score - 0.1, score + 0.2]},
         "audio_tokens": 100.0, "kept_audio_tokens": float(kept),
     }  # fmt: skip
@@ -211,15 +211,14 @@ class TestCurves:
         (panel,) = read_panels([tmp_path])
         assert set(panel.settings[0].figures) == {"score", "kv_mb"}
 
-    def test_a_run_that_is_being_written_is_drawn_too(self, results: Path) -> None:
-        """Its last line is cut: another process is at it, or was killed."""
-        for file in (results / "tau").rglob("samples.jsonl"):
-            file.write_text(file.read_text()[:-20])
-        *_, half, _most = panel_of(results, "tau").lines()["frame"]
-        assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.04)  # the median of 1.00 … 1.08
+    def test_an_old_summary_is_not_drawn_over_other_records(self, results: Path) -> None:
+        """Of base's ten samples it knows but four: a longer run is being written, or was killed."""
+        file = results / "tau" / "base-0-" / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"n": 4, "expected": 4}))
+        assert "base-0" not in {one.label for one in panel_of(results, "tau").settings}
 
     def test_a_later_smaller_run_of_base_takes_nothing_away(self, results: Path) -> None:
-        for name, fewer in (("run", {"samples": ["one that frame was not asked"]}), ("summary", {"n": 1})):
+        for name, fewer in (("run", {"samples": ["s9"]}), ("summary", {"n": 1, "expected": 1})):
             file = results / "tau" / "base-0-" / f"{name}.json"
             file.write_text(json.dumps(json.loads(file.read_text()) | fewer))
         panel = panel_of(results, "tau")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from test_compare import a_record, a_run
-from test_report_page import HOSTILE, finished
+from test_report_page import FAILED, HOSTILE, added, finished
 
 from audiomarathon.evaluation.sides import read_sides
 from audiomarathon.report.page import PageOptions, page
@@ -44,13 +44,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A report of two settings: the second loses the last two samples, and the very last reply is hostile."""
+    """A report of two settings: the second loses the last two samples, and the very last reply is hostile; base fails
+    on one of the others."""
     root = tmp_path_factory.mktemp("report")
-    finished(a_run(root, "base-0", [True] * 8), score=1.0)
+    finished(added(a_run(root, "base-0", [True] * 8), FAILED | {"id": "clip5"}), score=1.0)
     folder = finished(a_run(root, "dart-0.5-layer2", [True] * 6 + [False] * 2, prefill=0.5))
-    hostile = a_record(7, right=False, prefill=0.5) | {"reply": HOSTILE, "parsed": None}
-    with (folder / "samples.jsonl").open("a") as stream:
-        stream.write(json.dumps(hostile) + "\n")
+    added(folder, a_record(7, right=False, prefill=0.5) | {"reply": HOSTILE, "parsed": None})
     data = root / "data"
     rows = []
     for number in range(8):
@@ -106,7 +105,9 @@ def test_tables_and_charts_are_drawn(opened: Any) -> None:
     assert len(opened.find_elements(By.CSS_SELECTOR, "#costs figure > svg")) >= 1
 
 
-@pytest.mark.parametrize(("show", "expected"), [("all", 8), ("wrong", 2), ("unparsed", 1), ("flipped by pruning", 2)])
+@pytest.mark.parametrize(
+    ("show", "expected"), [("all", 8), ("wrong", 2), ("unparsed", 1), ("flipped by pruning", 2), ("failed", 1)]
+)
 def test_filters(opened: Any, show: str, expected: int) -> None:
     choose(opened, "show", show)
     assert len(listed(opened)) == expected
@@ -118,6 +119,12 @@ def test_wrong_under_base_is_nothing(opened: Any) -> None:
     choose(opened, "show", "wrong")
     assert listed(opened) == []
     assert "No sample matches" in one(opened, "#detail").text
+
+
+def test_a_failed_sample_says_why(opened: Any) -> None:
+    choose(opened, "show", "failed")
+    assert one(opened, "#list li").text == "clip5\ntau · 1 of 1 right · 1 failed"
+    assert FAILED["error"] in one(opened, "#detail table").text
 
 
 def test_search(opened: Any) -> None:

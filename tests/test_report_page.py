@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -18,20 +20,29 @@ from typer.testing import CliRunner
 from audiomarathon.cli import app
 from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.kept_bits import pack
+from audiomarathon.evaluation.savings import Run
 from audiomarathon.evaluation.sides import control_name, find_reference, read_sides
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
-from audiomarathon.report.paper import escaped, latex, markdown, scores
+from audiomarathon.report.paper import escaped, latex, markdown, records, scores
 
+FAILED = {"error": "AudioError: clip7.wav: no sound", "id": "clip7", "cluster": "clip7", "reply": None}
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028"\\'
 
 
 def finished(folder: Path, **summary: Any) -> Path:
-    content = {"task": folder.parts[-3], "headline": "macro_f1", "n": 8, "errors": 0, "unparsed": 0, "complete": True}
-    (folder / "summary.json").write_text(
-        json.dumps(content | {"score": 0.5, "intervals": {"score": [0.4, 0.6]}} | summary)
-    )
+    run = Run.read(folder)
+    counts = {"n": len(run.records), "errors": len(run.failed), "expected": len(run.facts["samples"]), "unparsed": 0}
+    content = {"task": folder.parts[-3], "headline": "macro_f1", "score": 0.5, "intervals": {"score": [0.4, 0.6]}}
+    (folder / "summary.json").write_text(json.dumps(content | counts | summary))
+    return folder
+
+
+def added(folder: Path, *records: dict[str, Any]) -> Path:
+    """Add records to a run: the last of a sample counts."""
+    with (folder / "samples.jsonl").open("a") as stream:
+        stream.writelines(json.dumps(record) + "\n" for record in records)
     return folder
 
 
@@ -71,10 +82,8 @@ class TestPage:
         assert all(len(sample["replies"]) == 2 for sample in content["samples"])
 
     def test_what_a_model_said_is_never_markup(self, tmp_path: Path) -> None:
-        folder = finished(a_run(tmp_path, "base-0", [True] * 2))
         record = a_record(0, right=False, prefill=1.0) | {"reply": HOSTILE, "id": HOSTILE, "cluster": HOSTILE}
-        with (folder / "samples.jsonl").open("a") as stream:
-            stream.write(json.dumps(record) + "\n")
+        folder = added(finished(a_run(tmp_path, "base-0", [True] * 2)), record)
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(facts | {"samples": [HOSTILE], "model": HOSTILE}))
         html = page(read_sides([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
@@ -88,9 +97,19 @@ class TestPage:
         assert not re.search(r'(?:src|href)="?(?:https?:)?//', html)
         assert "default-src 'none'" in html
 
-    def test_a_run_without_a_summary_does_not_stop_it(self, root: Path) -> None:
-        a_run(root, "fast_v-0.5-layer2", [True] * 8)
-        assert len(content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["cells"]) == 4
+    @pytest.mark.parametrize("old", [None, {"n": 3, "expected": 3}])
+    def test_a_run_that_is_not_finished_has_no_figures_and_is_named(
+        self, root: Path, old: dict[str, Any] | None
+    ) -> None:
+        """It has no summary, or that of a shorter run before it."""
+        folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
+        if old:
+            finished(folder, **old)
+        content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+        assert len(content["cells"]) == 4
+        (one,) = content["unfinished"]
+        assert content["settings"][one["setting"]]["name"] == "fast_v-0.5-layer2"
+        assert (one["task"], one["answered"], one["expected"]) == ("tau", 8, 8)
 
     def test_stays_small(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips: below 5 MB."""
@@ -193,6 +212,7 @@ class TestControls:
         sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_sides([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
+        assert list(sides)[-1] == "base-0 [silence]"  # their folder's name comes first
 
     @pytest.mark.parametrize(
         ("kind", "seconds", "name"),
@@ -222,10 +242,31 @@ class TestControls:
 
 
 class TestSamples:
-    def test_those_on_which_settings_disagree_come_first(self, root: Path) -> None:
-        shown = choose(read_sides([root]), 4)
+    @pytest.mark.parametrize("limit", [2, 4])
+    def test_those_on_which_settings_disagree_come_first_of_each_task(self, root: Path, limit: int) -> None:
+        shown = choose(read_sides([root]), limit)
         assert shown.total == 16
-        assert set(shown.chosen) == {(task, "", f"clip{n}") for task in ("tau", "desed") for n in (6, 7)}
+        clips = (6, 7)[: limit // 2]
+        assert set(shown.chosen) == {(task, "", f"clip{n}") for task in ("tau", "desed") for n in clips}
+
+    def test_failed_ones_are_told_with_the_reason(self, root: Path) -> None:
+        added(root / "tau" / "M" / "base-0", FAILED)
+        added(root / "tau" / "M" / "dart-0.5-layer2", FAILED)
+        sides = read_sides([root])
+        assert ("tau", "", "clip7") in choose(sides, 4).chosen
+        content = content_of(page(sides, PageOptions(spectrograms=False)))
+        (found,) = [one for one in content["samples"] if (one["task"], one["id"]) == ("tau", "clip7")]
+        assert [reply["failed"] for reply in found["replies"]] == [True, True]
+        assert found["replies"][0]["reply"] == FAILED["error"]
+
+    def test_without_data_the_options_stand_for_the_prompt(self, root: Path) -> None:
+        samples = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["samples"]
+        assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
+
+    def test_no_reply_makes_the_page_long(self, tmp_path: Path) -> None:
+        record = a_record(0, right=False, prefill=1.0)
+        finished(added(a_run(tmp_path, "base-0", [True]), record | {"reply": "x" * 1_000_000}))
+        assert len(page(read_sides([tmp_path]), PageOptions(spectrograms=False))) < 100_000
 
     def test_a_strip_shows_which_moments_stayed(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
@@ -314,3 +355,10 @@ class TestPaper:
         assert {"tau.pdf", "tau.csv", "mean.pdf", "scores.md", "scores.tex", "records.csv"} <= names
         assert (out / "f" / "tau.pdf").read_bytes().startswith(b"%PDF")
         assert (out / "f" / "records.csv").read_text().count("\n") == 33
+
+    def test_records_hold_failed_ones_too_and_whole_numbers_stay_whole(self, root: Path) -> None:
+        added(root / "tau" / "M" / "base-0", FAILED)
+        rows = list(csv.DictReader(io.StringIO(records(read_sides([root])).to_csv(index=False))))
+        assert len(rows) == 32
+        assert [row["error"] for row in rows if row["error"]] == [FAILED["error"]]
+        assert {row["kv_bytes"] for row in rows} == {"1000", ""}

@@ -100,7 +100,7 @@ def read_group(folder: Path, *, seed: int, task: Task | None = None) -> list[Com
     of_base = next((path for path, (result, _) in found.items() if result.method == Base().label), None)
     # All that base ever answered: a later, smaller run of it takes nothing from the settings of an earlier one.
     base = None if of_base is None else Run.read(of_base, selected=False)
-    whole = [pair for pair in found.values() if _sums_up(*pair)]
+    whole = [(result, run) for result, run in found.values() if run.sums_up(result.summary)]
     ordered = sorted(whole, key=lambda pair: (pair[0].folder != of_base, pair[0].method))
     return [_compared(result, run, base, task, seed) for result, run in ordered]
 
@@ -114,12 +114,6 @@ def _summed(folder: Path) -> Iterable[tuple[Path, tuple[Result, Run]]]:
             continue  # a folder of something else, or one that is damaged: its own next run will say so
         if run.facts.get("schema_version") == SCHEMA_VERSION and run.facts.get("task") == folder.parent.name:
             yield file.parent, (Result(file.parent, str(run.facts["method"]), summary), run)
-
-
-def _sums_up(result: Result, run: Run) -> bool:
-    """Whether the summary is of the records as they are: a longer run that was killed has left a shorter one's."""
-    told = result.summary.get("expected"), result.summary.get("n")
-    return told == (len(run.facts.get("samples", ())), len(run.records))
 
 
 def _compared(result: Result, run: Run, base: Run | None, task: Task | None, seed: int) -> Compared:
@@ -152,9 +146,10 @@ def _with_score(figures: dict[str, Any], headline: str) -> dict[str, Any]:
 
 
 def _same_question(run: Run, base: Run) -> bool:
-    """Whether two runs differ in nothing but the method, by their identities."""
+    """Whether two runs differ in nothing but the method and what was forced after the reply, by their identities."""
     own, other = run.facts.get("identity") or {}, base.facts.get("identity") or {}
-    return all(own.get(name) == value for name, value in other.items() if name not in ("method", "ratio"))
+    unasked = ("method", "ratio", "decode_tokens")
+    return all(own.get(name) == value for name, value in other.items() if name not in unasked)
 
 
 @dataclass(frozen=True)

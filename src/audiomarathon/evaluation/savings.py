@@ -8,7 +8,7 @@ that everything else here needs no model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,11 @@ class Drops:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished setting: its facts, and the records of the samples it selected that are no errors, by id."""
+    """A finished setting: its facts, and by id the records of the samples it selected, answered and `failed`."""
 
     facts: Mapping[str, Any]
     records: Mapping[str, Record]
+    failed: Mapping[str, Record] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, *, selected: bool = True) -> Run:
@@ -108,7 +109,15 @@ class Run:
         """
         facts, by_id = read_run(folder), read_records(folder)
         wanted = [by_id[id_] for id_ in (facts.get("samples", by_id) if selected else by_id) if id_ in by_id]
-        return cls(facts, {row["id"]: row for row in wanted if row.get("error") is None})
+        answered, failed = (
+            {row["id"]: row for row in wanted if (row.get("error") is None) is fine} for fine in (True, False)
+        )
+        return cls(facts, answered, failed)
+
+    def sums_up(self, summary: Mapping[str, Any]) -> bool:
+        """Whether a summary is of the records as they are: a longer run that was killed has left a shorter one's."""
+        told = summary.get("expected"), summary.get("n")
+        return told == (len(self.facts.get("samples", ())), len(self.records))
 
     @property
     def cost(self) -> Cost | None:

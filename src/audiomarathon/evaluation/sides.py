@@ -82,7 +82,7 @@ class _Found:
 
 
 def read_sides(paths: Sequence[Path]) -> list[Side]:
-    """Read run folders, or folders that hold some, into sides in the order in which they are found.
+    """Read run folders, or folders that hold some, into sides in the order in which they are found, controls last.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
             control,
             marks,
         )
-        for (checkpoint, method, control, marks), tasks in sides.items()
+        for (checkpoint, method, control, marks), tasks in sorted(sides.items(), key=lambda side: bool(side[0][2]))
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,14 +128,19 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
     RecordError
         When there is no finished run.
     """
-    finished = [(folder, found) for folder in run_folders(paths) if (found := read_summary(folder)) is not None]
+    finished = finished_of((folder, Run.read(folder)) for folder in run_folders(paths))
     if not finished:
-        raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and summary.json)")
-    return panels_of([Finished(folder, Run.read(folder), summary) for folder, summary in finished])
+        raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and a summary.json of it)")
+    return panels_of(finished)
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read a run's `summary.json`; None while there is none.
+def finished_of(runs: Iterable[tuple[Path, Run]]) -> list[Finished]:
+    """Return those runs that have a summary."""
+    return [Finished(folder, run, found) for folder, run in runs if (found := read_summary(folder, run)) is not None]
+
+
+def read_summary(folder: Path, run: Run) -> dict[str, Any] | None:
+    """Read a run's `summary.json`; None while there is none, or only that of fewer samples.
 
     Raises
     ------
@@ -151,7 +156,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
         raise RecordError(f"{file}: cannot be read: {error}") from error
     if not isinstance(summary, dict):
         raise RecordError(f"{file}: is no summary")
-    return summary
+    return summary if run.sums_up(summary) else None
 
 
 def panels_of(runs: Sequence[Finished]) -> list[Panel]:

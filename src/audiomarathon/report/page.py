@@ -19,7 +19,7 @@ import audiomarathon
 from audiomarathon import audio
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of
+from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
 
 PLAYERS = ("link", "embed", "none")
@@ -96,6 +96,7 @@ def page_content(
     return {
         "settings": settings_of(sides),
         "cells": cells,
+        "unfinished": unfinished_of(sides, cells),
         "means": means_of(cells, len(sides)),
         "scopes": scopes_of(cells),
         "beside_base": compared_of(sides, cells),

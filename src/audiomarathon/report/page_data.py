@@ -10,7 +10,6 @@ import numpy as np
 
 from audiomarathon.evaluation.savings import Record, Run
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.metrics.statistics import mean_of
 from audiomarathon.report.curves import read_summary
 from audiomarathon.report.lines import line_of, method_and_ratio
 from audiomarathon.report.page_base import Beside, bases_of, identity_of
@@ -63,12 +62,23 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cells_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return the figures of each task under each setting; a run without a summary is left out."""
+    """Return the figures of each task under each setting; what is not finished has only its name."""
     return [
         _cell(task, index, run, summary, side.control)
         for index, side in enumerate(sides)
         for task, run in side.runs.items()
-        if (summary := read_summary(side.folders[task])) is not None
+        if (summary := read_summary(side.folders[task], run)) is not None
+    ]
+
+
+def unfinished_of(sides: Sequence[Side], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs that have no figures, for want of a summary of all that they hold."""
+    finished = {(cell["task"], cell["setting"]) for cell in cells}
+    return [
+        {"task": task, "setting": index, "answered": len(run.records), "expected": len(run.facts.get("samples", ()))}
+        for index, side in enumerate(sides)
+        for task, run in side.runs.items()
+        if (task, index) not in finished
     ]
 
 
@@ -99,13 +109,11 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control
         "errors": summary.get("errors"),
         "unparsed": summary.get("unparsed"),
         "truncated": summary.get("truncated"),
-        "complete": summary.get("complete"),
         "score": summary.get("score"),
         "low": interval[0],
         "high": interval[1],
-        "accuracy": summary.get("accuracy"),
         "stages_ms": {stage: _median_ms(records, stage) for stage in (*STAGES, "prefill")},
-        "kept": _kept(records),
+        "sessions": sorted({str(record.get("session")) for record in records if record.get("time")}),
         "kv_mb": None if summary.get("kv_bytes") is None else summary["kv_bytes"] / 1e6,
         "peak_gb": None if summary.get("peak_memory_bytes") is None else summary["peak_memory_bytes"] / 1e9,
         "durations": list(_by_duration(records)),
@@ -116,12 +124,6 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control
 def _median_ms(records: Sequence[Record], stage: str) -> float | None:
     values = [record["time"][stage] for record in records if record.get("time") and stage in record["time"]]
     return 1000 * float(np.median(values)) if values else None
-
-
-def _kept(records: Sequence[Record]) -> float | None:
-    audio = [record.get("audio_tokens") for record in records]
-    kept = mean_of([record.get("kept_audio_tokens") for record in records])
-    return None if kept is None or not sum(filter(None, audio)) else kept / float(np.mean([n or 0 for n in audio]))
 
 
 def _by_duration(records: Sequence[Record]) -> Iterator[dict[str, Any]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,9 @@ from audiomarathon.tasks.task import Sample
 
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
-_LONGEST_REPLY = 4_000  # characters
+_LONGEST = 4_000  # characters of a prompt or a reply
 _LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
+_FAILED = -1  # for the mistakes of a reply
 _RATE = 16_000
 _FRAME = 1024  # samples of a spectrum
 _RANGE_DB = 80.0
@@ -47,20 +50,31 @@ class Shown:
 
 
 def choose(sides: Sequence[Side], limit: int) -> Shown:
-    """Choose samples to show: those on which settings disagree first, then wrong or unparsed ones, then the others."""
-    verdicts: dict[Key, set[bool]] = {}
+    """Choose samples to show: those on which settings disagree first, then failed ones, wrong ones, and the others.
+
+    Of each kind every task has its turn.
+    """
+    verdicts: dict[Key, set[int]] = {}
     for side in sides:
         for task, run in side.runs.items():
-            for id_, record in run.records.items():
-                verdicts.setdefault((task, side.control, id_), set()).add(_right(record))
-    order = {frozenset({True, False}): 0, frozenset({False}): 1, frozenset({True}): 2}
-    ranked = sorted(verdicts, key=lambda key: (order[frozenset(verdicts[key])], key))
-    chosen = set(ranked[:limit])
+            for id_, record in (*run.records.items(), *run.failed.items()):
+                verdicts.setdefault((task, side.control, id_), set()).add(_mistakes(record))
+    turns: Counter[tuple[int, str, str]] = Counter()
+    places = {}
+    for key in sorted(verdicts):
+        answered = verdicts[key] - {_FAILED}
+        kind = 0 if len(answered) > 1 else 1 if _FAILED in verdicts[key] else 2 if answered != {0} else 3
+        places[key] = kind, turns[kind, key[0], key[1]], key
+        turns[kind, key[0], key[1]] += 1
+    chosen = set(sorted(verdicts, key=lambda key: places[key])[:limit])
     return Shown([key for key in verdicts if key in chosen], len(verdicts))
 
 
-def _right(record: Record) -> bool:
-    return bool(record["correct"]) if "correct" in record else record.get("errors") == 0
+def _mistakes(record: Record) -> int:
+    """Return 0 for what is right, how many words of a transcript are wrong, 1 for a wrong choice; or that it failed."""
+    if record.get("error") is not None:
+        return _FAILED
+    return int(not record["correct"]) if "correct" in record else int(record.get("errors", 1))
 
 
 def samples_of(
@@ -93,7 +107,8 @@ def samples_of(
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
         told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        return _sample(sides, key) | told
+        found = _sample(sides, key)
+        return found | told | {"prompt": told["prompt"] or found["prompt"]}
 
     found = []
     with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
@@ -107,21 +122,29 @@ def _sample(sides: Sequence[Side], key: Key) -> dict[str, Any]:
     """Return what runs know of a sample: its reference and each setting's reply."""
     task, control, id_ = key
     own = [
-        (index, side.runs[task].records[id_])
+        (index, record)
         for index, side in enumerate(sides)
-        if side.control == control and task in side.runs and id_ in side.runs[task].records
+        if side.control == control and (run := side.runs.get(task)) is not None
+        if (record := run.records.get(id_) or run.failed.get(id_)) is not None
     ]
-    record = own[0][1]
+    record = min((record for _, record in own), key=lambda record: record.get("error") is not None)
+    reference = record.get("reference") or {}
+    options = [f"{ascii_uppercase[place]}. {text}" for place, text in enumerate(reference.get("options") or ())]
     return {
         "task": task,
         "control": control,
         "id": id_,
         "cluster": record.get("cluster"),
         "seconds": record.get("clip_seconds"),
-        "answer": (record.get("reference") or {}).get("answer"),
-        "options": (record.get("reference") or {}).get("options"),
+        "truncated": bool(record.get("truncated")),
+        "answer": reference.get("answer"),
+        "prompt": _shortened("\n".join(["Options (the whole prompt wants the data):", *options])) if options else None,
         "replies": [_reply(index, record) for index, record in own],
     }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters)"
 
 
 def _samples(sides: Sequence[Side], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
@@ -148,7 +171,7 @@ def _told(
     onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
     clips = [clip for clip in sample.clips if clip.is_file()]
     return {
-        "prompt": get_task(key).prompt(sample),
+        "prompt": _shortened(get_task(key).prompt(sample)),
         "audio": [address for clip in clips if (address := heard(clip))],
         "picture": picture(clips[0]) if spectrograms and len(clips) == 1 else None,
         "event": None if onset is None else [float(onset), float(length or 1.0)],
@@ -156,13 +179,14 @@ def _told(
 
 
 def _reply(setting: int, record: Record) -> dict[str, Any]:
-    text = str(record.get("reply"))
+    mistakes = _mistakes(record)
     return {
         "setting": setting,
-        "reply": text if len(text) <= _LONGEST_REPLY else f"{text[:_LONGEST_REPLY]} … ({len(text)} characters)",
+        "reply": _shortened(str(record.get("error") if mistakes == _FAILED else record.get("reply"))),
+        "failed": mistakes == _FAILED,
         "parsed": record.get("parsed"),
         "rule": record.get("rule"),
-        "right": _right(record),
+        "mistakes": mistakes,
         "unparsed": "parsed" in record and record["parsed"] is None,
         "wer": record["errors"] / record["words"] if record.get("words") else None,
         "finish": record.get("finish"),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from audiomarathon.evaluation.files import write_text
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.report.curves import Finished, Panel, panels_of, read_summary
+from audiomarathon.report.curves import Panel, finished_of, panels_of
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import plot_panel
 from audiomarathon.report.terminal import spreadsheet
@@ -52,14 +52,7 @@ def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
     RecordError
         When nothing finished, or a file cannot be written.
     """
-    panels = panels_of(
-        [
-            Finished(side.folders[task], run, summary)
-            for side in sides
-            for task, run in side.runs.items()
-            if (summary := read_summary(side.folders[task])) is not None
-        ]
-    )
+    panels = panels_of(finished_of((side.folders[task], run) for side in sides for task, run in side.runs.items()))
     written = []
     for panel in panels:
         written.append(plot_panel(panel, folder / f"{panel.name}.pdf"))
@@ -161,7 +154,7 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None, bold: str, missing
 
 
 def records(sides: Sequence[Side]) -> pd.DataFrame:
-    """Return every answered record of every run as one flat table."""
+    """Return every record of every run as one flat table, those of failed samples too."""
     names = [setting["name"] for setting in settings_of(sides)]
     rows = [
         {
@@ -176,6 +169,7 @@ def records(sides: Sequence[Side]) -> pd.DataFrame:
         }
         for side, name in zip(sides, names, strict=True)
         for task, run in side.runs.items()
-        for record in run.records.values()
+        for record in (*run.records.values(), *run.failed.values())
     ]
-    return pd.DataFrame([{name: spreadsheet(value) for name, value in row.items()} for row in rows])
+    # As objects: whole numbers stay whole beside what is missing.
+    return pd.DataFrame([{name: spreadsheet(value) for name, value in row.items()} for row in rows], dtype=object)

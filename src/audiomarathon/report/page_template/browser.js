@@ -1,9 +1,11 @@
 // The browser of samples: a list to walk, and one sample with its player, picture, strips and replies.
 const taskOf = (sample) => (sample.control ? `${sample.task} [${sample.control}]` : sample.task);
 let visible = [], selected = 0;
+const right = (reply) => reply.mistakes === 0, wrong = (reply) => reply.mistakes > 0;
+// By pruning: base of the same sample made other mistakes (of a transcript: another number of them).
 const flipped = (sample) => sample.replies.some((reply) => {
   const base = sample.replies.find((other) => other.setting === settings[reply.setting].base);
-  return base && base !== reply && base.right !== reply.right;
+  return base && !base.failed && !reply.failed && base.mistakes !== reply.mistakes;
 });
 
 function filtered() {
@@ -11,7 +13,7 @@ function filtered() {
   const setting = form.setting.value === "" ? null : Number(form.setting.value);
   return samples.filter((sample) => {
     const replies = sample.replies.filter((reply) => setting === null || reply.setting === setting);
-    const kinds = { all: true, wrong: replies.some((r) => !r.right), unparsed: replies.some((r) => r.unparsed), flipped: flipped({ replies: setting === null ? sample.replies : sample.replies.filter((r) => r.setting === setting || r.setting === settings[setting].base) }) };
+    const kinds = { all: true, wrong: replies.some(wrong), failed: replies.some((r) => r.failed), unparsed: replies.some((r) => r.unparsed), flipped: flipped({ replies: setting === null ? sample.replies : sample.replies.filter((r) => r.setting === setting || r.setting === settings[setting].base) }) };
     if ((form.task.value && taskOf(sample) !== form.task.value) || !replies.length || !kinds[form.show.value]) return false;
     return !text || [sample.id, sample.prompt || "", ...replies.map((r) => r.reply)].some((part) => part.toLowerCase().includes(text));
   });
@@ -22,9 +24,9 @@ function list() {
   selected = 0;
   find("#count").textContent = `${visible.length} of ${samples.length} samples${data.total > samples.length ? ` (${data.total} in the runs)` : ""}`;
   find("#list").replaceChildren(...visible.map((sample, index) => {
-    const right = sample.replies.filter((reply) => reply.right).length;
+    const answered = sample.replies.filter((reply) => !reply.failed).length, failed = sample.replies.length - answered;
     const item = node("li", { role: "option", id: `sample-${index}`, "aria-selected": "false" }, node("span", { text: sample.id }),
-      node("span", { class: "marks", text: `${taskOf(sample)} · ${right} of ${sample.replies.length} right${flipped(sample) ? " · flipped" : ""}` }));
+      node("span", { class: "marks", text: `${taskOf(sample)} · ${sample.replies.filter(right).length} of ${answered} right${flipped(sample) ? " · flipped" : ""}${failed ? ` · ${failed} failed` : ""}` }));
     item.addEventListener("click", () => select(index));
     return item;
   }));
@@ -71,14 +73,14 @@ function stripOf(reply) {
 
 function detail(sample) {
   const parts = [node("h3", { text: `${taskOf(sample)}: ${sample.id}` }),
-    node("p", { class: "note", text: `${shown(sample.seconds, 1)} s · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
+    node("p", { class: "note", text: `${shown(sample.seconds, 1)} s${sample.truncated ? " (cut short for the model)" : ""} · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
   for (const address of sample.audio) parts.push(node("audio", { controls: "", preload: "none", src: address }));
   // In one column with the strips, so that a moment stands at the same place in all of them.
   if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
   if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
   const rows = sample.replies.map((reply) => {
-    const verdict = reply.unparsed ? ["odd", "unparsed"] : reply.right ? ["right", "right"] : ["wrong", known(reply.wer) ? `WER ${shown(reply.wer, 2)}` : "wrong"];
+    const verdict = reply.failed ? ["odd", "failed"] : reply.unparsed ? ["odd", "unparsed"] : right(reply) ? ["right", "right"] : ["wrong", known(reply.wer) ? `WER ${shown(reply.wer, 2)}` : "wrong"];
     return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.parsed ?? "–"}`, `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
   });
   parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "read as", "rule", "finish"], rows)));

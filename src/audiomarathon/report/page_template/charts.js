@@ -117,7 +117,9 @@ function paretoFront(points, sx, sy) {
   for (const p of [...points].sort((a, b) => a.x - b.x || b.y - a.y)) {
     if (p.y > best) { front.push(p); best = p.y; }
   }
-  return shape("polyline", { class: "front", points: front.map((p) => `${sx(p.x)},${sy(p.y)}`).join(" ") });
+  const found = shape("g", { class: "front" });
+  found.append(shape("polyline", { points: front.map((p) => `${sx(p.x)},${sy(p.y)}`).join(" ") }), ...front.map((p) => shape("circle", { cx: sx(p.x), cy: sy(p.y), r: 8 })));
+  return found;
 }
 
 // rows: [{name, parts: [{name, value, colour}]}]

@@ -53,7 +53,7 @@ function because(reasons) {
 }
 
 function overview() {
-  const reasons = [];
+  const reasons = data.unfinished.map((one) => [settings[one.setting].name, `no figures of ${one.task}, which is not finished (${one.answered} of ${one.expected} samples)`]);
   const rows = settings.map((setting, index) => {
     const own = cells.filter((cell) => cell.setting === index);
     const mean = ofScope(widest, index) || {}, beside = besideAt.get(place(widest, index));
@@ -66,6 +66,7 @@ function overview() {
       sooner.title = beside ? beside.untimed : `has not all of ${membersOf(widest).join(", ")}`;
       reasons.push([setting.name, `no “first token ×”: ${sooner.title}`]);
     }
+    if (sum("truncated")) reasons.push([setting.name, `the audio of ${sum("truncated")} samples was cut short for the model`]);
     return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("errors"))];
   });
   const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "failed"];
@@ -135,6 +136,7 @@ function curves(scope) {
   const devices = new Set(measured.map(({ setting }) => setting.device));
   const most = Math.max(0.1, ...charted.map((one) => one.ratio));
   const front = devices.size < 2;
+  const apart = membersOf(scope).some((task) => new Set(measured.map(({ index }) => cellAt.get(place(task, index)).sessions.join())).size > 1);
   find("#curves .charts").replaceChildren(...orNone([
     plot("Score against ratio", "fraction of audio removed", "score", seriesOf(scope, (setting) => setting.ratio), { span: [0, most], aside: 3 }),
     plot("Score against LLM prefill", "LLM prefill, ms (median)", "score", seriesOf(scope, timed("llm_prefill"), "untimed"), { front }),
@@ -142,7 +144,7 @@ function curves(scope) {
   ], "No score yet."));
   find("#curves .notes").replaceChildren(node("p", { class: "note", text: `${described(scope)} Bars are 95 % intervals over clusters. ${devices.size > 1
     ? `Times are of different devices (${[...devices].join(", ")}) and do not compare, so there is no Pareto front.`
-    : devices.size ? "The dotted line is the Pareto front: no setting is both better and faster." : "Nothing was timed."}` }));
+    : devices.size ? `The dotted line is the Pareto front; on the ringed settings no other is both better and faster.${apart ? " Times are of different sessions, between which the machine may have changed." : ""}` : "Nothing was timed."}` }));
 }
 
 function costs(scope) {
