@@ -32,7 +32,7 @@ def share_sums(hits: list[int], counted: list[int]) -> Sums:
 
 def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> Verdict:
     rng = np.random.default_rng(seed)
-    return judge([Drawn.of(pair, rng, draws) for pair in pairs])
+    return judge([Drawn.of(pair, rng, draws, draws) for pair in pairs])
 
 
 def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> Verdict:

@@ -33,7 +33,7 @@ def compare(
     across_sessions: Annotated[
         bool, typer.Option("--across-sessions", help="Set times of different sessions of one device side by side too.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the intervals and tests.")] = 42,
+    seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both sides answered.
 
@@ -107,7 +107,7 @@ def _write(path: Path, compared: Compared, missing: list[str], answers: list[dic
     from audiomarathon.report.comparison_table import as_flat, as_json, markdown
 
     if path.suffix == ".json":
-        content = {**as_json(compared), "controls_not_run": missing, "answers": answers}
+        content = {**as_json(compared), "controls_not_run": missing, "answers": answers, "notes": lines}
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     elif path.suffix == ".md":
         text = markdown(compared, missing, lines)

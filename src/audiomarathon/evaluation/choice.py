@@ -96,7 +96,8 @@ def field_of(compared: Compared) -> Field:
     """Return the sides that can be ranked on the same samples of the same tasks.
 
     The tasks are those for which tasks × sides that have all of them is largest (of equals the most tasks, then the
-    first by name); the samples are those that all these sides answered.
+    first by name). Of these sides, a few that answered little do not shrink the field for all: samples in common ×
+    sides is made large in the same way.
     """
     timed = {
         name: {key: frozenset(str(own["id"]) for _, own in one.timed) for key, one in shared.items() if one.timed}
@@ -105,19 +106,16 @@ def field_of(compared: Compared) -> Field:
     }
     left_out = [LeftOut(name, None, "heard other audio") for name in sorted(compared.controls)]
     tasks = _common_tasks([frozenset(own) for own in timed.values() if own])
-    ids: dict[str, frozenset[str]] = {}
-    chosen: list[str] = []
+    whole: dict[str, Ids] = {}
     for name, own in timed.items():
         shared = compared.shared[name]
         if lacking := [task for task in tasks or shared if task not in own]:
             left_out += [LeftOut(name, task, shared[task].untimed if task in shared else "not run") for task in lacking]
-            continue
-        both = {task: ids.get(task, own[task]) & own[task] for task in tasks}
-        if all(both.values()):
-            ids = both
-            chosen.append(name)
         else:
-            left_out.append(LeftOut(name, None, "no timed sample in common with the others"))
+            whole[name] = {task: own[task] for task in tasks}
+    ids, chosen = _common_samples(whole)
+    few = "few or no timed samples in common with the others"
+    left_out += [LeftOut(name, None, few) for name in whole if name not in chosen]
     others = sorted({task for shared in compared.shared.values() for task in shared} - set(tasks))
     left_out += [
         LeftOut(f"task {task}", None, "not timed under all settings that are ranked") for task in others if tasks
@@ -133,6 +131,24 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
     order = sorted(closed - {frozenset()}, key=sorted)
     best = max(order, key=lambda tasks: (len(tasks) * sum(tasks <= one for one in sets), len(tasks)), default=())
     return sorted(best)
+
+
+def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
+    """Return the samples, and the sides that have them all, for which their numbers' product is large."""
+    largest = (0, 0)
+    common: dict[str, frozenset[str]] = {}
+    ids: Ids = {}
+    names: list[str] = []
+    chosen: list[str] = []
+    for name in sorted(sides, key=lambda name: -sum(map(len, sides[name].values()))):
+        both = {task: common.get(task, own) & own for task, own in sides[name].items()}
+        if not all(both.values()):
+            continue
+        common, names = both, [*names, name]
+        size = sum(map(len, both.values())) * len(names), len(names)
+        if size >= largest:
+            largest, ids, chosen = size, both, names
+    return ids, [name for name in sides if name in chosen]
 
 
 def _candidates(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Candidate]:

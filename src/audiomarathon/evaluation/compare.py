@@ -15,10 +15,11 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.savings import Run
 from audiomarathon.evaluation.shared import STAGES, Shared, mean_scores, speed_up
 from audiomarathon.evaluation.sides import Side
-from audiomarathon.metrics.paired import Drawn, Verdict, holm, judge
+from audiomarathon.metrics.paired import DRAWS, Drawn, Verdict, holm, judge
 from audiomarathon.tasks.registry import GROUPS
 
 OVERALL = "overall"
+SWAPS_A_ROW = 50  # p is never below 1 in the swaps: fewer, and Holm's could not fall below 0.05 in a long table
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def compare(sides: Sequence[Side], reference: Side, *, seed: int = 42, across_se
     others = {side.name(with_checkpoint=several): side for side in sides if side is not reference}
     shared: dict[str, dict[str, Shared]] = {}
     left_out: list[LeftOut] = []
+    for other, side in [(name, base), *others.items()]:
+        left_out += _unanswered(other, side)
     for other, side in others.items():
         found, without = _in_common(other, side, base, name, across_sessions)
         left_out += without
@@ -128,7 +131,8 @@ def compare(sides: Sequence[Side], reference: Side, *, seed: int = 42, across_se
             shared[other] = found
     if not shared:
         raise RecordError(f"nothing can be compared with {name}: {'; '.join(told(left_out))}")
-    rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed)])
+    swaps = max(DRAWS, SWAPS_A_ROW * sum(map(len, shared.values())))
+    rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps)])
     controls = frozenset(other for other, side in others.items() if side.control)
     return Compared(name, shared, rows, left_out, seed, controls)
 
@@ -148,6 +152,17 @@ def told(left_out: Iterable[LeftOut]) -> list[str]:
     return lines
 
 
+def _unanswered(name: str, side: Side) -> list[LeftOut]:
+    """Return how many samples that a side's last run of a task selected are errors, or not done yet."""
+    wanted = {key: run.facts.get("samples", run.records) for key, run in side.runs.items()}
+    lacking = {key: len(set(ids) - set(side.runs[key].records)) for key, ids in wanted.items()}
+    return [
+        LeftOut(name, key, f"{count:,} of {len(wanted[key]):,} samples, errors or not done yet")
+        for key, count in lacking.items()
+        if count
+    ]
+
+
 def _in_common(
     name: str, side: Side, base: Side, of_base: str, across_sessions: bool
 ) -> tuple[dict[str, Shared], list[LeftOut]]:
@@ -165,7 +180,7 @@ def _in_common(
     return shared, left_out
 
 
-def _rows(name: str, tasks: Mapping[str, Shared], seed: int) -> list[Comparison]:
+def _rows(name: str, tasks: Mapping[str, Shared], seed: int, swaps: int) -> list[Comparison]:
     """Return a side's row of each task, of each group of which it has several tasks, and of all tasks."""
     scopes = {key: [key] for key in tasks}
     groups: dict[str, list[str]] = {}
@@ -176,7 +191,7 @@ def _rows(name: str, tasks: Mapping[str, Shared], seed: int) -> list[Comparison]
     if len(tasks) > 1:
         scopes[OVERALL] = list(tasks)
     rng = np.random.default_rng(seed)
-    drawn = {key: Drawn.of(shared.pair, rng) for key, shared in tasks.items()}
+    drawn = {key: Drawn.of(shared.pair, rng, swaps=swaps) for key, shared in tasks.items()}
     return [
         row_of(scope, name, [tasks[key] for key in keys], judge([drawn[key] for key in keys]), seed)
         for scope, keys in scopes.items()

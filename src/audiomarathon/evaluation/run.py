@@ -7,6 +7,7 @@ before the first sample.
 from __future__ import annotations
 
 import datetime
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ def run_task(setup: Engine, task: Task, data: Loaded) -> Iterator[Result]:
         settings.decode_tokens,
         settings.seed,
         None if settings.timing else settings.batch_size,
-        session=(started := _now()),
+        session=f"{(started := _now())} {os.getpid()}",  # two runs may start in one second
         clips=clip_hashes(samples),
         control=(read_manifest(data.folder).control or {}).get("kind"),
     )

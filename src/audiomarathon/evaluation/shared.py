@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,15 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
 }
 OTHER_SESSION = "times of another session"
 _SAME_QUESTION = ("schema_version", "prompts", "max_new_tokens", "data")
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise RecordError(f"run.json or a record is not as this version writes them ({reason})") from error
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Shared:
     undecoded: str
 
     @classmethod
+    @_as_written()
     def of(cls, side: Side, reference: Side, key: str, *, across_sessions: bool = False) -> Shared:
         """Pair what two sides answered of a task.
 
@@ -77,7 +88,7 @@ class Shared:
         tokens = own.get("decode_tokens"), other.get("decode_tokens")
         undecoded = "" if tokens[0] == tokens[1] else f"{tokens[0]} and {tokens[1]} tokens were forced"
         shared = cls(get_task(key), pairs, timed, untimed, undecoded)
-        _ = shared.pair  # raises
+        _ = shared.pair, [float(of(one) or 0) for of in STAGES.values() for pair in timed for one in pair]  # raises
         return shared
 
     def only(self, ids: Collection[str]) -> Shared:
@@ -88,16 +99,11 @@ class Shared:
     @cached_property
     def pair(self) -> Pair:
         """The headline figure of both sides, by cluster."""
-        try:
-            own, other = (self.task.sums([pair[side] for pair in self.pairs]) for side in (1, 0))
-            if own is None or other is None:
-                raise RecordError("the task does not say how its score adds up")
-            figure = "score" if "score" in own.names else self.task.headline
-            return Pair.of(own, other, [str(own["cluster"]) for _, own in self.pairs], figure)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(
-                f"a record is not as this version writes them ({type(error).__name__}: {error})"
-            ) from error
+        own, other = (self.task.sums([pair[side] for pair in self.pairs]) for side in (1, 0))
+        if own is None or other is None:
+            raise RecordError("the task does not say how its score adds up")
+        figure = "score" if "score" in own.names else self.task.headline
+        return Pair.of(own, other, [str(own["cluster"]) for _, own in self.pairs], figure)
 
     @property
     def mcnemar(self) -> float | None:

@@ -13,6 +13,7 @@ from audiomarathon.evaluation.records import checkpoint_of
 from audiomarathon.evaluation.savings import Run
 from audiomarathon.plugins import did_you_mean
 from audiomarathon.pruning.method import Base
+from audiomarathon.tasks.finding import walk
 
 #: What of a run's identity makes another side of the same checkpoint and method, and how a name shows it.
 _MARKS = {"dtype": "{}", "attention": "{}", "seed": "seed {}"}
@@ -132,17 +133,16 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     RecordError
         When there is no such folder.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise RecordError(f"{path}: no such folder")
-        folders = [path] if (path / "run.json").exists() else sorted(file.parent for file in path.rglob("run.json"))
-        # What `reproduce` ran lies in folders of its own: other subsets of the same tasks.
-        folders = [
-            one for one in folders if not any(part.startswith("reproduce-") for part in one.relative_to(path).parts)
-        ]
-        found |= dict.fromkeys(folder.absolute() for folder in folders if (folder / "samples.jsonl").exists())
-    return list(found)
+        root = path.absolute()
+        for folder in sorted(one.path for one in walk(root) if {"run.json", "samples.jsonl"} <= one.files):
+            # What `reproduce` ran lies in folders of its own: other subsets of the same tasks.
+            if not any(part.startswith("reproduce-") for part in folder.relative_to(root).parts):
+                found.setdefault(folder.resolve(), folder)  # a link to a run is no second run
+    return list(found.values())
 
 
 def _with_controls(folders: Sequence[Path]) -> list[Path]:
@@ -156,9 +156,10 @@ def _with_controls(folders: Sequence[Path]) -> list[Path]:
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the same ratio and layer; "" for a label that is not a token pruner's."""
+    """Return the label of `random` at the same ratio and layer; "" where no pruner alone drops tokens."""
     method, _, rest = label.partition("-")
-    return f"random-{rest}" if method and "-layer" in rest and "+" not in label else ""
+    pruned = "-layer" in rest and "+" not in label and not rest.startswith("0-")
+    return f"random-{rest}" if method and pruned else ""
 
 
 def missing_controls(sides: Sequence[Side]) -> dict[str, str]:

@@ -102,9 +102,10 @@ class Pair:
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # what swapping a cluster does to the sums
+        moved = moved[moved.any(axis=1)]  # for most clusters nothing: both sides answered alike
         found = [
-            self._apart(self.totals.sum(axis=0) + rng.integers(0, 2, (rows, self.clusters)).astype(float) @ moved)
-            for rows in _blocks(draws, self.clusters)
+            self._apart(self.totals.sum(axis=0) + rng.integers(0, 2, (rows, len(moved)), np.int8).astype(float) @ moved)
+            for rows in _blocks(draws, len(moved))
         ]
         return np.concatenate(found)[:, self.figure]
 
@@ -142,7 +143,8 @@ class Drawn:
     difference
         Own less other; NaN where one has no value.
     resampled, flipped
-        The same in each bootstrap sample of clusters, and after each swap of sides; NaN where it has no value.
+        The same in each bootstrap sample of clusters, and after each swap of sides; NaN where it has no value. A test
+        among many wants more swaps than an interval wants resamples.
     """
 
     clusters: int
@@ -151,10 +153,10 @@ class Drawn:
     flipped: Floats
 
     @classmethod
-    def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS) -> Drawn:
+    def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS, swaps: int = DRAWS) -> Drawn:
         """Draw from a pair."""
         own, other = pair.scores
-        return cls(pair.clusters, own - other, pair.resampled(rng, draws), pair.flipped(rng, draws))
+        return cls(pair.clusters, own - other, pair.resampled(rng, draws), pair.flipped(rng, swaps))
 
 
 def judge(tasks: Sequence[Drawn]) -> Verdict:
@@ -204,7 +206,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _blocks(draws: int, count: int) -> Iterator[int]:
-    size = max(1, _BLOCK // count)
+    size = max(1, _BLOCK // max(1, count))
     yield from (min(size, draws - start) for start in range(0, draws, size))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from audiomarathon.evaluation.choice import Candidate, Field
 from audiomarathon.evaluation.compare import Compared, Comparison, LeftOut, told
+from audiomarathon.evaluation.savings import in_one_session
 from audiomarathon.evaluation.shared import OTHER_SESSION
 from audiomarathon.metrics.paired import Verdict
 
@@ -37,9 +38,15 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
             "takes all settings in one session; --across-sessions compares them all the same"
         )
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
-    lines += [
-        f"{row.side} in {row.scope}: speed-ups are of {row.timed} samples, timed in one session" for row in partly
+    lines += [f"{row.side} in {row.scope}: speed-ups are of {row.timed} of the {row.samples} samples" for row in partly]
+    across = "of different sessions, set side by side as asked: the machine may have been another"
+    mixed = [
+        LeftOut(side, task, across)
+        for side, tasks in compared.shared.items()
+        for task, shared in tasks.items()
+        if len(in_one_session(shared.timed)) < len(shared.timed)
     ]
+    lines += [f"times of {line}" for line in told(mixed)]
     lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
     return lines + [f"left out: {line}" for line in told(compared.left_out)]
 
