@@ -6,16 +6,22 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_compare import a_run
+from typer.testing import CliRunner
 
+from audiomarathon.cli import app
+from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.errors import SettingsError
-from audiomarathon.evaluation.published import _ROWS, published
-from audiomarathon.evaluation.reproduce import Reproduced, paper_settings, reproduced
+from audiomarathon.evaluation.published import _ROWS, published, row_name
+from audiomarathon.evaluation.reproduce import Reproduced, protocol_settings, reproduced
 from audiomarathon.evaluation.run import Result
 from audiomarathon.metrics.classification import as_published, published_choice_sums
+from audiomarathon.models.registry import all_models
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks.registry import BENCHMARK
+from audiomarathon.tasks.tau import Tau
 
 
 class TestPublishedTable:
@@ -37,19 +43,23 @@ class TestPublishedTable:
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
+    def test_every_row_is_that_of_a_model(self) -> None:
+        names = {row_name(model.key) for model in all_models()} - {""}
+        assert names == set(_ROWS) - {"Human"}
+
 
 class TestCounting:
     def test_is_that_of_the_published_block(self) -> None:
         truth, predicted = ["a", "a", "b", "b", "c"], ["a", "b", None, "b", "d"]
         sums = published_choice_sums(truth, predicted)
-        figure = sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0, 0]
+        figures = sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0]
         expected = as_published(truth, predicted)
         assert expected is not None
-        assert figure == pytest.approx(expected["macro_f1"])
+        assert figures == pytest.approx([expected["macro_f1"], expected["weighted_f1"]])
 
     def test_nothing_parsed_is_no_score(self) -> None:
         sums = published_choice_sums(["a", "b"], [None, None])
-        assert math.isnan(sums.statistic(sums.columns.sum(axis=0, keepdims=True))[0, 0])
+        assert np.isnan(sums.statistic(sums.columns.sum(axis=0, keepdims=True))).all()
 
 
 def results_of(root: Path, rights: dict[str, list[bool]]) -> list[Result]:
@@ -68,6 +78,13 @@ class TestRows:
         assert group.interval[0] < group.mine < group.interval[1]
         assert "overall" not in rows
 
+    def test_tasks_are_drawn_independently(self, tmp_path: Path) -> None:
+        """A mean of three like tasks is known √3 times as well as each; with common draws it would be no better."""
+        rights = {task: [True, True, False, True] * 15 for task in ("tau", "gtzan", "desed")}
+        rows = reproduced(results_of(tmp_path, rights), "embedded")
+        widths = [row.interval[1] - row.interval[0] for row in rows]
+        assert widths[3] == pytest.approx(sum(widths[:3]) / 3 / 3**0.5, rel=0.1)
+
     def test_an_unparsed_reply_is_dropped_as_the_release_did(self, tmp_path: Path) -> None:
         (result,) = results_of(tmp_path, {"tau": [True] * 8})
         file = result.folder / "samples.jsonl"
@@ -75,20 +92,50 @@ class TestRows:
         records[0] |= {"parsed": None, "correct": False}
         file.write_text("".join(json.dumps(record) + "\n" for record in records))
         (row,) = reproduced([result], "embedded")
-        assert row.mine == 1.0
+        assert (row.mine, row.samples, row.unparsed) == (1.0, 8, 1)
         assert row.published is None
 
     @pytest.mark.parametrize(("told", "agrees"), [(0.5, True), (0.7, False), (None, None)])
     def test_agreement_is_lying_within_the_interval(self, told: float | None, agrees: bool | None) -> None:
-        assert Reproduced("tau", 9, 0.5, (0.4, 0.6), told).agrees is agrees
+        assert Reproduced("tau", 9, 0, 0.5, (0.4, 0.6), None, told).agrees is agrees
 
 
 class TestProtocol:
     def test_paper_is_the_public_runs_subsets(self) -> None:
-        settings = paper_settings(RunSettings())
+        settings = protocol_settings(RunSettings(), "paper")
         assert (settings.balance, settings.skip_persons, settings.skip_emotion) == (True, ("2", "10"), "happy")
 
-    @pytest.mark.parametrize("other", [{"method": "dart"}, {"seed": 7}])
-    def test_what_contradicts_it_is_refused(self, other: dict[str, object]) -> None:
-        with pytest.raises(SettingsError, match=r"base|seed 42"):
-            paper_settings(RunSettings(**other))
+    def test_full_is_every_sample_whatever_the_environment_leaves_out(self) -> None:
+        narrowed = RunSettings(balance=True, skip_persons=("3",), skip_emotion="sad", seed=7)
+        assert protocol_settings(narrowed, "full") == RunSettings(seed=7)
+
+    @pytest.mark.parametrize(
+        ("protocol", "other"),
+        [("paper", {"method": "dart"}), ("full", {"method": "dart"}), ("paper", {"seed": 7}), ("short", {})],
+    )
+    def test_what_contradicts_it_is_refused(self, protocol: str, other: dict[str, object]) -> None:
+        with pytest.raises(SettingsError, match=r"base|seed 42|allowed: paper, full"):
+            protocol_settings(RunSettings(**other), protocol)
+
+
+class TestCommand:
+    def test_a_task_that_fails_does_not_stop_the_rest_and_the_files_say_what_differs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RACE_DATA_PATH", str(tmp_path / "nowhere"))
+        monkeypatch.setenv("TAU_DATA_PATH", str(mini_benchmark() / "tau"))
+        found = CliRunner().invoke(
+            app, ["reproduce", "race", "tau", "ASC", "--model", "embedded", "--limit", "2", "--results", str(tmp_path)]
+        )
+        assert found.exit_code == 1
+        content = json.loads((tmp_path / "reproduce-paper" / "embedded.json").read_text())
+        assert [(row["scope"], row["samples"]) for row in content["rows"]] == [("tau", 2)]
+        told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
+        for line in ("race was not run: ", "2 samples a task only", "tau: the data holds 10 samples, the whole task"):
+            assert f"\n- {line}" in told
+
+    def test_a_task_that_the_paper_has_not_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("audiomarathon.tasks.registry.BENCHMARK", ())
+        monkeypatch.setattr("audiomarathon.tasks.registry.plugins", lambda *_: (Tau(),))
+        found = CliRunner().invoke(app, ["reproduce", "tau"])
+        assert (found.exit_code, "the paper has no such task" in found.output) == (2, True)

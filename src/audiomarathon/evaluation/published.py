@@ -33,6 +33,7 @@ _ROW_OF: Mapping[str, str] = MappingProxyType(
         "qwen2.5-omni-7b": "Qwen2.5-Omni-7B",
         "audio-flamingo-3": "Audio-Flamingo-3",
         "gemma3n": "Gemma-3n-E4B",
+        "gemma3n-e2b": "Gemma-3n-E2B",
         "voxtral": "Voxtral-Mini-3B-2507",
         "aero-1": "Aero-1",
     }

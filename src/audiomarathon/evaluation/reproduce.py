@@ -12,9 +12,11 @@ import numpy as np
 from audiomarathon.errors import SettingsError
 from audiomarathon.evaluation.published import published
 from audiomarathon.evaluation.run import Result
-from audiomarathon.evaluation.savings import Run
+from audiomarathon.evaluation.savings import Record, Run
 from audiomarathon.metrics.paired import DRAWS
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, interval_of_mean, resampled
+from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, interval_of_mean, mean_of, resampled
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.registry import GROUPS
@@ -37,18 +39,24 @@ class Reproduced:
 
     Attributes
     ----------
+    samples, unparsed
+        Answered; of those, replies that chose nothing, which the release dropped before it counted.
     mine
-        The score counted as the paper did; None where nothing could be counted.
+        The score counted as the paper did, F1 as macro-F1; None where nothing could be counted.
     interval
         95 %, bootstrap over clusters.
+    weighted
+        F1 weighted by support, which some of the release's scripts took instead; None for transcription, and of means.
     published
         The paper's score; None where it has none (of a mean: of one of its tasks).
     """
 
     scope: str
     samples: int
+    unparsed: int
     mine: float | None
     interval: tuple[float, float] | None
+    weighted: float | None
     published: float | None
 
     @property
@@ -64,19 +72,48 @@ class Reproduced:
         return self.interval[0] <= self.published <= self.interval[1]
 
 
-def paper_settings(settings: RunSettings) -> RunSettings:
-    """Return the settings of the public runs: `had` balanced with seed 42, `vesus` without persons 2 and 10 when happy.
+def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
+    """Return settings under which the samples are those of a protocol.
+
+    `paper`: of the public runs, `had` balanced with seed 42, `vesus` without persons 2 and 10 when happy; `full`: all.
 
     Raises
     ------
     SettingsError
-        When a setting contradicts the protocol.
+        When there is no such protocol, or a setting contradicts it.
     """
+    if protocol not in PROTOCOLS:
+        raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
     if settings.method != "base" or settings.ratio:
         raise SettingsError(f"PRUNE_METHOD={settings.method}: the published runs are base; reproduce runs nothing else")
+    if protocol == "full":
+        return dataclasses.replace(settings, balance=False, skip_persons=(), skip_emotion="")
     if settings.seed != 42:
         raise SettingsError(f"SEED={settings.seed}: the paper's protocol is seed 42; --protocol full takes any")
     return dataclasses.replace(settings, balance=True, skip_persons=("2", "10"), skip_emotion="happy")
+
+
+def caveats(
+    results: Sequence[Result], failures: Mapping[str, str], settings: RunSettings, spec: ModelSpec
+) -> list[str]:
+    """Return a line for each thing that makes these scores other than the published ones are."""
+    lines = [f"{key} was not run: {why}" for key, why in failures.items()]
+    if settings.limit:
+        lines.append(f"{counted(settings.limit, 'sample')} a task only: the published scores are of all of them")
+    if settings.model_path and published(spec.key):
+        lines.append(f"the checkpoint is {settings.model_path}; the published scores are of {spec.checkpoint}")
+    for result in results:
+        of, task = result.summary, get_task(result.summary["task"])
+        have = of["data_samples"] + of["bad_rows"] + sum(of["left_out"].values())
+        found = {
+            f"not counted, errors or not done yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
+            f"bad rows left out: {of['bad_rows']}": of["bad_rows"],
+            f"samples whose audio was cut short: {of['truncated']}": of["truncated"],
+            f"the data holds {counted(have, 'sample')}, the whole task {task.count:,}": have != task.count,
+            f"the data is a control ({(of.get('control') or {}).get('kind')})": of.get("control"),
+        }
+        lines += [f"{task.key}: {line}" for line, holds in found.items() if holds]
+    return lines
 
 
 def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[Reproduced]:
@@ -94,7 +131,7 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
         sums = task.published_sums(records)
         if sums is None:
             raise SettingsError(f"{task.key}: the paper has no such task")
-        rows[task.key], draws[task.key] = _of_task(task.key, sums, [str(r["cluster"]) for r in records], told, seed)
+        rows[task.key], draws[task.key] = _of_task(task.key, sums, records, told, seed)
     acronyms = {get_task(key).acronym: key for key in rows}
     groups = {name: [acronyms[a] for a in members if a in acronyms] for name, members in GROUPS.items()}
     whole = [name for name, members in GROUPS.items() if len(groups[name]) == len(members)]
@@ -105,35 +142,38 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
 
 
 def _of_task(
-    key: str, sums: Sums, clusters: Sequence[str], told: Mapping[str, float], seed: int
+    key: str, sums: Sums, records: Sequence[Record], told: Mapping[str, float], seed: int
 ) -> tuple[Reproduced, _Drawn | None]:
-    theirs = told.get(key)
-    theirs = None if theirs is None or math.isnan(theirs) else theirs
-    if not len(sums.columns):
-        return Reproduced(key, 0, None, None, theirs), None
-    totals = cluster_totals(sums.columns, clusters)
-    mine = float(sums.statistic(totals.sum(axis=0, keepdims=True))[0, 0])
+    unparsed = sum(record.get("parsed", "") is None for record in records)
+    row = Reproduced(key, len(records), unparsed, None, None, None, told.get(key))
+    if not records:
+        return row, None
+    totals = cluster_totals(sums.columns, [str(record["cluster"]) for record in records])
+    figures = dict(zip(sums.names, sums.statistic(totals.sum(axis=0, keepdims=True))[0].tolist(), strict=True))
+    mine = figures[sums.names[0]]
     if math.isnan(mine):
-        return Reproduced(key, len(clusters), None, None, theirs), None
+        return row, None
+    row = dataclasses.replace(row, mine=mine, weighted=figures.get("weighted_f1"))
     if len(totals) < 2:
-        return Reproduced(key, len(clusters), mine, None, theirs), None
-    drawn = _Drawn(resampled(totals, sums.statistic, np.random.default_rng(seed), DRAWS)[:, 0], len(totals))
-    return Reproduced(key, len(clusters), mine, _interval([drawn]), theirs), drawn
+        return row, None
+    rng = np.random.default_rng([seed, *key.encode()])  # of its own: a mean's tasks are drawn independently
+    drawn = _Drawn(resampled(totals, sums.statistic, rng, DRAWS)[:, 0], len(totals))
+    return dataclasses.replace(row, interval=_interval([drawn])), drawn
 
 
 def _mean(
     scope: str, keys: Sequence[str], rows: Mapping[str, Reproduced], draws: Mapping[str, _Drawn | None]
 ) -> Reproduced:
     members = [rows[key] for key in keys]
-    mine = [row.mine for row in members if row.mine is not None]
-    theirs = [row.published for row in members if row.published is not None]
     each = [drawn for key in keys if (drawn := draws[key]) is not None]
     return Reproduced(
         scope,
         sum(row.samples for row in members),
-        sum(mine) / len(mine) if len(mine) == len(keys) else None,
+        sum(row.unparsed for row in members),
+        mean_of([row.mine for row in members]),
         _interval(each) if len(each) == len(keys) else None,
-        sum(theirs) / len(theirs) if len(theirs) == len(keys) else None,
+        None,
+        mean_of([row.published for row in members]),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from audiomarathon.metrics.statistics import Floats, Sums, cluster_bootstrap, cluster_totals
 
@@ -136,7 +137,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -
 
 
 def published_choice_sums(truth: Labels, predicted: Predictions) -> Sums:
-    """Return the release's macro-F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
+    """Return the release's two F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
     is_class = np.array(
         [
@@ -152,11 +153,14 @@ def published_choice_sums(truth: Labels, predicted: Predictions) -> Sums:
         hits, support, chosen = np.split(sums, 3, axis=1)
         seen = support + chosen > 0
         f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=seen)
-        count = seen.sum(axis=1)
-        mean: Floats = np.divide(f1.sum(axis=1), count, out=np.full(len(sums), np.nan), where=count > 0)
-        return mean[:, None]
+        return np.stack([_ratio(f1.sum(1), seen.sum(1)), _ratio((f1 * support).sum(1), support.sum(1))], axis=1)
 
-    return Sums(("macro_f1",), np.hstack([is_class * chooses, is_class, chooses]), statistic)
+    return Sums(("macro_f1", "weighted_f1"), np.hstack([is_class * chooses, is_class, chooses]), statistic)
+
+
+def _ratio(above: Floats, below: npt.NDArray[Any]) -> Floats:
+    ratio: Floats = np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
+    return ratio
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

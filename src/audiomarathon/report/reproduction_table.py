@@ -8,8 +8,12 @@ from rich import box
 from rich.table import Table
 
 from audiomarathon.evaluation.reproduce import Reproduced
+from audiomarathon.report.terminal import plain
 
-HEADINGS = ("task", "n", "mine × 100", "95 % interval", "published", "difference", "published within")
+HEADINGS = (
+    "task", "n", "unparsed", "mine × 100", "95 % interval", "weighted F1", "published", "difference", "published within"
+)  # fmt: skip
+LEAST = ("weighted F1", "published within")  # go first where the table is too wide
 
 
 def reproduction_table(rows: Sequence[Reproduced], title: str) -> Table:
@@ -22,10 +26,11 @@ def reproduction_table(rows: Sequence[Reproduced], title: str) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Reproduced], title: str) -> str:
-    """Return the same table as Markdown."""
+def markdown(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = ()) -> str:
+    """Return the same table as Markdown, with lines below it."""
     lines = [HEADINGS, ["---"] * len(HEADINGS), *map(_cells, rows)]
-    return f"# {title}\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return f"# {title}\n\n{table}" + "".join(f"\n- {plain(note)}" for note in notes) + "\n" * bool(notes)
 
 
 def _cells(row: Reproduced) -> list[str]:
@@ -34,8 +39,10 @@ def _cells(row: Reproduced) -> list[str]:
     return [
         row.scope,
         str(row.samples),
+        str(row.unparsed),
         _score(row.mine),
         interval,
+        _score(row.weighted),
         _score(row.published),
         "–" if row.difference is None else f"{100 * row.difference:+.1f}",
         verdict,
