@@ -139,6 +139,10 @@ def test_keyboard_walks_the_list(opened: Any) -> None:
     body.send_keys("k")
     assert one(opened, "#list [aria-selected=true] span").text == "clip1"
     assert "clip1" in one(opened, "#detail h3").text
+    one(opened, "#list").send_keys(Keys.END)
+    assert "clip5" in one(opened, "#detail h3").text
+    one(opened, "#list").send_keys(Keys.HOME)
+    assert "clip0" in one(opened, "#detail h3").text
     body.send_keys("/")
     assert opened.switch_to.active_element.get_attribute("name") == "text"
     opened.switch_to.active_element.send_keys(Keys.ESCAPE)

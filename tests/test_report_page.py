@@ -353,7 +353,11 @@ class TestPaper:
         assert result.exit_code == 0, result.output
         names = {path.name for path in (out / "f").iterdir()}
         assert {"tau.pdf", "tau.csv", "mean.pdf", "scores.md", "scores.tex", "records.csv"} <= names
-        assert (out / "f" / "tau.pdf").read_bytes().startswith(b"%PDF")
+        pdf = (out / "f" / "tau.pdf").read_bytes()
+        assert pdf.startswith(b"%PDF")
+        assert b"/FontFile2" in pdf  # TrueType outlines are inside, and no Type 3, which publishers refuse
+        assert b"/Type3" not in pdf
+        assert re.search(rb"/MediaBox \[ 0 0 504 403.2 \]", pdf)  # a paper's seven inches
         assert (out / "f" / "records.csv").read_text().count("\n") == 33
 
     def test_records_hold_failed_ones_too_and_whole_numbers_stay_whole(self, root: Path) -> None:

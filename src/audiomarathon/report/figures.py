@@ -36,7 +36,10 @@ def save_figure(figure: Figure, path: Path) -> Path:
     RecordError
         When it cannot be written; what was there before stays.
     """
+    from matplotlib import rc_context
+
     drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix.lstrip(".") or "png")
+    with rc_context({"pdf.fonttype": 42}):  # outlines that can be searched and edited; publishers refuse Type 3
+        figure.savefig(drawn, format=path.suffix.lstrip(".") or "png")
     write_bytes(path, drawn.getvalue())
     return path

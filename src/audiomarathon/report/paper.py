@@ -13,7 +13,7 @@ from audiomarathon.evaluation.files import write_text
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.curves import Panel, finished_of, panels_of
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
-from audiomarathon.report.plot_ratios import plot_panel
+from audiomarathon.report.plot_ratios import PAPER, plot_panel
 from audiomarathon.report.terminal import spreadsheet
 
 _SPECIAL = {
@@ -55,7 +55,7 @@ def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
     panels = panels_of(finished_of((side.folders[task], run) for side in sides for task, run in side.runs.items()))
     written = []
     for panel in panels:
-        written.append(plot_panel(panel, folder / f"{panel.name}.pdf"))
+        written.append(plot_panel(panel, folder / f"{panel.name}.pdf", PAPER))
         written.append(_write(folder / f"{panel.name}.csv", pd.DataFrame(_rows(panel)).to_csv(index=False)))
     table = scores(sides)
     written.append(_write(folder / "scores.md", markdown(table)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from audiomarathon.report import palette
@@ -17,7 +19,19 @@ _QUANTITIES = {
     "kv_mb": "KV cache after prefill, MB",
 }
 _HEADLINES = {"macro_f1": "macro-F1", "wer": "1 − WER", "mean": "mean score"}
-_LABEL_POINTS = 9.5  # least distance between two labels
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """How large a picture is in inches, and its smallest letters in points."""
+
+    width: float
+    height: float
+    points: float
+
+
+SCREEN = Sheet(12.5, 9.0, 8.5)
+PAPER = Sheet(7.0, 5.6, 6.5)  # across both columns, as it is
 
 
 def plot_runs(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -33,24 +47,28 @@ def plot_runs(paths: Sequence[Path], folder: Path) -> list[Path]:
     return [plot_panel(panel, folder / f"{panel.name}.png") for panel in read_panels(paths)]
 
 
-def plot_panel(panel: Panel, path: Path) -> Path:
+def plot_panel(panel: Panel, path: Path, sheet: Sheet = SCREEN) -> Path:
     """Draw one panel's four quantities."""
-    figure = new_figure(figsize=(12.5, 9), dpi=150)
-    grid = figure.subplots(
-        2, 2, gridspec_kw={"left": 0.065, "right": 0.88, "top": 0.92, "bottom": 0.085, "wspace": 0.5, "hspace": 0.22}
-    )
-    figure.text(0.065, 0.965, panel.title, fontsize=13, weight="bold")
+    points = sheet.points
+    figure = new_figure(figsize=(sheet.width, sheet.height), dpi=150)
+    # What a letter takes of the width and the height: around the axes stand ticks, names of lines, headings, the note.
+    across, down = points / 72 / sheet.width, points / 72 / sheet.height
+    left, right, top, bottom = 6.9 * across, 1 - 12.7 * across, 1 - 6.4 * down, 8.4 * down
+    spaces = {"left": left, "right": right, "top": top, "bottom": bottom, "wspace": 53 * across, "hspace": 22 * down}
+    grid = figure.subplots(2, 2, gridspec_kw=spaces)
+    figure.text(left, 1 - 2.7 * down, panel.title, fontsize=points + 4.5, weight="bold")
     for axes, (quantity, heading) in zip(grid.flat, _QUANTITIES.items(), strict=True):
         name = f"{_HEADLINES.get(panel.headline, panel.headline)}" if quantity == "score" else heading
-        axes.set_title(name, loc="left", fontsize=10.5)
+        axes.set_title(name, loc="left", fontsize=points + 2)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.set_xlim(0, max([one.ratio for one in panel.settings] + [0.1]) * 1.01)
-        axes.set_xlabel("fraction of audio removed", fontsize=9)
-        axes.tick_params(labelsize=9)
-        _draw(axes, panel, quantity)
-    figure.text(0.065, 0.018, _note(panel), fontsize=8.5, color="#555555")
+        axes.set_xlabel("fraction of audio removed", fontsize=points + 0.5)
+        axes.tick_params(labelsize=points + 0.5)
+        _draw(axes, panel, quantity, points)
+    note = fill(_note(panel), int(120 * sheet.width / points))
+    figure.text(left, 0.018, note, fontsize=points, color="#555555")
     return save_figure(figure, path)
 
 
@@ -65,7 +83,7 @@ def _note(panel: Panel) -> str:
     return " ".join(parts)
 
 
-def _draw(axes: Any, panel: Panel, quantity: str) -> None:
+def _draw(axes: Any, panel: Panel, quantity: str, points: float) -> None:
     lines = {name: [one for one in line if quantity in one.figures] for name, line in panel.lines().items()}
     lines = {name: line for name, line in lines.items() if any(one.method != "base" for one in line)}
     bases = [one for one in panel.bases.values() if quantity in one.figures]
@@ -93,7 +111,7 @@ def _draw(axes: Any, panel: Panel, quantity: str) -> None:
     if quantity == "speed_up":
         _ideal(axes, lines)
     _limits(axes, quantity, [one.figures[quantity] for line in (*lines.values(), bases) for one in line])
-    _label(axes, labels)
+    _label(axes, labels, points)
 
 
 def _ideal(axes: Any, lines: dict[str, list[Setting]]) -> None:
@@ -114,12 +132,12 @@ def _limits(axes: Any, quantity: str, values: Sequence[Value]) -> None:
         axes.set_ylim(0, max(high, axes.get_ylim()[1] if quantity == "speed_up" else 0.0) * 1.05)
 
 
-def _label(axes: Any, labels: Sequence[tuple[float, float, str, str]]) -> None:
+def _label(axes: Any, labels: Sequence[tuple[float, float, str, str]], points: float) -> None:
     """Write each line's name beside its end, moved apart where they would overlap, with a thin leader."""
     low, high = axes.get_ylim()
     height = axes.get_position().height * axes.figure.get_figheight() * 72
     wanted = sorted((((value - low) / (high - low)) * height, x, name, ink) for x, value, name, ink in labels)
-    places = spread([place for place, *_ in wanted], _LABEL_POINTS, height)
+    places = spread([place for place, *_ in wanted], points + 1, height)
     right = axes.get_xlim()[1]
     for (at, x, name, ink), place in zip(wanted, places, strict=True):
         axes.annotate(
@@ -127,7 +145,7 @@ def _label(axes: Any, labels: Sequence[tuple[float, float, str, str]]) -> None:
             (x, low + at / height * (high - low)),
             xytext=(1.055, place / height),
             textcoords="axes fraction",
-            fontsize=8.5,
+            fontsize=points,
             va="center",
             color=ink,
             annotation_clip=False,

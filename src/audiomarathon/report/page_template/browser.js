@@ -26,7 +26,7 @@ function list() {
   find("#list").replaceChildren(...visible.map((sample, index) => {
     const answered = sample.replies.filter((reply) => !reply.failed).length, failed = sample.replies.length - answered;
     const item = node("li", { role: "option", id: `sample-${index}`, "aria-selected": "false" }, node("span", { text: sample.id }),
-      node("span", { class: "marks", text: `${taskOf(sample)} · ${sample.replies.filter(right).length} of ${answered} right${flipped(sample) ? " · flipped" : ""}${failed ? ` · ${failed} failed` : ""}` }));
+      node("span", { class: "marks", text: [taskOf(sample), ...(answered ? [`${sample.replies.filter(right).length} of ${answered} right`] : []), ...(flipped(sample) ? ["flipped"] : []), ...(failed ? [`${failed} failed`] : [])].join(" · ") }));
     item.addEventListener("click", () => select(index));
     return item;
   }));

@@ -212,6 +212,7 @@ document.addEventListener("keydown", (event) => {
   const inList = event.target.id === "list";
   if (event.key === "j" || (inList && event.key === "ArrowDown")) { if (visible.length) select(selected + 1); }
   else if (event.key === "k" || (inList && event.key === "ArrowUp")) { if (visible.length) select(selected - 1); }
+  else if (inList && (event.key === "Home" || event.key === "End")) { if (visible.length) select(event.key === "Home" ? 0 : visible.length - 1); }
   else if (event.key === "p") { const player = find("#detail audio"); if (player) (player.paused ? player.play().catch(() => {}) : player.pause()); }
   else if (event.key === "/") find("#filters").text.focus();
   else return;
