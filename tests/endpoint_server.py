@@ -60,6 +60,7 @@ WISHES = {
     "comments": b": ping\n\nevent: x\nid: 3\nretry: 5\n" + whole("Bé") + b": pong\n",
     "no space": whole("Bé").replace(b"data: ", b"data:"),
     "many lines": b'data: {"choices":[{"delta":\ndata: {"content":"B\\u00e9"},"finish_reason":"stop"}]}\n\n' + DONE,
+    "message": b'data: {"choices":[{"message":{"content":"B\\u00e9"},"finish_reason":"stop"}]}\n\n' + DONE,
     "parts": whole([{"type": "text", "text": "B"}, {"type": "text", "text": "é"}]),
     "null first": event({"role": "assistant", "content": None}) + whole("Bé"),
     "reasoning": event({"reasoning_content": "A?"}) + whole("Bé"),

@@ -34,6 +34,7 @@ from audiomarathon.models.endpoint_access import without_key
 from audiomarathon.models.openai_endpoint import Answer, Endpoint, EndpointError, _seconds, _wav
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.pruning.registry import get_method
+from audiomarathon.report.table import results_table
 from audiomarathon.settings import RunSettings
 
 
@@ -79,7 +80,18 @@ def url() -> Iterator[str]:
 
 
 READ = (
-    *("crlf", "byte order mark", "comments", "no space", "many lines", "parts", "null first", "reasoning", "not done"),
+    *(
+        "crlf",
+        "byte order mark",
+        "comments",
+        "no space",
+        "many lines",
+        "message",
+        "parts",
+        "null first",
+        "reasoning",
+        "not done",
+    ),
     *("bytes", "chunks", "gzip", "HTTP/1.0", "odd usage"),
 )
 
@@ -180,6 +192,26 @@ class TestAsking:
                 ask(client(url), text=f"307 {elsewhere}/chat/completions")
             assert told(elsewhere)["posts"] == 0
 
+    def test_a_redirect_to_nowhere_is_said(self, url: str) -> None:
+        with pytest.raises(ModelError, match="which is not followed"):
+            ask(client(url), text="302 http://[x")
+
+    def test_the_first_request_loads_nothing_while_it_is_timed(self) -> None:
+        script = """
+import sys, numpy
+from audiomarathon.models.chat_stream import Wire
+from audiomarathon.models.openai_endpoint import Endpoint, EndpointError
+from audiomarathon.models.prompt import Prompt
+chat, before = Wire._chat, set()
+Wire._chat = lambda *given: (before.update(sys.modules), chat(*given))[1]
+try:
+    Endpoint("m", "http://127.0.0.1:9/v1", "", attempts=1).ask(Prompt("", ()), max_new_tokens=1, seed=1)
+except EndpointError:
+    print(sorted(set(sys.modules) - before))
+"""
+        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert told.stdout == "[]\n"
+
     def test_nobody_there(self) -> None:
         waits: list[float] = []
         with pytest.raises(EndpointError, match="3 attempts"):
@@ -268,10 +300,19 @@ class TestProxy:
             ask(client("http://model.invalid/v1", attempts=1))
         assert "password" not in str(caught.value)
 
-    def test_one_of_another_kind_is_refused(self, no_env: Callable[[str, str], None]) -> None:
-        no_env("https_proxy", "socks5://127.0.0.1:9")
-        with pytest.raises(SettingsError, match="socks5"):
+    @pytest.mark.parametrize(
+        ("proxy", "message"),
+        [
+            ("socks5://127.0.0.1:9", "socks5"),
+            ("http://me:word@192.168.1.300:80", "allowed"),
+            ("http://[word", "allowed"),
+        ],
+    )
+    def test_one_of_another_kind_is_refused(self, no_env: Callable[[str, str], None], proxy: str, message: str) -> None:
+        no_env("https_proxy", proxy)
+        with pytest.raises(SettingsError, match=message) as caught:
             Endpoint.from_env("m", {"OPENAI_API_KEY": KEY})
+        assert "word" not in str(caught.value)
 
 
 class TestSettings:
@@ -282,6 +323,7 @@ class TestSettings:
             ({"OPENAI_BASE_URL": "htp://me:secret@x"}, "m", "allowed is an address"),
             ({"OPENAI_BASE_URL": "http://[secret"}, "m", "allowed is an address"),
             ({"OPENAI_BASE_URL": "http://x:secret/v1"}, "m", "allowed is an address"),
+            ({"OPENAI_BASE_URL": "http://192.168.1.300:8000/v1"}, "m", "allowed is an address"),
             ({"OPENAI_BASE_URL": "http://me:secret@x/v1"}, "m", "holds a password"),
             ({"OPENAI_BASE_URL": "http://x/v1?key=secret"}, "m", "holds a query"),
             ({"OPENAI_BASE_URL": "http://x/v1"}, "", "say which model"),
@@ -333,8 +375,9 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, s
         no_env("OPENAI_API_KEY", KEY)
         monkeypatch.setattr("audiomarathon.models.openai_endpoint._FIRST_WAIT", 0.001)
         data = tmp_path / "data" if (tmp_path / "data").exists() else a_task(tmp_path / "data", samples)
+        say = settings.pop("say", lambda _line: None)
         given = {"data": str(data), "results": tmp_path / "results", "model_path": "tiny"} | settings
-        (result,) = run(["tau"], "openai", RunSettings.read({}, **given), progress=False)
+        (result,) = run(["tau"], "openai", RunSettings.read({}, **given), say=say, progress=False)
         return result
 
     return go
@@ -385,6 +428,12 @@ class TestRuns:
         assert 0.02 <= latency <= result.summary["timing"]["total_latency_s"]["p50"]
         assert result.summary["cost"] == pytest.approx(5 * (100 * 2.5 + 8 * 10) / 1e6)
         assert result.folder.parts[-2:] == ("tiny-endpoint", "base-0")
+        identity = json.loads((result.folder / "run.json").read_text())["identity"]
+        assert (identity["attention"], identity["dtype"]) == ("as served", "as served")
+        columns = {column.header: list(column.cells) for column in results_table([result]).columns}
+        assert columns["first token ms"] == [f"{1000 * latency:.0f}"]
+        assert columns["cost"] == ["0.00165"]
+        assert "LLM prefill ms" not in columns
 
     def test_the_key_is_in_no_file(self, go: Callable[..., Any], url: str) -> None:
         folder = go(url).folder
@@ -459,6 +508,17 @@ class TestRuns:
         monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
         with pytest.raises(ModelError, match="answers nothing any more"):
             go("http://127.0.0.1:9/v1", samples=40)
+
+    def test_what_is_amiss_is_said_while_it_is_waited_for(
+        self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ) -> None:
+        monkeypatch.setattr("audiomarathon.evaluation.remote._QUIET_S", 0.02)
+        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("audiomarathon.models.openai_endpoint.Endpoint._sleep", lambda *_: time.sleep(0.1))
+            go("http://127.0.0.1:9/v1", samples=1, say=print)
+        told = [line for line in capsys.readouterr().out.splitlines() if "tried again" in line]
+        assert told == ["127.0.0.1:9: ConnectError: All connection attempts failed; tried again"]
 
     def test_goes_on_where_it_stopped(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
         result = go(url)

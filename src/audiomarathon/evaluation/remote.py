@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
 _GIVE_UP = 6  # samples in a row that fail in spite of all attempts, and two rounds of those in flight
+_QUIET_S = 10.0  # without any sample done, after which it is said what is amiss
 _PATIENCE_S = 10.0  # for requests that are on their way when the run cannot go on
 
 
@@ -71,7 +72,7 @@ class EndpointEngine(Engine):
         (job,) = jobs
         pending = pending_methods(plan, jobs)
         samples = iter([sample for sample in plan.samples if sample.id in pending])
-        at_once = plan.batch_size or 1
+        at_once, told = plan.batch_size or 1, ""
         running: set[Future[dict[str, Any]]] = set()
         with (
             watching(plan, jobs, self.say, progress=self.progress) as bar,
@@ -86,7 +87,11 @@ class EndpointEngine(Engine):
                     )
                     if not running:
                         return
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    finished = wait(running, _QUIET_S, FIRST_COMPLETED).done
+                    if not finished and self.endpoint.trouble not in ("", told):
+                        told = self.endpoint.trouble
+                        self.say(f"{self.endpoint.host}: {told}; tried again")
+                    for future in finished:
                         job.folder.append(future.result())
                         running.discard(future)
                         bar.update(1)
@@ -196,7 +201,7 @@ def open_endpoint(
         checkpoint,
         f"{endpoint.url} {endpoint.model}",
         hardware,
-        settings,
+        replace(settings, attn_implementation="as served"),
         tuple(methods),
         spec,
         say,

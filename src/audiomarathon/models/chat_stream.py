@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import anyio.lowlevel
 import httpx2
 
 from audiomarathon.models.endpoint_access import proxy_of
@@ -74,7 +75,7 @@ class Reply:
                 raise BrokenReplyError(f"the server reports {_told(json.dumps(event).encode())[0]}")
             self.usage = event.get("usage") or self.usage
             for choice in event.get("choices") or ():
-                delta = choice.get("delta") or {}
+                delta = choice.get("delta") or choice.get("message") or {}
                 text = _text(delta.get("content")) or _text(delta.get("refusal"))
                 if text:
                     self.first = now if self.first is None else self.first
@@ -128,6 +129,9 @@ class Wire:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._trusted = ssl.create_default_context()
+        httpx2.AsyncHTTPTransport(
+            verify=self._trusted
+        )  # loads what the first request would else load while it is timed
         self._running: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
         self._lock = threading.Lock()
         self.stopped = threading.Event()
@@ -171,6 +175,7 @@ class Wire:
                     raise BrokenReplyError("stopped")
                 self._running.add(here)
             try:
+                await anyio.lowlevel.checkpoint()  # loads what it needs, before the request is timed
                 return await request()
             finally:
                 with self._lock:

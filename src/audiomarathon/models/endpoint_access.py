@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import httpx2
+
 from audiomarathon.errors import SettingsError
 
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -26,8 +28,9 @@ def read_url(env: Mapping[str, str]) -> str:
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     try:
         parts = urlsplit(url)
+        httpx2.URL(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (ValueError, httpx2.InvalidURL):
         usable = False
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
         raise SettingsError("OPENAI_BASE_URL: allowed is an address such as http://localhost:8000/v1")
@@ -35,7 +38,11 @@ def read_url(env: Mapping[str, str]) -> str:
         raise SettingsError("OPENAI_BASE_URL holds a password: put the key into OPENAI_API_KEY instead")
     if parts.query or parts.fragment:
         raise SettingsError(f"OPENAI_BASE_URL holds a query: allowed is an address such as {DEFAULT_URL}")
-    via = proxy_of(parts)
+    try:
+        via = proxy_of(parts)
+        httpx2.URL(via.geturl() if via else url)
+    except (ValueError, httpx2.InvalidURL):
+        raise SettingsError(f"{parts.scheme}_proxy: allowed is an address such as http://proxy:3128") from None
     if via and (via.scheme != "http" or not via.hostname):
         raise SettingsError(f"{parts.scheme}_proxy names a proxy of the kind {via.scheme!r}; allowed: http")
     return url

@@ -81,6 +81,8 @@ class Endpoint:
     ----------
     given_up
         Samples in a row that failed in spite of all attempts.
+    trouble
+        Why the last attempt that failed did; "" once another is answered.
     """
 
     model: str
@@ -90,6 +92,7 @@ class Endpoint:
     limit_s: float = _LIMIT_S
     sleep: Callable[[float], object] | None = field(default=None, repr=False)
     given_up: int = field(default=0, init=False)
+    trouble: str = field(default="", init=False)
     _not_before: float = field(default=0.0, init=False, repr=False)
     _answered: bool = field(default=False, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -168,7 +171,7 @@ class Endpoint:
                     raise ModelError(f"{self.host}: {self.clean(error)}") from None
                 self._pause(attempt, self.clean(error), None)
             else:
-                self._answered, self.given_up = True, 0
+                self._answered, self.given_up, self.trouble = True, 0, ""
                 return self._answer(reply, attempt)
         raise AssertionError("the last attempt raises")
 
@@ -210,8 +213,8 @@ class Endpoint:
             what = "refuses OPENAI_API_KEY" if self.key else "wants a key, and OPENAI_API_KEY is not set"
             raise ModelError(f"{self.host} {what} (401)")
         if 300 <= status < 400:
-            to = urlsplit(error.headers.get("Location", ""))
-            raise ModelError(f"{self.host} redirects to {to.hostname or to.path}, which is not followed: {_URL_HINT}")
+            to = self.clean(error.headers.get("Location", "").partition("?")[0])
+            raise ModelError(f"{self.host} redirects to {to[:99]!r}, which is not followed: {_URL_HINT}")
         if error.code in _HOPELESS_CODES or (status in _HOPELESS and not (status == 403 and self._answered)):
             hint = f"; {_URL_HINT}" if status in (404, 405) and not self.url.endswith("/v1") else ""
             raise ModelError(f"{refuses or f'{self.host} refuses {self.model}'}: {self.clean(error)}{hint}")
@@ -220,6 +223,7 @@ class Endpoint:
 
     def _pause(self, attempt: int, reason: str, retry_after: str | None) -> None:
         """Wait before another attempt, longer each time and at random; the last one is not followed by any."""
+        self.trouble = reason
         if attempt == self.attempts or self.wire.stopped.is_set():
             self.given_up += 1
             raise EndpointError(f"{reason} ({attempt} attempts)")
@@ -271,7 +275,7 @@ def _wav(clip: Waveform) -> str:
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def _seconds(text: str | None) -> float | None:

@@ -16,6 +16,9 @@ from audiomarathon.report.terminal import counted
 #: Columns that a narrow terminal can do without, the least important first.
 LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")
 
+_STAGES = {"encoder": "encoder ms", "llm_prefill": "LLM prefill ms", "decode": "decode ms"}
+_LATENCIES = {"first_token_latency": "first token ms", "total_latency": "whole reply ms"}  # of endpoints
+
 
 def results_table(
     results: Sequence[Result],
@@ -26,7 +29,8 @@ def results_table(
 ) -> Table:
     """Return one row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
 
-    Times are medians over samples, in milliseconds; a dash stands for what was not measured.
+    Times are medians over samples, in milliseconds; a dash stands for what was not measured. Models behind an endpoint
+    have latencies as a client sees them, and costs where prices are known.
 
     Parameters
     ----------
@@ -39,16 +43,11 @@ def results_table(
     table.add_column("task")
     table.add_column("setting")
     more = ("score − base [95 %]",) * (against_base is not None) + ("accuracy",) * accuracy
-    for heading in (
-        "n",
-        "score [95 % interval]",
-        *more,
-        "encoder ms",
-        "LLM prefill ms",
-        "decode ms",
-        "audio tokens",
-        "KV MB",
-    ):
+    all_times = _STAGES | _LATENCIES
+    times = [name for name in all_times if any(r.summary["timing"].get(f"{name}_s") for r in results)] or list(_STAGES)
+    costs = any(result.summary.get("cost") is not None for result in results)
+    headings = ("n", "score [95 % interval]", *more, *(all_times[name] for name in times), "audio tokens", "KV MB")
+    for heading in (*headings, *(("cost",) * costs)):
         table.add_column(heading, justify="right")
     for index, result in enumerate(results):
         last_of_task = index + 1 == len(results) or results[index + 1].summary["task"] != result.summary["task"]
@@ -56,11 +55,13 @@ def results_table(
         if accuracy:
             own = result.summary.get("accuracy")
             extra.append("–" if own is None else f"{own:.3f}")
-        table.add_row(*_cells(result, extra), end_section=last_of_task)
+        cost = result.summary.get("cost")
+        paid = ["–" if cost is None else f"{cost:.4g}"] * costs
+        table.add_row(*_cells(result, extra, times), *paid, end_section=last_of_task)
     return table
 
 
-def _cells(result: Result, extra: Sequence[str]) -> list[str]:
+def _cells(result: Result, extra: Sequence[str], times: Sequence[str]) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
     flags = [counted(summary["errors"], "error")] * bool(summary.get("errors"))
     flags += [f"{summary[name]:,} {name}" for name in ("unparsed", "truncated") if summary.get(name)]
@@ -70,7 +71,7 @@ def _cells(result: Result, extra: Sequence[str]) -> list[str]:
         str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
         score_text(summary),
         *extra,
-        *(_milliseconds(timing.get(f"{stage}_s")) for stage in ("encoder", "llm_prefill", "decode")),
+        *(_milliseconds(timing.get(f"{name}_s")) for name in times),
         _tokens(summary),
         "–" if summary["kv_bytes"] is None else f"{summary['kv_bytes'] / 1e6:.2f}",
     ]
