@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -268,18 +269,24 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("facts", "message"),
-        [({"identity": None}, "the identity is no JSON object"), ({"task": None}, "lacks the field")],
+        [
+            ({"identity": None}, "the identity is no JSON object"),
+            ({"task": None}, "lacks the field"),
+            ({"samples": [{}]}, "the samples are no list of names"),
+        ],
     )
     def test_a_damaged_run_json(self, tmp_path: Path, facts: dict[str, Any], message: str) -> None:
         folder = a_run(tmp_path, "base-0", [True])
         content = {
             key: value for key, value in json.loads((folder / "run.json").read_text()).items() if key not in facts
         }
-        (folder / "run.json").write_text(json.dumps(content | {key: facts[key] for key in facts if key == "identity"}))
+        (folder / "run.json").write_text(json.dumps(content | {key: facts[key] for key in facts if key != "task"}))
         with pytest.raises(RecordError, match=message):
             read_sides([tmp_path])
 
-    @pytest.mark.parametrize("time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1.0}])
+    @pytest.mark.parametrize(
+        "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]
+    )
     def test_times_that_cannot_be_read_are_one_line(self, tmp_path: Path, time: object) -> None:
         a_run(tmp_path, "base-0", [True])
         folder = a_run(tmp_path, "dart-0.5-layer2", [True])

@@ -88,7 +88,10 @@ class Shared:
         tokens = own.get("decode_tokens"), other.get("decode_tokens")
         undecoded = "" if tokens[0] == tokens[1] else f"{tokens[0]} and {tokens[1]} tokens were forced"
         shared = cls(get_task(key), pairs, timed, untimed, undecoded)
-        _ = shared.pair, [float(of(one) or 0) for of in STAGES.values() for pair in timed for one in pair]  # raises
+        _ = shared.pair  # raises
+        times = (float(of(one) or 0) for of in STAGES.values() for pair in timed for one in pair)
+        if not all(0 <= seconds < 1e9 for seconds in times):
+            raise ValueError("a time that is none")
         return shared
 
     def only(self, ids: Collection[str]) -> Shared:

@@ -66,7 +66,10 @@ class _Found:
 
     @classmethod
     def read(cls, folder: Path) -> _Found:
-        run = Run.read(folder)
+        try:
+            run = Run.read(folder)
+        except TypeError:
+            raise RecordError(f"{folder / 'run.json'}: the samples are no list of names") from None
         if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
             raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
         if not isinstance(run.facts.get("identity", {}), dict):
