@@ -205,6 +205,21 @@ class TestStatus:
         assert one.samples_per_minute == pytest.approx(2, rel=0.2)
         assert one.audio_s_per_s == pytest.approx(3, rel=0.2)
 
+    @pytest.mark.parametrize(("session", "left"), [("earlier", 2 / 2), ("this", 1 / 3)])
+    def test_what_failed_in_an_earlier_session_is_still_to_do(self, a_run, session: str, left: float) -> None:
+        """Of four samples two are answered in a minute and one has failed: minutes that are left."""
+        path = a_run("base-0", 2, errors=1)
+        started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
+        failed = {"id": "c", "cluster": "c", "error": "no", "session": started if session == "this" else "earlier"}
+        with RunFolder(path, {"method": "base-0"}) as folder:
+            folder.append(failed)
+            (one,) = read_status([path])
+        assert one.left_s == pytest.approx(60 * left, rel=0.2)
+
+    def test_says_when_only_errors_are_left_and_what_a_control_hears(self, a_run) -> None:
+        (one,) = read_status([a_run("base-0", 3, errors=1, control={"kind": "silence", "seconds": 30.0})])
+        assert (one.state, one.setting, one.complete) == ("done, but for errors", "base-0 [30s silence]", False)
+
     def test_a_held_lock_is_a_run_at_work_and_looking_leaves_no_lock(self, a_run) -> None:
         path = a_run("base-0", 2)
         with (path / ".lock").open("w") as lock:

@@ -270,6 +270,7 @@ def error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
         "reply": None,
         "reference": plan.task.reference(sample),
         "error": reason,
+        "session": plan.session,
     }
 
 

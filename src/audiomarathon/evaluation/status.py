@@ -11,6 +11,7 @@ from typing import Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError
 from audiomarathon.evaluation.records import checkpoint_of, read_records, read_run
+from audiomarathon.evaluation.sides import control_name
 from audiomarathon.evaluation.standing import Standing, standing_of
 from audiomarathon.lock import is_held
 from audiomarathon.tasks import Task, get_task
@@ -27,7 +28,7 @@ class RunStatus:
     quiet_s
         Seconds since the last record; None without one.
     samples_per_minute, audio_s_per_s
-        Of the present or last session, from its begin to its last record; None where it has none.
+        Of the present or last session, from its begin to its last record, failed samples too; None where it has none.
     left_s
         Until the end at that rate; None for a run that is not alive.
     problem
@@ -60,6 +61,8 @@ class RunStatus:
             return "running"
         if self.complete:
             return "complete"
+        if self.standing.answered + self.standing.errors == self.standing.expected:
+            return "done, but for errors"
         return "stopped" if self.alive is False else "not complete"
 
     def as_json(self) -> dict[str, Any]:
@@ -87,21 +90,24 @@ def _status(folder: Path) -> RunStatus:
         records = read_records(folder) if (folder / "samples.jsonl").exists() else {}
         wanted = [str(id_) for id_ in facts["samples"]]
         own = [records[id_] for id_ in wanted if id_ in records]
+        tried = _tried(facts, own)
+        heard = control_name(facts)
+        setting = str(facts.get("method", folder.name)) + (f" [{heard}]" if heard else "")
         standing = standing_of(_task(str(facts["task"])), own, len(wanted))
         quiet_s = _since_last(folder) if own else None
-        per_minute, audio_rate = _rates(facts, own, quiet_s)
+        per_minute, audio_rate = _rates(facts, own, tried, quiet_s)
     except RecordError as error:
         return RunStatus(folder, problem=str(error))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{folder}: run.json or a record is not as this version writes them ({type(error).__name__}: {error})"
         return RunStatus(folder, problem=reason)
     alive = is_held(folder / ".lock")
-    left = standing.expected - standing.answered - standing.errors
+    left = standing.expected - standing.answered - tried  # what failed in an earlier session is done again
     return RunStatus(
         folder,
         str(facts["task"]),
         checkpoint_of(facts),
-        str(facts.get("method", folder.name)),
+        setting,
         standing,
         alive,
         quiet_s,
@@ -123,17 +129,28 @@ def _since_last(folder: Path) -> float:
     return max(0.0, time.time() - (folder / "samples.jsonl").stat().st_mtime)
 
 
+def _session(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    session: Mapping[str, Any] = (facts.get("sessions") or [{}])[-1]
+    return session
+
+
+def _tried(facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many samples failed in the last session."""
+    started = _session(facts).get("started")
+    return sum(record.get("error") is not None and record.get("session") == started for record in records)
+
+
 def _rates(
-    facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]], quiet_s: float | None
+    facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
     """Return samples a minute and audio-seconds a second of the last session: to its end, or else its last record."""
-    session, answered = (facts.get("sessions") or [{}])[-1], [r for r in records if r.get("error") is None]
+    session, answered = _session(facts), [r for r in records if r.get("error") is None]
     fresh = len(answered) - int(session.get("answered_before", 0))
-    if quiet_s is None or fresh <= 0 or "started" not in session:
+    if quiet_s is None or fresh + tried <= 0 or "started" not in session:
         return None, None
     started = datetime.datetime.fromisoformat(str(session["started"])).timestamp()
     seconds = float(session.get("wall_s") or time.time() - quiet_s - started)
     if seconds <= 0:  # the clock was set back
         return None, None
-    heard = sum(float(record["clip_seconds"]) for record in answered) / len(answered) * fresh
-    return 60 * fresh / seconds, heard / seconds
+    heard = sum(float(record["clip_seconds"]) for record in answered) / max(1, len(answered)) * fresh
+    return 60 * (fresh + tried) / seconds, heard / seconds
