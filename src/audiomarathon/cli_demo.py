@@ -11,7 +11,7 @@ import typer
 
 
 def demo(
-    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("results/demo"),
+    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo_results"),
     limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
 ) -> int:
     """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
