@@ -177,12 +177,23 @@ class TestDefaults:
         assert "fast_v" not in methods.split(",")
         assert str(settings.results) == "kvpress_Results"
 
-    def test_g_sets_the_gpu(self, seen) -> None:
+    def test_g_sets_the_gpu(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
         seen("Qwen_2.5_Omni", "-g", "3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
+    @pytest.mark.parametrize(("gpus", "there", "found"), [("7", 0, "none"), ("0,1", 0, "none"), ("0,1,9", 2, "only 2")])
+    def test_g_without_these_gpus_does_not_turn_to_the_cpu(self, seen, monkeypatch, capsys, gpus, there, found) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+        with pytest.raises(SystemExit):
+            seen("Qwen_2.5_Omni", "-g", gpus)
+        assert f"error: --gpu-id={gpus}: PyTorch sees {found} of these GPUs here" in capsys.readouterr().err
+        assert seen("Qwen_2.5_Omni", "-g", "7", "--plan")[-1]["plan"]
+        assert seen("Qwen_2.5_Omni", "-g", "7", DEVICE="cpu")[2].device == "cpu"
+
     @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-    def test_g_with_several_gpus_takes_a_worker_each(self, seen) -> None:
+    def test_g_with_several_gpus_takes_a_worker_each(self, seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
         *_given, named = seen("Qwen_2.5_Omni", "-g", "0,2,3")
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
         assert named["ray"] == Ray(workers=3)

@@ -88,7 +88,6 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
     """Run `batch_test.sh` of a folder and return its exit code."""
     given = options(arguments, folder)
     gpus = _gpus(given.gpu_id)
-    ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
     if gpus:  # the driver reads it when CUDA is first used, which is after this
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
@@ -109,6 +108,9 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
         names = {"--limit": "--sample-limit", "--layer": "--pruned-layer", "--results": "--output-dir"}
         flag, equals, rest = str(error).partition("=")
         raise SettingsError(f"{names.get(flag, flag)}{equals}{rest}") from None
+    if gpus and settings.device != "cpu" and not given.plan:  # a plan is often made where the GPUs are not
+        _check_seen(gpus)
+    ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
     tasks = given.tasks or [task.key for task in BENCHMARK]
     return run_sweep(
         tasks,
@@ -129,6 +131,17 @@ def _gpus(given: str | None) -> list[str]:
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
     return named
+
+
+def _check_seen(gpus: list[str]) -> None:
+    """Refuse GPUs that are not there: what is asked of a GPU is not to run for days on the CPU instead."""
+    import torch
+
+    if (seen := torch.cuda.device_count()) < len(gpus):
+        found = "none" if len(gpus) == 1 or not seen else f"only {seen}"
+        raise SettingsError(
+            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name others, or leave it out"
+        )
 
 
 def _model_of(folder: str) -> str:

@@ -51,5 +51,5 @@ def read_executor(
     if gpus_per_worker is not None and not (0 <= gpus_per_worker <= 1 or gpus_per_worker == int(gpus_per_worker) > 0):
         raise SettingsError(f"--gpus-per-worker={gpus_per_worker:g}: not allowed; allowed: 0 to 1, or a whole number")
     if importlib.util.find_spec("ray") is None:
-        raise SettingsError("--executor=ray: Ray is not installed; pip install 'ray>=2.40' (or .[ray])")
+        raise SettingsError("several workers want Ray, which is not installed: pip install 'ray>=2.40' (or .[ray])")
     return Ray(address, workers, gpus_per_worker)
