@@ -221,8 +221,9 @@ class TestFailures:
     def test_a_failed_sample_shows_in_summary_and_exit_code(self, command) -> None:
         clip = sorted(Path("data/GTZAN/wav").iterdir())[0]
         clip.write_bytes(clip.read_bytes()[:100])
-        code, out, _err = command("gtzan", "--methods", "frame:0.5")
+        code, out, err = command("gtzan", "--methods", "frame:0.5")
         assert code == 1
+        assert f"{clip.name}: truncated" in err
         assert "FAILED gtzan frame-0.5-layer2: 1 sample" in out
         assert json.loads(Path("results/summary.json").read_text())["complete"] is False
 

@@ -160,20 +160,21 @@ def _run(tasks: list[str], model: str, ray: Ray | None = None, **flags: Any) -> 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
+    from audiomarathon.evaluation.records import what_failed
     from audiomarathon.report.table import LEAST, results_table
-    from audiomarathon.report.terminal import console, counted, fitted
+    from audiomarathon.report.terminal import console, fitted
 
     out = console()
     out.print(fitted(results_table(results, title), out.width, LEAST))
     for result in results if folders else ():
         say(f"{result.summary['task']}: records in {result.folder}")
-    failed = [result for result in results if not result.summary["complete"]]
-    for result in failed:
-        missing = result.summary["expected"] - result.summary["n"] - result.summary["errors"]
-        what = f"{counted(result.summary['errors'], 'sample')} failed (see 'error' in samples.jsonl)"
-        what += f", {missing} not done yet" if missing else ""
-        say(f"error: {result.folder}: {what}; run the same command again to go on")
-    return 1 if failed else 0
+    incomplete = [result for result in results if not result.summary["complete"]]
+    for result in incomplete:
+        errors = result.summary["errors"]
+        missing = result.summary["expected"] - result.summary["n"] - errors
+        what = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not done yet"] * bool(missing)
+        say(f"error: {result.folder}: {', '.join(what)}; run the same command again to go on")
+    return 1 if incomplete else 0
 
 
 @app.command()

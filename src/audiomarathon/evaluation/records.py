@@ -148,7 +148,10 @@ class RunFolder:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
             return  # nothing is recorded yet, so there is nothing to mix
         if not (self.path / "run.json").exists():
-            raise RecordError(f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown")
+            raise RecordError(
+                f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown; "
+                "name another RESULTS_DIR, or move that folder away"
+            )
         self.run = read_run(self.path)
         held = self.run.get("identity", {})
         if held != self.identity:
@@ -210,6 +213,13 @@ def read_records(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as error:
         raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     return {record["id"]: record for line in _whole_lines(content).splitlines() if (record := _parse(line))}
+
+
+def what_failed(path: Path, errors: int) -> str:
+    """Return in half a line how many samples of a run failed, and what the first of them said."""
+    said = (f"{id_}: {record['error']}" for id_, record in read_records(path).items() if record.get("error"))
+    first = " ".join(next(said, "").split())[:300]
+    return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
 
 
 def _whole_lines(content: bytes) -> bytes:

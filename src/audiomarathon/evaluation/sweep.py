@@ -18,6 +18,7 @@ from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.evaluation.executor import Ray
 from audiomarathon.evaluation.identity import check_folders
 from audiomarathon.evaluation.outcome import Outcome, read_group, read_outcome
+from audiomarathon.evaluation.records import what_failed
 from audiomarathon.evaluation.run import check_batch_size, load_task, run_task
 from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.pruning.method import Base, Method
@@ -182,8 +183,7 @@ def _run_one(session: Engine, task: Task, data: Loaded, tell: Callable[[str], No
     for result in results:
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
         if result.summary["errors"]:
-            failed = counted(result.summary["errors"], "sample")
-            tell(f"error: {result.folder}: {failed} failed (see 'error' in samples.jsonl)")
+            tell(f"error: {result.folder}: {what_failed(result.folder, result.summary['errors'])}")
 
 
 def _quiet(_line: str) -> None:
