@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import json
 import os
@@ -167,7 +168,7 @@ class TestRun:
         code, out, err = command("run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--max-new-tokens", "2")
         assert code == 1
         assert "1 error" in out
-        assert "1 sample failed" in err
+        assert re.search(rf"1 sample failed \(see .*; the first: \S+: AudioError: .*{clip.name}", one_error(err))
 
     def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
         self, tau: Path, tiny_checkpoint: Path, tmp_path: Path
@@ -209,8 +210,19 @@ class TestDoctor:
         assert code == 0
         assert "ok torch" in out
         assert "ok data tau: 10 samples" in out
-        assert "-- data vesus" in out
+        assert "-- data vesus: no " in out
+        assert out.count("data download vesus") == 1
         assert "audiomarathon models download qwen2.5-omni-3b" in out
+
+    @pytest.mark.parametrize(("root", "said"), [("", "no data root is set"), ("gone", "*/gone is not a folder")])
+    def test_says_once_what_holds_for_all_tasks(
+        self, command, no_env, monkeypatch: pytest.MonkeyPatch, root: str, said: str
+    ) -> None:
+        monkeypatch.setenv("AUDIOMARATHON_DATA", root)
+        _code, out, _err = command("doctor")
+        (line,) = fnmatch.filter(out.splitlines(), f"-- data*{said}")
+        assert out.count("audiomarathon data download vesus") == 1
+        assert f"{line}\n   audiomarathon data download vesus" in out
 
     def test_takes_paths_as_they_are(self, command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         folder = task_folders.build_tau(tmp_path / "[" / "b] [red]:b:" / "TAU")  # "[/b]" closes nothing

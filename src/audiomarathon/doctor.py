@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.errors import AudioMarathonError, MissingDataError
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
 from audiomarathon.report.terminal import counted
@@ -122,18 +123,35 @@ def _damage(folder: Path) -> str:
 
 
 def _data() -> list[Finding]:
-    found = []
+    found: list[Finding] = []
+    missing: dict[str, tuple[str, str]] = {}
     for task in all_tasks():
         try:
             folder = task_folder(task, None, os.environ)
             loaded = task.load(folder)
+        except MissingDataError as error:
+            text, _, remedy = str(error).partition(". ")
+            missing[task.key] = text.removeprefix(f"{task.key}: "), remedy
+            continue
         except AudioMarathonError as error:
             text, _, remedy = str(error).partition(". ")
             found.append(Finding(False, f"data {text}", remedy))
             continue
         bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
         found.append(Finding(not bad, f"data {task.key}: {counted(len(loaded.samples), 'sample')} in {folder}{bad}"))
-    return found
+    return [*found, *_missing(missing)]
+
+
+def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Finding]:
+    """Return what is said of tasks that are not there: what holds for all once, and once what to do."""
+    if len(tasks) < 2:
+        return [Finding(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
+    lines = [f"data {key}: {text}" for key, (text, _) in tasks.items()]
+    if len(texts := {text for text, _ in tasks.values()}) == 1:
+        lines = [f"data: {texts.pop()}"]
+    remedy = "audiomarathon data download vesus (the smallest task, under 1 GB), and so the others by their names"
+    remedy += " (--limit 20: 20 samples each); then set AUDIOMARATHON_DATA to the data root"
+    return [*(Finding(False, line) for line in lines[:-1]), Finding(False, lines[-1], remedy)]
 
 
 def _disk() -> Finding:

@@ -152,5 +152,5 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     if data_root is None:
         raise MissingDataError(f"{task.key}: no data root is set. {how_to_get(task)}")
     if not data_root.is_dir():
-        raise MissingDataError(f"the data root {data_root} is not a folder. {how_to_get(task)}")
+        raise MissingDataError(f"the data root {data_root.absolute()} is not a folder. {how_to_get(task)}")
     return task.find(data_root)
