@@ -127,6 +127,7 @@ def test_a_misspelt_prune_variable_warns() -> None:
         ("model_path", "MODEL_PATH"), ("DEVIC", None), ("DTYPES", "DTYPE"),
         ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"), ("SEDE", None),
         ("AUDIOMARATHON_DAT", "AUDIOMARATHON_DATA"), ("BATCH-SIZE", "BATCH_SIZE"), ("SAMPLE_LIMIT", None),
+        ("OPENAI_BASEURL", "OPENAI_BASE_URL"), ("OPENAI_BASE_URL", None),
         ("GTZAN_DATA_PATH", None), ("LD_LIBRARY_PATH", None), ("PYTHONPATH", None), ("MY_DATA_PATH", None),
         ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None),
     ],
