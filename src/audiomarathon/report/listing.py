@@ -17,7 +17,7 @@ def tasks_table() -> Table:
     table = _table("Tasks", "key", "paper", "what", "group", "samples", "minutes", "score")
     for task in all_tasks():
         low, high = task.seconds
-        minutes = f"{low / 60:g}–{high / 60:g}"
+        minutes = f"{low / 60:.3g}–{high / 60:.3g}"
         score = "1 − WER" if task.headline == "wer" else "macro-F1"
         table.add_row(task.key, task.acronym, task.title, task.group, str(task.count), minutes, score)
     return table
