@@ -138,6 +138,14 @@ class TestRows:
             a_run(tmp_path, f"dart-0.{ratio}-layer2", [False] * 24)
         assert max(row.p_adjusted for row in rows_of(tmp_path).values()) <= 0.05
 
+    def test_of_a_task_are_the_same_whatever_stands_beside_it(self, tmp_path: Path) -> None:
+        for task in ("desed", "tau"):
+            a_run(tmp_path, "base-0", [True, True, False] * 4, task=task)
+            a_run(tmp_path, "dart-0.5-layer2", [True, False, False] * 3 + [True] * 3, task=task)
+        field = field_of(compared(tmp_path / "tau"))
+        alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
+        assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
+
     def test_a_later_smaller_run_of_the_reference_takes_nothing_from_others(self, tmp_path: Path) -> None:
         changed(a_run(tmp_path, "base-0", [True] * 8), samples=["clip0"])
         a_run(tmp_path, "dart-0.5-layer2", [True] * 8)

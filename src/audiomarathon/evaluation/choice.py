@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from audiomarathon.evaluation.compare import Compared, Comparison, LeftOut, row_of
+from audiomarathon.evaluation.compare import Compared, Comparison, LeftOut, drawn, row_of
 from audiomarathon.evaluation.shared import Shared, mean_scores, speed_up
-from audiomarathon.metrics.paired import Drawn, judge
+from audiomarathon.metrics.paired import judge
 
 Ids = Mapping[str, frozenset[str]]
 
@@ -87,8 +85,7 @@ class Field:
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
-        rng = np.random.default_rng(self._compared.seed)
-        verdict = judge([Drawn.of(one.pair, rng) for one in members])
+        verdict = judge([drawn(one, self._compared.seed) for one in members])
         return row_of("answer", candidate.name, members, verdict, self._compared.seed)
 
 

@@ -190,12 +190,16 @@ def _rows(name: str, tasks: Mapping[str, Shared], seed: int, swaps: int) -> list
         scopes |= {group: members for group, members in groups.items() if len(members) > 1}
     if len(tasks) > 1:
         scopes[OVERALL] = list(tasks)
-    rng = np.random.default_rng(seed)
-    drawn = {key: Drawn.of(shared.pair, rng, swaps=swaps) for key, shared in tasks.items()}
+    draws = {key: drawn(shared, seed, swaps) for key, shared in tasks.items()}
     return [
-        row_of(scope, name, [tasks[key] for key in keys], judge([drawn[key] for key in keys]), seed)
+        row_of(scope, name, [tasks[key] for key in keys], judge([draws[key] for key in keys]), seed)
         for scope, keys in scopes.items()
     ]
+
+
+def drawn(shared: Shared, seed: int, swaps: int = DRAWS) -> Drawn:
+    """Draw from a task's pair, in a stream of the task's own: what else is compared changes nothing."""
+    return Drawn.of(shared.pair, np.random.default_rng([seed, *shared.task.key.encode()]), swaps=swaps)
 
 
 def row_of(scope: str, name: str, members: Sequence[Shared], verdict: Verdict, seed: int) -> Comparison:
