@@ -92,3 +92,13 @@ def test_speed_ups_are_claimed_within_a_session_only(settings: dict) -> None:
     saved = savings(Run.read(frame.folder), Run.read(base.folder))
     assert saved["llm_prefill"]["measured"] is None
     assert (saved["compared_samples"], saved["base_of_another_session"]) == (0, 2)
+
+
+def test_runs_of_two_processes_begun_in_one_second_are_two_sessions(settings: dict, monkeypatch) -> None:
+    monkeypatch.setattr("audiomarathon.evaluation.run._now", lambda: "2026-01-01T00:00:00+00:00")
+    sessions = set()
+    for process, method in ((1, "base"), (2, "frame:0.5")):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        (result,) = evaluate("tau", method=method, max_new_tokens=1, **settings)
+        sessions |= {json.loads(line)["session"] for line in (result.folder / "samples.jsonl").read_text().splitlines()}
+    assert len(sessions) == 2
