@@ -17,6 +17,7 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2AudioProcessor
 
+from audiomarathon.doctor_memory import plan_memory
 from audiomarathon.errors import ModelError
 from audiomarathon.evaluation.compare import compare
 from audiomarathon.evaluation.estimate import what_is_left
@@ -153,6 +154,14 @@ def test_a_plan_counts_what_is_heard(tmp_path: Path, key: str, seconds: float) -
     clips = tuple(task_folders.write_clip(tmp_path / f"{length}.wav", seconds=length) for length in (40.0, 4.0))
     todo = what_is_left([Sample("one", clips, "?", "A", "here")], [(Base(), None)], get_model(key).heard_seconds)
     assert (todo.seconds, todo.heard) == (seconds, (seconds,))
+
+
+def test_the_doctor_counts_what_is_heard(folder: Path) -> None:
+    settings = RunSettings.read({}, model_path=str(folder), dtype="float32")
+    whole, first = (plan_memory(get_model(key), settings) for key in ("qwen2-audio", "qwen2-audio-30s"))
+    assert first.need(300).parts == first.need(30).parts == whole.need(30).parts
+    assert first.longest(1e15) == 30
+    assert first.limits == ("qwen2-audio-30s hears the first 30 s of a clip: a longer one takes no more.",)
 
 
 def test_a_checkpoint_without_a_head_that_its_config_does_not_tie_is_refused(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def _lines(plan: MemoryPlan, most: int) -> list[str]:
         return lines
     longest = plan.longest(plan.room)
     lines.append(f"{plan.room_name}: {plan.room / 1e9:.1f} GB free; the longest audio that fits: {_length(longest)}.")
-    if longest < most:
+    if longest < min(most, plan.spec.heard_seconds or most):
         lines.append("Less takes: a smaller checkpoint, DTYPE=bfloat16, or DEVICE_MAP=auto over several GPUs.")
     return lines
 

@@ -65,7 +65,8 @@ class MemoryPlan:
 
     def need(self, seconds: float) -> Need:
         """Return what audio of so many seconds takes."""
-        tokens = math.ceil(seconds * self.spec.tokens_per_second) + TEXT_TOKENS
+        heard = min(seconds, self.spec.heard_seconds or math.inf)
+        tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
         return Need(seconds, tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES})
 
     def fits(self, seconds: float) -> bool | None:
@@ -73,11 +74,15 @@ class MemoryPlan:
         return None if self.room is None else self.need(seconds).total <= self.room
 
     def longest(self, room: float) -> float:
-        """Return the seconds of audio that fit into so many bytes and the model's positions; 0 when none do."""
+        """Return the seconds of audio that fit into so many bytes and the model's positions; 0 when none do.
+
+        At most what the model hears of a clip; of a longer one it takes no more.
+        """
         each = self.facts.kv_bytes + self.facts.activation_bytes
         left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
         tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
-        return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), self.spec.most_seconds or math.inf))
+        most = self.spec.most_seconds or self.spec.heard_seconds or math.inf
+        return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
         """Return the smallest usual GPU that would do, in GiB; None when none does."""
@@ -123,6 +128,8 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
 
 
 def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
+    if spec.heard_seconds:
+        yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer one takes no more."
     if not spec.most_seconds:
         return
     yield f"{spec.key} takes clips of {spec.most_seconds:g} s at most: a longer one is an error of its sample."
