@@ -281,6 +281,7 @@ class TestStatus:
         ("\x1b[31m", "\\x1b[31m"),
         ("a\rb\x07\x9b", "a\\x0db\\x07\\x9b"),
         ("\u202egpj", "\\u202egpj"),
+        ("\ud83d", "\\ud83d"),
     ],
 )
 def test_control_characters_are_written_out(text: str, shown: str) -> None:

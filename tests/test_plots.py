@@ -252,6 +252,11 @@ class TestPictures:
         write_run(tmp_path, "tau", {"method": "frame", "ratio": 0.5, "layer": 2}, score=0.6, prefill=0.4, timed=False)
         assert [path.name for path in plot_runs([tmp_path], tmp_path)] == ["tau.png"]
 
+    def test_a_hostile_name_is_drawn_as_text(self, results: Path) -> None:
+        for file in results.rglob("run.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "$\\x$ \ud83d\x00"}))
+        assert plot_runs([results / "tau"], results)
+
     @given(st.lists(st.floats(0, 300), min_size=1, max_size=15).map(sorted))
     def test_labels_never_overlap_nor_leave_the_panel(self, wanted: list[float]) -> None:
         places = spread(wanted, 10, 300)

@@ -26,9 +26,10 @@ from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.paper import escaped, latex, markdown, records, scores
+from audiomarathon.report.terminal import plain
 
 FAILED = {"error": "AudioError: clip7.wav: no sound", "id": "clip7", "cluster": "clip7", "reply": None}
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028"\\'
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028\u202e"\\'
 
 
 def finished(folder: Path, **summary: Any) -> Path:
@@ -90,7 +91,7 @@ class TestPage:
         assert "<img" not in html
         assert "alert(1)</script>" not in html
         assert html.count("</script>") == 2  # the data's and the code's own
-        assert content_of(html)["samples"][0]["replies"][0]["reply"] == HOSTILE
+        assert content_of(html)["samples"][0]["replies"][0]["reply"] == plain(HOSTILE)
 
     def test_asks_no_network(self, root: Path) -> None:
         html = page(read_sides([root]), PageOptions(spectrograms=False))
@@ -132,7 +133,8 @@ class TestPage:
 def test_script_data_survives_anything() -> None:
     text = as_script({"reply": HOSTILE})
     assert "<" not in text
-    assert json.loads(text) == {"reply": HOSTILE}
+    assert json.loads(text) == {"reply": plain(HOSTILE)}
+    assert "\\u202e" in json.loads(text)["reply"]  # else it would turn around the page's own words
 
 
 def beside(root: Path, task: str = "tau") -> dict[str, Any]:
@@ -342,6 +344,12 @@ class TestPaper:
         ]
         tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
         assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
+
+    def test_names_are_no_markup_of_the_tables(self) -> None:
+        cell = {"score": 1.0, "low": None, "high": None, "control": ""}
+        table = {"<img src=x>|\x1b[31m": {"tau": cell}}
+        assert "| &lt;img src=x>\\|\\x1b[31m | **1.000** |" in markdown(table)
+        assert "\x1b" not in latex(table)
 
     def test_latex_is_escaped(self) -> None:
         assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"

@@ -76,13 +76,18 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
 
 def markdown(compared: Compared, missing: Sequence[str] = (), lines: Sequence[str] = ()) -> str:
     """Return the same table as Markdown, with lines below it."""
-    found = [f"Against {_cell(compared.reference)}:\n", _row(["tasks", *_ALL]), _row(["---"] * (1 + len(_ALL)))]
-    found += [_row([heading, *_cells(row)]) for heading, row in _in_sections(compared.rows)]
-    found += [_row([_NONE, name, "not run", *[_NONE] * (len(_ALL) - 2)]) for name in missing]
+    found = [
+        f"Against {_cell(compared.reference)}:\n",
+        markdown_row(["tasks", *_ALL]),
+        markdown_row(["---"] * (1 + len(_ALL))),
+    ]
+    found += [markdown_row([scope, *_cells(row)]) for scope, row in _in_sections(compared.rows)]
+    found += [markdown_row([_NONE, name, "not run", *[_NONE] * (len(_ALL) - 2)]) for name in missing]
     return "\n".join([*found, "", *(f"- {_cell(line)}" for line in lines)]).rstrip() + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a row of a table in Markdown, whatever the cells hold."""
     return f"| {' | '.join(map(_cell, cells))} |"
 
 

@@ -10,7 +10,7 @@ import base64
 import datetime
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
+from audiomarathon.report.terminal import plain
 
 PLAYERS = ("link", "embed", "none")
 _TEMPLATES = Path(__file__).parent / "page_template"
@@ -115,9 +116,17 @@ def page_content(
 
 
 def as_script(content: Any) -> str:
-    """Return JSON that is safe inside a script element, whatever its strings hold."""
-    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    """Return JSON that is safe in a script element, whatever its strings hold, with control characters written out."""
+    text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plain(content: Any) -> Any:
+    if isinstance(content, str):
+        return plain(content)
+    if isinstance(content, Mapping):
+        return {name: _plain(value) for name, value in content.items()}
+    return [_plain(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 def _address(players: str) -> Callable[[Path], str | None]:

@@ -11,10 +11,11 @@ import pandas as pd
 
 from audiomarathon.evaluation.files import write_text
 from audiomarathon.evaluation.sides import Side
+from audiomarathon.report.comparison_table import markdown_row
 from audiomarathon.report.curves import Panel, finished_of, panels_of
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import PAPER, plot_panel
-from audiomarathon.report.terminal import spreadsheet
+from audiomarathon.report.terminal import plain, spreadsheet
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -123,7 +124,7 @@ def markdown(table: Scores) -> str:
     lines = [["setting", *columns], ["---"] * (len(columns) + 1)]
     for name, row in table.items():
         lines.append([name, *(_cell(row.get(c), best_of(table, c), "**{}**", "–") for c in columns)])
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n" for cells in lines)
+    return "".join(f"{markdown_row(cells)}\n" for cells in lines)
 
 
 def latex(table: Scores) -> str:
@@ -142,7 +143,7 @@ def latex(table: Scores) -> str:
 
 def escaped(text: str) -> str:
     """Return a text with LaTeX's special characters escaped."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return "".join(_SPECIAL.get(letter, letter) for letter in plain(text))
 
 
 def _cell(cell: Mapping[str, Any] | None, best: float | None, bold: str, missing: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from audiomarathon.report import palette
 from audiomarathon.report.curves import Panel, Setting, Value, read_panels
 from audiomarathon.report.figures import new_figure, save_figure
+from audiomarathon.report.terminal import plain
 
 _QUANTITIES = {
     "score": "score",
@@ -56,7 +57,7 @@ def plot_panel(panel: Panel, path: Path, sheet: Sheet = SCREEN) -> Path:
     left, right, top, bottom = 6.9 * across, 1 - 12.7 * across, 1 - 6.4 * down, 8.4 * down
     spaces = {"left": left, "right": right, "top": top, "bottom": bottom, "wspace": 53 * across, "hspace": 22 * down}
     grid = figure.subplots(2, 2, gridspec_kw=spaces)
-    figure.text(left, 1 - 2.7 * down, panel.title, fontsize=points + 4.5, weight="bold")
+    figure.text(left, 1 - 2.7 * down, plain(panel.title), fontsize=points + 4.5, weight="bold", parse_math=False)
     for axes, (quantity, heading) in zip(grid.flat, _QUANTITIES.items(), strict=True):
         name = f"{_HEADLINES.get(panel.headline, panel.headline)}" if quantity == "score" else heading
         axes.set_title(name, loc="left", fontsize=points + 2)

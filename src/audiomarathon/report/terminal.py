@@ -18,8 +18,9 @@ LINE_EVERY_S = 30.0
 _WIDE = 200  # of tables in a pipe or a file
 _TEXT = 22  # of text that wraps
 
-# C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10).
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10);
+# halves of surrogate pairs, which no encoding takes.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def spreadsheet(value: object) -> object:
