@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -113,6 +114,13 @@ def test_a_results_folder_in_the_home() -> None:
 def test_one_decode_token_has_no_rate() -> None:
     with pytest.raises(SettingsError, match="DECODE_TOKENS=1"):
         RunSettings.read({"DECODE_TOKENS": "1"})
+
+
+@pytest.mark.parametrize("method", ["fast_v:0.5", "dart:0.5+tova:0.3"])
+def test_a_ratio_beside_methods_that_have_their_own_is_refused(method: str) -> None:
+    with pytest.raises(SettingsError, match=f"PRUNE_RATIO=0.2 with PRUNE_METHOD={re.escape(method)}: give one ratio"):
+        RunSettings.read({"PRUNE_METHOD": method, "PRUNE_RATIO": "0.2"})
+    assert RunSettings.read({"PRUNE_METHOD": method}).method == method
 
 
 def test_a_misspelt_prune_variable_warns() -> None:
