@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import json
 import os
 import re
@@ -23,10 +24,12 @@ from typer.testing import CliRunner
 
 from audiomarathon import doctor
 from audiomarathon.cli import app
+from audiomarathon.cli_demo import demo
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
+from audiomarathon.settings import RunSettings
 
 
 @pytest.fixture
@@ -198,6 +201,22 @@ class TestLists:
         assert code == 0
         for word in ("librispeech", "vox_age", "qwen2.5-omni-3b", "embedded", "random", "frame", "base"):
             assert word in out
+
+
+@pytest.mark.parametrize("arguments", [("demo",), ("certify",), ("certify", "-o", "no folder/c.json")])
+def test_what_cannot_be_written_is_said_before_the_work(command, monkeypatch, tmp_path: Path, arguments) -> None:
+    (tmp_path / "no folder").touch()
+    if "-o" not in arguments:
+        monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "no folder" / "cache"))
+    code, _out, err = command(*arguments)
+    assert code == 2
+    assert re.search("no folder.*: cannot be written: Not a directory", one_error(err))
+    assert "model embedded" not in err
+
+
+def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:
+    place = inspect.signature(demo).parameters["results"].default
+    assert RunSettings().results not in (place, *place.parents)
 
 
 class TestDoctor:

@@ -38,7 +38,7 @@ def certify(
 
     Takes minutes. Exit code 1 when a check fails.
     """
-    from audiomarathon.settings import RunSettings
+    from audiomarathon.settings import RunSettings, cache_folder
 
     settings = RunSettings.read(
         model_path=model_path,
@@ -52,16 +52,17 @@ def certify(
     from audiomarathon.certify.certificate import certify as make
     from audiomarathon.certify.certificate import store
     from audiomarathon.cli import say
-    from audiomarathon.evaluation.files import write_json
+    from audiomarathon.evaluation.files import check_writable, write_json
     from audiomarathon.evaluation.session import open_session
     from audiomarathon.report.terminal import console, fitted
 
+    for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
+        check_writable(folder)
     certificate = make(open_session(model, settings, (), say=say), seconds, say)
     out = console()
     out.print(fitted(_table(certificate), out.width, ("when it fails",)))
     path = store(certificate)
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, certificate.as_json())
     say(f"certificate: {output or path}; later runs of this checkpoint on this machine carry its stamp")
     return 0 if certificate.verdict == "pass" else 1

@@ -20,13 +20,15 @@ def demo(
     from audiomarathon.cli import say, show
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
     from audiomarathon.errors import AudioMarathonError
+    from audiomarathon.evaluation.files import writing
     from audiomarathon.evaluation.run import run
     from audiomarathon.pruning.registry import get_method
     from audiomarathon.report.plot import plot_settings
-    from audiomarathon.settings import RunSettings
+    from audiomarathon.settings import RunSettings, cache_folder
     from audiomarathon.tasks.registry import BENCHMARK
 
-    data = mini_benchmark()
+    with writing(cache_folder()):
+        data = mini_benchmark()
     say(f"mini benchmark: {data}")
     here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.

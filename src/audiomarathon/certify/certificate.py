@@ -174,7 +174,6 @@ def about(session: Session) -> dict[str, str]:
 def store(certificate: Certificate) -> Path:
     """Keep a certificate, passed or failed, for later runs; return its file."""
     path = _place(certificate.about)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, certificate.as_json())
     return path
 

@@ -38,9 +38,8 @@ def check_writable(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file so that readers see the old one or the new one, never half of one."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    replace_file(path, text.encode(errors=ESCAPED))
+    """Write a JSON file as :func:`write_text` does."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
