@@ -113,12 +113,13 @@ class TestPage:
         assert (one["task"], one["answered"], one["expected"]) == ("tau", 8, 8)
 
     def test_stays_small(self, tmp_path: Path) -> None:
-        """500 samples under ten settings, with strips: below 5 MB."""
+        """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
         for ratio in range(10):
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
             kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
             lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-            rows = [json.dumps(one | {"kept_audio_bits": kept, "audio_tokens": 7500}) for one in lines]
+            more = {"kept_audio_bits": kept, "audio_tokens": 7500, "reply": "and so " * 300}
+            rows = [json.dumps(one | more) for one in lines]
             (folder / "samples.jsonl").write_text("\n".join(rows) + "\n")
         html = page(read_sides([tmp_path]), PageOptions(spectrograms=False))
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3

@@ -29,6 +29,7 @@ from audiomarathon.tasks.task import Sample
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
 _LONGEST = 4_000  # characters of a prompt or a reply
+_ALL_REPLIES = 1_000_000  # characters: beside strips and pictures, what 5 MB have room for
 _LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
 _FAILED = -1  # for the mistakes of a reply
 _RATE = 16_000
@@ -104,10 +105,13 @@ def samples_of(
         for place in dict.fromkeys((task, control) for task, control, _ in shown.chosen)
     }
 
+    # Transcripts of minutes under many settings are cut, so that the page still opens.
+    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(shown.chosen) * len(sides)))
+
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
         told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        found = _sample(sides, key)
+        found = _sample(sides, key, longest)
         return found | told | {"prompt": told["prompt"] or found["prompt"]}
 
     found = []
@@ -118,7 +122,7 @@ def samples_of(
     return found
 
 
-def _sample(sides: Sequence[Side], key: Key) -> dict[str, Any]:
+def _sample(sides: Sequence[Side], key: Key, longest: int) -> dict[str, Any]:
     """Return what runs know of a sample: its reference and each setting's reply."""
     task, control, id_ = key
     own = [
@@ -137,14 +141,14 @@ def _sample(sides: Sequence[Side], key: Key) -> dict[str, Any]:
         "cluster": record.get("cluster"),
         "seconds": record.get("clip_seconds"),
         "truncated": bool(record.get("truncated")),
-        "answer": reference.get("answer"),
+        "answer": None if reference.get("answer") is None else _shortened(str(reference["answer"]), longest),
         "prompt": _shortened("\n".join(["Options (the whole prompt wants the data):", *options])) if options else None,
-        "replies": [_reply(index, record) for index, record in own],
+        "replies": [_reply(index, record, longest) for index, record in own],
     }
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters)"
+def _shortened(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
 def _samples(sides: Sequence[Side], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
@@ -178,11 +182,11 @@ def _told(
     }
 
 
-def _reply(setting: int, record: Record) -> dict[str, Any]:
+def _reply(setting: int, record: Record, longest: int) -> dict[str, Any]:
     mistakes = _mistakes(record)
-    return {
+    found = {
         "setting": setting,
-        "reply": _shortened(str(record.get("error") if mistakes == _FAILED else record.get("reply"))),
+        "reply": _shortened(str(record.get("error") if mistakes == _FAILED else record.get("reply")), longest),
         "failed": mistakes == _FAILED,
         "parsed": record.get("parsed"),
         "rule": record.get("rule"),
@@ -192,6 +196,7 @@ def _reply(setting: int, record: Record) -> dict[str, Any]:
         "finish": record.get("finish"),
         "kept": strip(record),
     }
+    return {name: value for name, value in found.items() if value is not None and value is not False}
 
 
 def strip(record: Record) -> str | None:
