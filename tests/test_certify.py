@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 
 import audiomarathon
 from audiomarathon.certify import certificate as certificates
-from audiomarathon.certify.bench import speech_like
+from audiomarathon.certify.bench import Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.finding import Finding
 from audiomarathon.certify.oracles import Hidden
@@ -82,6 +82,24 @@ def test_a_family_passes(family_session: Session) -> None:
     without_presses = {name for name in unchecked if name.startswith("pressing")}
     assert bool(without_presses) == family_session.spec.key.startswith("gemma3n")
     assert unchecked - without_presses <= {"adapter"}
+
+
+@pytest.mark.parametrize(("moved", "verdicts"), [([5], (False, True)), (range(8), (False, False)), ([], (True, True))])
+def test_a_step_whose_token_met_other_experts_is_no_fault_and_all_steps_are(
+    moved: Iterable[int], verdicts: tuple[bool, bool]
+) -> None:
+    logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    other = logits.clone()
+    other[list(moved)] += 0.2 * torch.randn(50, generator=torch.Generator().manual_seed(1))
+    one, two = Replied(tuple(range(8)), other), Replied(tuple(range(8)), logits)
+    assert tuple(match(one, two, jumps=jumps).within(0.03) for jumps in (False, True)) == verdicts
+
+
+def test_experts_pass_in_half_precision(family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
+    path = str(family_checkpoint("qwen3-omni"))
+    session = open_session("qwen3-omni", RunSettings.read({}, model_path=path, device="cpu", dtype="bfloat16"), ())
+    assert failed(session) == set()
 
 
 def test_masks_stand_in_for_flash_attention_in_the_llm_alone(family_checkpoint: Any) -> None:

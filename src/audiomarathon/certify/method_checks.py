@@ -65,7 +65,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
         return Finding.fail(f"what enters layer {method.layer} is not the tokens that were said to be kept")
     reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer))
-    found, moves = match(reply, hidden), match(reply, bench.base).distance
+    found, moves = bench.match(reply, hidden), match(reply, bench.base).distance
     where = "" if method == usual else f"at layer {method.layer}, since {usual.layer} is refused: "
     figure = f"{where}{found.figure(bench.tolerance)}; moves base by {moves:.2g}"
     return Finding.of(found.within(bench.tolerance), figure)
@@ -109,7 +109,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
     del caches[:]
     reply = bench.reply(inputs, method)
     hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
-    found = match(reply, hidden)
+    found = bench.match(reply, hidden)
     moves = match(reply, bench.base).distance
     figure = f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}; KV {pressed.kv_bytes / full.kv_bytes:.0%}"
     return Finding.of(found.within(bench.tolerance), figure)
