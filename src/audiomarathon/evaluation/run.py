@@ -276,6 +276,8 @@ def _report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[s
     done = folder.done(clips) & set(clips)
     if done:
         say(f"{folder.path}: goes on from {len(done):,} of {counted(len(clips), 'sample')}")
+    if beyond := len(folder.done() - set(clips)):
+        say(f"{folder.path}: {counted(beyond, 'sample')} more on record, outside this run's limit and its summary")
     if changed := len((folder.done() & set(clips)) - done):
         say(f"{folder.path}: the clips of {counted(changed, 'sample')} have changed; done again")
     if folder.rejected_lines:
