@@ -183,7 +183,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except (OSError, ValueError) as error:  # ValueError: an ending that is no picture's
-        raise SettingsError(f"{path}: cannot be written: {error}") from error
+        raise SettingsError(f"{path}: cannot be written: {getattr(error, 'strerror', '') or error}") from error
     return path
 
 
