@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_compare import a_run
+from test_compare import a_run, changed
 from test_report_page import as_control, finished
 
 pytest.importorskip("test_report_in_browser", reason="no browser", exc_type=pytest.skip.Exception)
@@ -163,6 +163,16 @@ def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> No
     assert {"failed": "No score yet", "untimed": "Nothing was timed", "one sample": "base-0"}[what] in one(
         browser, "main"
     ).text
+
+
+def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:  # noqa: F811
+    """Base was summed up after eight of ten samples; dart's summary is of a shorter run."""
+    ids = [f"clip{number}" for number in range(10)]
+    finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=ids))
+    finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8), n=3, expected=3)
+    notes = one(written(browser, tmp_path), "#overview .notes").text
+    assert "base-0: figures of tau are of 8 samples of 10" in notes
+    assert "dart-0.5-layer2: no figures of tau, which is not finished (8 of 8 samples" in notes
 
 
 def test_a_flat_score_looks_flat(browser: Any, tmp_path: Any) -> None:  # noqa: F811

@@ -106,6 +106,7 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control
         "task": task,
         "setting": setting,
         "n": summary.get("n"),
+        "expected": summary.get("expected"),
         "errors": summary.get("errors"),
         "unparsed": summary.get("unparsed"),
         "truncated": summary.get("truncated"),

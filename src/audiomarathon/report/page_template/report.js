@@ -40,9 +40,10 @@ const widest = ["overall", "in common"].filter((scope) => 2 * has(scope) >= char
   || [...tasks].sort((one, other) => has(other) - has(one))[0];
 
 function described(scope) {
+  if (!scope) return "no task.";
   const members = membersOf(scope);
   const lacking = charted.filter((one) => !ofScope(scope, settings.indexOf(one))).map((one) => one.name);
-  const what = data.scopes[scope] ? `${scope}: the mean over ${members.join(", ")}, with the same weight each` : scope || "no task";
+  const what = data.scopes[scope] ? `${scope}: the mean over ${members.join(", ")}, with the same weight each` : scope;
   return `${what}.${lacking.length ? ` Without a score of ${members.length > 1 ? "all of them" : "it"}, and so not here: ${lacking.join(", ")}.` : ""}`;
 }
 
@@ -53,7 +54,7 @@ function because(reasons) {
 }
 
 function overview() {
-  const reasons = data.unfinished.map((one) => [settings[one.setting].name, `no figures of ${one.task}, which is not finished (${one.answered} of ${one.expected} samples)`]);
+  const reasons = data.unfinished.map((one) => [settings[one.setting].name, `no figures of ${one.task}, which is not finished (${one.answered} of ${one.expected} samples; audiomarathon score sums up what is there)`]);
   const rows = settings.map((setting, index) => {
     const own = cells.filter((cell) => cell.setting === index);
     const mean = ofScope(widest, index) || {}, beside = besideAt.get(place(widest, index));
@@ -62,10 +63,11 @@ function overview() {
     const between = known(mean.low) ? ` [${shown(mean.low)}, ${shown(mean.high)}]` : "";
     const sooner = node("td", { text: isBase(setting) ? "base" : beside && known(beside.sooner) ? `${shown(beside.sooner, 2)}×` : "–" });
     if (beside && known(beside.sooner)) sooner.title = `median over ${beside.timed} samples that both answered in one session`;
-    else if (!isBase(setting)) {
+    else if (!isBase(setting) && widest) {
       sooner.title = beside ? beside.untimed : `has not all of ${membersOf(widest).join(", ")}`;
       reasons.push([setting.name, `no “first token ×”: ${sooner.title}`]);
     }
+    for (const cell of own.filter((one) => one.n + one.errors < one.expected)) reasons.push([setting.name, `figures of ${cell.task} are of ${cell.n} samples of ${cell.expected}, for it is not finished`]);
     if (sum("truncated")) reasons.push([setting.name, `the audio of ${sum("truncated")} samples was cut short for the model`]);
     return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("errors"))];
   });
