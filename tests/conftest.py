@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,17 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        patch.setenv("AUDIOMARATHON_CACHE", str(shared / "cache"))
+        patch.delenv("COLUMNS", raising=False)  # pytest-xdist says 80
+        yield
 
 
 @pytest.fixture(autouse=True)
