@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import numpy as np
 import psutil
 import pytest
@@ -271,6 +272,9 @@ class TestKey:
     )
     def test_blanking(self, text: str, key: str, left: str) -> None:
         assert without_key(text, key) == left
+
+    def test_an_error_without_words_is_named_once(self) -> None:
+        assert client("http://x/v1").clean(httpx2.ReadError("")) == "ReadError"
 
     def test_it_is_nowhere_in_the_repr(self) -> None:
         assert KEY not in repr(client("http://x/v1"))

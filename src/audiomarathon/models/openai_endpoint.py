@@ -246,12 +246,12 @@ class Endpoint:
 
     def clean(self, error: Exception | str) -> str:
         """Return an error as one line without the key, or any part of it, as servers quote them."""
-        text = unquote(str(error) or type(error).__name__)
+        text, kind = unquote(str(error)), type(error).__name__
         if isinstance(error, StatusError):
             text = f"{error.status} {text}"
         elif isinstance(error, Exception) and not isinstance(error, BrokenReplyError):
             via = proxy_of(urlsplit(self.url))
-            text = f"{type(error).__name__}: {text}" + (f" (by way of the proxy {via.hostname})" if via else "")
+            text = (f"{kind}: {text}" if text else kind) + (f" (by way of the proxy {via.hostname})" if via else "")
         return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
 
 
