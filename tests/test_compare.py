@@ -290,7 +290,10 @@ class TestRefusals:
         }
         (folder / "run.json").write_text(json.dumps(content | {key: facts[key] for key in facts if key != "task"}))
         with pytest.raises(RecordError, match=message):
-            read_sides([tmp_path])
+            read_sides([folder])
+        a_run(tmp_path, "dart-0.5-layer2", [True])
+        with pytest.warns(UserWarning, match=f"left out: .*{message}"):
+            assert [side.method for side in read_sides([tmp_path])] == ["dart-0.5-layer2"]
 
     @pytest.mark.parametrize(
         "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.evaluation.records import checkpoint_of
@@ -14,6 +15,8 @@ from audiomarathon.evaluation.savings import Run
 from audiomarathon.plugins import did_you_mean
 from audiomarathon.pruning.method import Base
 from audiomarathon.tasks.finding import walk
+
+_T = TypeVar("_T")
 
 #: What of a run's identity makes another side of the same checkpoint and method, and how a name shows it.
 _MARKS = {"dtype": "{}", "attention": "{}", "seed": "seed {}"}
@@ -91,9 +94,9 @@ def read_sides(paths: Sequence[Path]) -> list[Side]:
     Raises
     ------
     RecordError
-        When there is none, or two runs of the same task are the same side.
+        When there is none, or two runs of the same task are the same side; when a run that was named is damaged.
     """
-    found = [_Found.read(folder) for folder in _with_controls(run_folders(paths))]
+    found = list(readable(paths, _with_controls(run_folders(paths)), _Found.read))
     if not found:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json)")
     usual = {name: Counter(one.mark(name) for one in found).most_common(1)[0][0] for name in _MARKS}
@@ -146,6 +149,24 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
             if not any(part.startswith("reproduce-") for part in folder.relative_to(root).parts):
                 found.setdefault(folder.resolve(), folder)  # a link to a run is no second run
     return list(found.values())
+
+
+def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
+    """Yield what is read of each folder; a damaged run, or an old one, that was not named is left out with a warning.
+
+    Raises
+    ------
+    RecordError
+        For a damaged run among `paths`.
+    """
+    named = {path.resolve() for path in paths}
+    for folder in folders:
+        try:
+            yield read(folder)
+        except RecordError as error:
+            if folder.resolve() in named:
+                raise
+            warnings.warn(f"left out: {error}", stacklevel=2)
 
 
 def _with_controls(folders: Sequence[Path]) -> list[Path]:

@@ -23,7 +23,7 @@ from audiomarathon.evaluation.savings import (
     speed_up,
     time_of,
 )
-from audiomarathon.evaluation.sides import control_name, run_folders
+from audiomarathon.evaluation.sides import control_name, readable, run_folders
 from audiomarathon.metrics.statistics import mean_of
 from audiomarathon.report.lines import conditions, line_of, method_and_ratio
 
@@ -128,7 +128,7 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
     RecordError
         When there is no finished run.
     """
-    finished = finished_of((folder, Run.read(folder)) for folder in run_folders(paths))
+    finished = finished_of(readable(paths, run_folders(paths), lambda folder: (folder, Run.read(folder))))
     if not finished:
         raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and a summary.json of it)")
     return panels_of(finished)
