@@ -46,6 +46,7 @@ $(STAMP): pyproject.toml requirements/cpu.txt
 	    "$$("$(PYTHON)" --version 2>&1), AudioMarathon needs 3.11 or newer; name another: make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment;" \
 	    "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV): some minutes, once"
 	$(BIN)/python -m pip install --disable-pip-version-check -q "$$(grep '^torch==' requirements/cpu.txt)"
 	$(BIN)/python -m pip install --disable-pip-version-check -q -r requirements/cpu.txt -e '.[dev,report]'
 	@touch $@

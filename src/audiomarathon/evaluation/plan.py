@@ -125,7 +125,7 @@ def _part(
     line = f"{task.key}: {counted(todo.samples, 'sample')} ({todo.seconds / 3600:.2f} h of audio)"
     line += f" x {counted(len(methods), 'setting')}"
     if todo.on_record:
-        line += f", {todo.on_record:,} replies on record, {todo.replies:,} to do"
+        line += f", {counted(todo.on_record, 'reply', 'replies')} on record, {todo.replies:,} to do"
     replies, longest = todo.replies, max(todo.heard, default=0.0)
     base = settings.results / task.key / (model.checkpoint.folder_name if model.checkpoint else "") / Base().label
     if (measured := from_records(base, todo, settings.decode_tokens)) is not None:

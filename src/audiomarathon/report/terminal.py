@@ -41,9 +41,9 @@ def plain(text: str) -> str:
     )
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 sample`, `1,145 samples`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 @contextmanager
