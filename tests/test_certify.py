@@ -95,6 +95,16 @@ def test_a_step_whose_token_met_other_experts_is_no_fault_and_all_steps_are(
     assert tuple(match(one, two, jumps=jumps).within(0.03) for jumps in (False, True)) == verdicts
 
 
+@pytest.mark.parametrize("jumped", [True, False])
+def test_another_token_is_no_fault_where_its_step_jumped_alone(jumped: bool) -> None:
+    logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    other = logits.clone()
+    other[5] *= -1 if jumped else 1
+    tokens = tuple(logits.argmax(-1).tolist())
+    sampled = (*tokens[:5], int(logits[5].argmin()), *tokens[6:])
+    assert match(Replied(sampled, other), Replied(tokens, logits), jumps=True).within(0.03) == jumped
+
+
 def test_experts_pass_in_half_precision(family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
     path = str(family_checkpoint("qwen3-omni"))

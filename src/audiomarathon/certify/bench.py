@@ -48,18 +48,18 @@ class Match:
         How many steps were compared: to the end, or to the first token that differs; later ones answer another text.
     gap
         Where a token differs, how far the reference preferred its own, in the same units; else 0.
-    jumps
-        Whether rounding moves single steps far (:attr:`Bench.jumps`).
+    jump
+        Where rounding makes jumps (:attr:`Bench.jumps`) and a token differs: that step's own distance; else 0.
     """
 
     distance: float
     steps: int
     gap: float = 0.0
-    jumps: bool = False
+    jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
         """Tell whether rounding explains the difference; a token may differ where its runner-up was as close."""
-        return self.distance <= tolerance and (self.jumps or self.gap <= 8 * tolerance)
+        return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
         """Return the comparison in words."""
@@ -77,10 +77,10 @@ def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
     apart = (reply.logits[:steps] - reference.logits[:steps]).square().mean(-1).sqrt() / spread
     distance = float(apart.median() if jumps else apart.max())
     if differs is None:
-        return Match(distance, steps, jumps=jumps)
+        return Match(distance, steps)
     row = reference.logits[differs]
     gap = (row[reference.tokens[differs]] - row[reply.tokens[differs]]) / spread[differs]
-    return Match(distance, steps, float(gap), jumps)
+    return Match(distance, steps, float(gap), float(apart[-1]) if jumps else 0.0)
 
 
 @dataclass(frozen=True)
