@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -45,6 +46,8 @@ def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[fl
     )
     task, methods = get_task(flags.task), [get_method("base")]
     data = load_task(task, settings, lambda _line: None)
+    again = [replace(one, id=f"{one.id}_{turn}") for turn in range(flags.repeat) for one in data.samples]
+    data = replace(data, samples=again)
     begin = time.perf_counter()
     opening: AbstractContextManager[Engine] = opened(
         flags.model, settings, methods, Ray(workers=workers) if workers else None, progress=False
@@ -65,7 +68,8 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--model", default="embedded", help="[%(default)s]")
     parser.add_argument("--data", default="", help="root of the tasks; without, the mini benchmark")
     parser.add_argument("--task", default="tau", help="[%(default)s]")
-    parser.add_argument("--samples", type=int, default=40, help="[%(default)s]")
+    parser.add_argument("--samples", type=int, default=0, help="0 = all there are [%(default)s]")
+    parser.add_argument("--repeat", type=int, default=1, help="run each sample so many times [%(default)s]")
     parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
     parser.add_argument("--device", default="cpu", help="[%(default)s]")
     return parser.parse_args()
