@@ -1,0 +1,95 @@
+"""What a report of many long runs costs: `audiomarathon report` against reading and parsing the same records alone.
+
+A real sweep of the embedded model is made (five tasks, ten settings, a few samples), and its records are repeated under
+other names up to the samples wanted; so every run folder is one that the commands accept. Each side is a process of its
+own. CPU seconds are compared, with those of child processes, for wall seconds tell how busy the machine was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.embedded.mini_benchmark import mini_benchmark
+from audiomarathon.evaluation.run import score
+
+TASKS = ("tau", "gtzan", "desed", "vesus", "vox")
+GRID = ("--methods", "random,frame,fast_v", "--ratios", "0.3,0.5,0.9")
+_READ = """
+import json, pathlib, sys
+for file in pathlib.Path(sys.argv[1]).rglob("samples.jsonl"):
+    [json.loads(line) for line in file.open()]
+"""
+
+
+def make_runs(root: Path, samples: int) -> int:
+    """Write fifty runs of so many samples each; returns how many runs there are."""
+    command = [sys.executable, "-m", "audiomarathon", "sweep", *TASKS, "--model", "embedded", *GRID, "--limit", "8"]
+    env = os.environ | {"AUDIOMARATHON_DATA": str(mini_benchmark()), "RESULTS_DIR": str(root)}
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    folders = sorted(file.parent for file in root.rglob("samples.jsonl"))
+    for folder in folders:
+        records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+        many = [_renamed(records[number % len(records)], number) for number in range(samples)]
+        (folder / "samples.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in many))
+        facts = json.loads((folder / "run.json").read_text()) | {"samples": [record["id"] for record in many]}
+        (folder / "run.json").write_text(json.dumps(facts))
+        score(folder)
+    return len(folders)
+
+
+def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
+    name = f"{record['id']}_{number:05d}"
+    return record | {"id": name, "cluster": name}
+
+
+def cost(command: list[str]) -> tuple[float, float, float]:
+    """Return CPU seconds, wall seconds and the peak of memory in GB of a command."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - begin
+    if status:
+        sys.exit(f"failed: {' '.join(command)}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, wall, used.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+def main() -> None:
+    """Print the figures of both sides, and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=1000, help="samples a run (default 1000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, in which the sides take turns (default 3)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        runs = make_runs(root / "results", options.samples)
+        print(f"{runs} runs of {options.samples} samples")
+        report = [sys.executable, "-m", "audiomarathon", "report", str(root / "results")]
+        sides = {
+            "records read": [sys.executable, "-c", _READ, str(root / "results")],
+            "report": [*report, "-o", str(root / "report.html"), "--no-spectrograms"],
+            "report --figures": [*report, "-o", str(root / "report.html"), "--figures", str(root), "--no-spectrograms"],
+        }
+        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
+        for _ in range(options.rounds):
+            for name, command in sides.items():
+                found[name].append(cost(command))
+        least = {name: [min(figures) for figures in zip(*rounds, strict=True)] for name, rounds in found.items()}
+        print(f"{'least of the rounds':20} CPU s  wall s  peak GB  x records read")
+        for name, (cpu, wall, peak) in least.items():
+            print(f"{name:20} {cpu:5.1f}  {wall:6.1f}  {peak:7.2f}  {cpu / least['records read'][0]:6.1f}")
+        print(f"page: {(root / 'report.html').stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
