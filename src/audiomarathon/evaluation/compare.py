@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.evaluation.savings import Run
-from audiomarathon.evaluation.shared import STAGES, Shared, mean_scores, speed_up
+from audiomarathon.evaluation.savings import STAGES, Run
+from audiomarathon.evaluation.shared import Shared, mean_scores, speed_up
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.metrics.paired import DRAWS, Drawn, Verdict, holm, judge
 from audiomarathon.tasks.registry import GROUPS

@@ -21,6 +21,13 @@ from audiomarathon.pruning.method import kept_count
 
 Record = Mapping[str, Any]
 
+#: What is compared between runs, and what a record says of it, in seconds; None for one that was not timed.
+STAGES: Mapping[str, Callable[[Record], float | None]] = {
+    "llm_prefill": lambda record: time_of(record, "llm_prefill"),
+    "first_token": lambda record: time_of(record, "prefill"),
+    "decode_per_token": lambda record: (record.get("forced_decode") or {}).get("per_token"),
+}
+
 _PARTS = 40  # of the resamples, each small enough for a processor's cache
 
 
@@ -146,6 +153,9 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
     pairs = [] if base is None else paired(run, base)
     together = in_one_session(pairs)
     compared = [own for _, own in together] or records
+    measured = {stage: speed_up(together, of, seed) for stage, of in STAGES.items()}
+    measured["llm_prefill"]["ideal"] = ideal_of(run, compared)
+    measured["first_token"]["ideal"] = ideal_of(run, compared, encoder=True)
     kept = [r["kept_audio_tokens"] for r in records]
     lengths = [r["kv_lengths"] for r in records if r.get("kv_lengths")]
     scoring = [r["time"]["scoring"] for r in records if r.get("time") and "scoring" in r["time"]]
@@ -159,11 +169,7 @@ def savings(run: Run, base: Run | None, *, seed: int = 42) -> dict[str, Any]:
         "scoring_s": float(np.median(scoring)) if scoring else None,
         "compared_samples": len(together),
         "base_of_another_session": len(pairs) - len(together),
-        "llm_prefill": speed_up(together, lambda r: time_of(r, "llm_prefill"), seed)
-        | {"ideal": ideal_of(run, compared)},
-        "first_token": speed_up(together, lambda r: time_of(r, "prefill"), seed)
-        | {"ideal": ideal_of(run, compared, encoder=True)},
-        "decode_per_token": speed_up(together, lambda r: (r.get("forced_decode") or {}).get("per_token"), seed),
+        **measured,
         "kv_bytes_ratio": speed_up(pairs, lambda r: r["kv_bytes"], seed)["measured"],
     }
 

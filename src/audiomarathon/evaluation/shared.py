@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.savings import Record, Run, in_one_session, median_ratio, paired, time_of
+from audiomarathon.evaluation.savings import STAGES, Record, Run, in_one_session, median_ratio, paired
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.metrics.paired import Pair, mcnemar
 from audiomarathon.tasks import Task, get_task
 
-STAGES: Mapping[str, Callable[[Record], float | None]] = {
-    "llm_prefill": lambda record: time_of(record, "llm_prefill"),
-    "first_token": lambda record: time_of(record, "prefill"),
-    "decode_per_token": lambda record: (record.get("forced_decode") or {}).get("per_token"),
-}
 OTHER_SESSION = "times of another session"
 _SAME_QUESTION = ("schema_version", "prompts", "max_new_tokens", "data")
 

@@ -13,6 +13,7 @@ import numpy as np
 from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.records import checkpoint_of
 from audiomarathon.evaluation.savings import (
+    STAGES,
     Record,
     Run,
     ideal_of,
@@ -21,7 +22,6 @@ from audiomarathon.evaluation.savings import (
     median_interval,
     paired,
     speed_up,
-    time_of,
 )
 from audiomarathon.evaluation.sides import control_name, readable, run_folders
 from audiomarathon.metrics.statistics import mean_of
@@ -227,7 +227,7 @@ def _setting(found: Finished, under: str, line: str, base: Run | None) -> Settin
     if timed := [record for record in records if record.get("time")]:
         figures["prefill_ms"] = _prefill(timed)
     together = in_one_session(paired(found.run, base)) if base else []
-    saved = speed_up(together, lambda record: time_of(record, "llm_prefill"), _SEED)
+    saved = speed_up(together, STAGES["llm_prefill"], _SEED)
     if saved["measured"]:
         figures["speed_up"] = Value.of(saved["measured"], saved["interval"])
     if kv := mean_of([record["kv_bytes"] for record in records]):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.evaluation.shared import STAGES, Shared
+from audiomarathon.evaluation.savings import STAGES
+from audiomarathon.evaluation.shared import Shared
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.lines import method_and_ratio
 
