@@ -25,8 +25,8 @@ from audiomarathon.evaluation.status import read_status
 from audiomarathon.lock import is_held
 from audiomarathon.metrics.classification import summarise_choices
 from audiomarathon.pruning.registry import get_method
-from audiomarathon.report.terminal import plain
 from audiomarathon.tasks import Sample, get_task
+from audiomarathon.terminal import plain
 
 LABELS = ("bus", "tram")
 NOON = datetime.datetime(2026, 3, 1, 12, 0)

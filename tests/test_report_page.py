@@ -26,7 +26,7 @@ from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.paper import escaped, latex, markdown, records, scores
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 FAILED = {"error": "AudioError: clip7.wav: no sound", "id": "clip7", "cluster": "clip7", "reply": None}
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028\u202e"\\'

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli import app
 from audiomarathon.report.listing import LEAST, LISTINGS
-from audiomarathon.report.terminal import LINE_EVERY_S, console, counted, fitted, progress_of
+from audiomarathon.terminal import LINE_EVERY_S, console, counted, fitted, progress_of
 
 
 def a_table() -> Table:

@@ -25,7 +25,7 @@ from audiomarathon.cli_reproduce import reproduce
 from audiomarathon.cli_status import status
 from audiomarathon.cli_sweep import sweep
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 if TYPE_CHECKING:
     from audiomarathon.evaluation.executor import Ray
@@ -162,7 +162,7 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
     from audiomarathon.evaluation.records import what_failed
     from audiomarathon.report.table import LEAST, results_table
-    from audiomarathon.report.terminal import console, fitted
+    from audiomarathon.terminal import console, fitted
 
     out = console()
     out.print(fitted(results_table(results, title), out.width, LEAST))
@@ -203,7 +203,7 @@ def list_command(
     """Show the tasks, models and methods there are, third parties' included."""
     from audiomarathon.errors import SettingsError
     from audiomarathon.report.listing import LEAST, LISTINGS
-    from audiomarathon.report.terminal import console, fitted
+    from audiomarathon.terminal import console, fitted
 
     if what != "all" and what not in LISTINGS:
         raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")

@@ -54,7 +54,7 @@ def certify(
     from audiomarathon.cli import say
     from audiomarathon.evaluation.files import check_writable, write_json
     from audiomarathon.evaluation.session import open_session
-    from audiomarathon.report.terminal import console, fitted
+    from audiomarathon.terminal import console, fitted
 
     for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
         check_writable(folder)

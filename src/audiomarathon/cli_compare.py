@@ -50,7 +50,7 @@ def compare(
     from audiomarathon.evaluation.compare import compare as compare_sides
     from audiomarathon.evaluation.sides import find_reference, missing_controls, read_sides
     from audiomarathon.report.comparison_text import answer, notes, ranked
-    from audiomarathon.report.terminal import console, plain
+    from audiomarathon.terminal import console, plain
 
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
@@ -85,7 +85,7 @@ def _tables(compared: Compared, missing: list[str], width: int) -> list[Table]:
     from rich.measure import Measurement
 
     from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table, least_width
-    from audiomarathon.report.terminal import fitted
+    from audiomarathon.terminal import fitted
 
     title = f"against {compared.reference}"
     whole = comparison_table(compared, title, missing)

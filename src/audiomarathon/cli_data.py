@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.report.terminal import counted
+from audiomarathon.terminal import counted
 
 if TYPE_CHECKING:
     from audiomarathon.tasks import Loaded, Task

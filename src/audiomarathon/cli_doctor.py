@@ -63,7 +63,7 @@ def _memory(
 
         return _tell(list(examine_endpoint(settings.model_path)))
     from audiomarathon.doctor_memory import LENGTHS, plan_memory
-    from audiomarathon.report.terminal import console, fitted
+    from audiomarathon.terminal import console, fitted
 
     plan = plan_memory(spec, settings)
     out = console()

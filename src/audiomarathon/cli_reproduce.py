@@ -44,9 +44,9 @@ def reproduce(
     from audiomarathon.models.registry import get_model
     from audiomarathon.pruning.registry import get_method
     from audiomarathon.report.reproduction_table import LEAST, markdown, reproduction_table
-    from audiomarathon.report.terminal import console, fitted
     from audiomarathon.settings import RunSettings
     from audiomarathon.tasks.registry import BENCHMARK, get_task
+    from audiomarathon.terminal import console, fitted
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else BENCHMARK
     if foreign := [task.key for task in chosen if task not in BENCHMARK]:

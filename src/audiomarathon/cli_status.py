@@ -78,7 +78,7 @@ def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([one.as_json() for one in found]))
         return
-    from audiomarathon.report.terminal import console
+    from audiomarathon.terminal import console
 
     out = console()
     out.print(_rendered(found, out.width))
@@ -91,7 +91,7 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from audiomarathon.report.terminal import fitted, plain
+    from audiomarathon.terminal import fitted, plain
 
     now = datetime.datetime.now().astimezone()
     readable = [one for one in found if one.problem is None]
@@ -109,7 +109,7 @@ def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
     from rich.text import Text
 
     from audiomarathon.evaluation.live import answered_text, ending, rates
-    from audiomarathon.report.terminal import plain
+    from audiomarathon.terminal import plain
 
     table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("task", "setting", "answered", "running score [about 95 %]", "state"):

@@ -157,7 +157,7 @@ def _sweep(
     from audiomarathon.cli import say
     from audiomarathon.evaluation.sweep import sweep as sweep_tasks
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
-    from audiomarathon.report.terminal import console
+    from audiomarathon.terminal import console
 
     def write(outcome: Outcome) -> None:
         write_outcome(outcome, settings.results, spec.key)

@@ -14,8 +14,8 @@ from pathlib import Path
 from audiomarathon.errors import AudioMarathonError, MissingDataError
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
-from audiomarathon.report.terminal import counted
 from audiomarathon.tasks import all_tasks, task_folder
+from audiomarathon.terminal import counted
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.plugins import did_you_mean
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 DEVICES = "auto, cpu, cuda, cuda:N"
 DTYPES = ("auto", "float32", "float16", "bfloat16")

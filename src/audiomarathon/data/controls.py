@@ -25,10 +25,10 @@ from audiomarathon.data.background import Kind, background, noise_like
 from audiomarathon.data.rewrite import relative_clip, write_manifest, write_rows
 from audiomarathon.errors import DataError
 from audiomarathon.lock import hold
-from audiomarathon.report.terminal import progress_of
 from audiomarathon.tasks import Loaded, Sample, Task
 from audiomarathon.tasks.manifest import read_manifest
 from audiomarathon.tasks.selection import draw
+from audiomarathon.terminal import progress_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RECORD_FILE = "controls.jsonl"

@@ -21,9 +21,9 @@ from audiomarathon.data.archive import Entry, Source, free_bytes
 from audiomarathon.data.rewrite import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.lock import hold
-from audiomarathon.report.terminal import counted, progress_of
 from audiomarathon.tasks import Loaded, Task, select
 from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
+from audiomarathon.terminal import counted, progress_of
 
 STAGE = ".download"
 SPARE_BYTES = 200 * 2**20

@@ -18,8 +18,8 @@ from audiomarathon.audio import ClipInfo, decode, probe
 from audiomarathon.errors import AudioError
 from audiomarathon.evaluation.files import write_text
 from audiomarathon.models.registry import all_models
-from audiomarathon.report.terminal import progress_of
 from audiomarathon.tasks import Loaded, Sample, Task
+from audiomarathon.terminal import progress_of
 
 PERCENTILES = (5, 25, 50, 75, 95)
 HISTOGRAM_BINS = 20

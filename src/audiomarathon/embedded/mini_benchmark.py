@@ -18,7 +18,7 @@ import soundfile
 
 from audiomarathon.embedded import signals, synthesis, world
 from audiomarathon.embedded.world import FACTS, QUESTIONS, TASKS, Label
-from audiomarathon.report.terminal import progress_of
+from audiomarathon.terminal import progress_of
 
 #: Clips of each task; `race` asks three questions about each of its clips.
 CLIPS = {

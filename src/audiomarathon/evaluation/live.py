@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audiomarathon.evaluation.standing import Standing, standing_of
-from audiomarathon.report.terminal import LINE_EVERY_S, counted, fitted
+from audiomarathon.terminal import LINE_EVERY_S, counted, fitted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,9 +13,9 @@ from audiomarathon.evaluation.session import Setup, find_hardware
 from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.pruning.method import Base, Method
-from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Task, select
+from audiomarathon.terminal import counted
 
 _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode
 

@@ -17,8 +17,8 @@ import ray
 
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.evaluation.executor import Ray
-from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
+from audiomarathon.terminal import counted
 
 #: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}

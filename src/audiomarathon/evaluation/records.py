@@ -17,7 +17,7 @@ from typing import IO, Any
 from audiomarathon.errors import RecordError
 from audiomarathon.evaluation.files import ESCAPED, replace_file, write_json, writing
 from audiomarathon.lock import hold
-from audiomarathon.report.terminal import counted
+from audiomarathon.terminal import counted
 
 SCHEMA_VERSION = 1
 

@@ -16,10 +16,10 @@ from audiomarathon.evaluation.savings import Record, Run
 from audiomarathon.metrics.paired import DRAWS
 from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, interval_of_mean, mean_of, resampled
 from audiomarathon.models.registry import ModelSpec
-from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.registry import GROUPS
+from audiomarathon.terminal import counted
 
 PROTOCOLS = ("paper", "full")
 OVERALL = "overall"

@@ -26,11 +26,11 @@ from audiomarathon.evaluation.too_long import too_long
 from audiomarathon.models.registry import get_model
 from audiomarathon.pruning.method import Method
 from audiomarathon.pruning.registry import get_method
-from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Filters, Loaded, Sample, Task, get_task, select, task_folder
 from audiomarathon.tasks.fingerprint import clip_hashes
 from audiomarathon.tasks.manifest import read_manifest
+from audiomarathon.terminal import counted
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from audiomarathon.evaluation.run import check_batch_size, load_task, run_task
 from audiomarathon.evaluation.session import Engine, opened
 from audiomarathon.pruning.method import Base, Method
 from audiomarathon.pruning.registry import get_method
-from audiomarathon.report.terminal import counted
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Loaded, Task
+from audiomarathon.terminal import counted
 
 _ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first:last:step (0.1:0.9:0.1)"
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.compare import Compared, Comparison
-from audiomarathon.report.terminal import plain, spreadsheet
+from audiomarathon.terminal import plain, spreadsheet
 
 SCORES = ("setting", "n", "score", "difference [95 %]", "p", "Holm", "McNemar")
 SPEED_UPS = ("setting", "LLM prefill ×", "first token ×", "decode ×")

@@ -10,7 +10,7 @@ from rich.table import Table
 from audiomarathon.data.durations import PERCENTILES, Durations
 from audiomarathon.data.verify import TaskReport
 from audiomarathon.report.controls import ControlRun
-from audiomarathon.report.terminal import console, fitted
+from audiomarathon.terminal import console, fitted
 
 #: Columns that a narrow terminal can do without, the least important first.
 _LEAST = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")

@@ -21,7 +21,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 PLAYERS = ("link", "embed", "none")
 _TEMPLATES = Path(__file__).parent / "page_template"

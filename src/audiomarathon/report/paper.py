@@ -15,7 +15,7 @@ from audiomarathon.report.comparison_table import markdown_row
 from audiomarathon.report.curves import Panel, finished_of, panels_of
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import PAPER, plot_panel
-from audiomarathon.report.terminal import plain, spreadsheet
+from audiomarathon.terminal import plain, spreadsheet
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

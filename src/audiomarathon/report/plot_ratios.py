@@ -11,7 +11,7 @@ from typing import Any
 from audiomarathon.report import palette
 from audiomarathon.report.curves import Panel, Setting, Value, read_panels
 from audiomarathon.report.figures import new_figure, save_figure
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 _QUANTITIES = {
     "score": "score",

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from audiomarathon.evaluation.reproduce import Reproduced
-from audiomarathon.report.terminal import plain
+from audiomarathon.terminal import plain
 
 HEADINGS = (
     "task", "n", "unparsed", "mine × 100", "95 % interval", "weighted F1", "published", "difference", "published within"

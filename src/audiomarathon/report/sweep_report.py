@@ -19,7 +19,7 @@ from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_a
 from audiomarathon.pruning.method import Base
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import LEAST, results_table
-from audiomarathon.report.terminal import counted, fitted
+from audiomarathon.terminal import counted, fitted
 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")

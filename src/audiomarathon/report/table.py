@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.evaluation.run import Result
-from audiomarathon.report.terminal import counted
+from audiomarathon.terminal import counted
 
 #: Columns that a narrow terminal can do without, the least important first.
 LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")
