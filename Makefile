@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
-	@echo "make test     lint, types, tests"
+	@echo "make test     lint, types, layers, tests"
 	@echo "make test-all all tests: every method on every family, workers and kills at length; with coverage"
 	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
 	@echo "make format   format the code and mend what the linter can"
@@ -26,6 +26,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n $(JOBS)
 
 test-all: $(STAMP)

@@ -1,5 +1,5 @@
 """GTZAN -> the task `gtzan`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("gtzan")

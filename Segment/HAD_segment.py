@@ -1,5 +1,5 @@
 """HAD, half-truth audio detection -> the task `had`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("had")

@@ -1,5 +1,5 @@
 """LibriSpeech -> the task `librispeech`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("librispeech")

@@ -1,5 +1,5 @@
 """RACE and a speech synthesiser -> the task `race`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("race")

@@ -1,5 +1,5 @@
 """TAU Urban Acoustic Scenes -> the task `tau`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("tau")

@@ -1,5 +1,5 @@
 """VESUS -> the task `vesus`. Without arguments it says what it needs."""
 
-from audiomarathon.corpora.door import door
+from audiomarathon.segment.command import door
 
 door("vesus")

@@ -1,5 +1,5 @@
 """Long recordings -> clips, cut at silences. Without arguments it says what it needs."""
 
-from audiomarathon.data.cutting import door
+from audiomarathon.segment.cutting import door
 
 door()

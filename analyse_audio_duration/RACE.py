@@ -1,5 +1,5 @@
 """How long the clips of RACE are: a table, and JSON, CSV and a picture in `durations/`. Options: --help."""
 
-from audiomarathon.cli_data import durations_script
+from audiomarathon.cli.app import durations_script
 
 durations_script("race")

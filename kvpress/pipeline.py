@@ -22,8 +22,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from audiomarathon.cli import reporting_errors
-from audiomarathon.kvpress.pipeline import Answer, answers, own_settings
+from audiomarathon.cli.output import reporting_errors
+from audiomarathon.engine.answer import Answer, answers, own_settings
 
 
 def read_flags() -> argparse.Namespace:

@@ -29,10 +29,10 @@ import soundfile
 from rich.console import Console
 from rich.table import Table
 
-from audiomarathon.audio import probe
-from audiomarathon.corpora.tau import TauCorpus
-from audiomarathon.data.building import build
-from audiomarathon.data.joining import Joining
+from audiomarathon.audio.decode import probe
+from audiomarathon.segment.building import build
+from audiomarathon.segment.corpora.tau import TauCorpus
+from audiomarathon.segment.joining import Joining
 
 CLIP_S, JOINED_S, RATE = 10, 150, 16_000
 EACH = JOINED_S // CLIP_S

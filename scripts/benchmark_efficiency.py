@@ -32,11 +32,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from audiomarathon.cli import reporting_errors
-from audiomarathon.evaluation.flops import count_cost
-from audiomarathon.evaluation.session import find_hardware
-from audiomarathon.pruning.method import Base
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.cli.output import reporting_errors
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.flops import count_cost
+from audiomarathon.engine.setup import find_hardware
 from audiomarathon.settings import ATTENTION, RunSettings
 
 

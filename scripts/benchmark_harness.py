@@ -26,13 +26,13 @@ import librosa
 import torch
 from harness.beside_lmms_eval import beside_lmms_eval
 
-from audiomarathon import audio
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.method import Base
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import embedded_checkpoint
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
-from audiomarathon.pruning.method import Base
 from audiomarathon.tasks import get_task, task_folder
 from audiomarathon.tasks.task import Sample, Task
 
@@ -42,7 +42,7 @@ TOKENS = 16
 def ours(lm: AudioLM, task: Task, sample: Sample) -> None:
     """Answer one sample as a timed run does."""
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-    lm.generate(lm.prepare([Prompt(task.prompt(sample), clips)]), Base(), max_new_tokens=TOKENS)
+    Base().generate(lm, lm.prepare([Prompt(task.prompt(sample), clips)]), max_new_tokens=TOKENS)
 
 
 def published(lm: AudioLM, task: Task, sample: Sample) -> None:

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import WhisperFeatureExtractor
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
 
 SOURCE_RATE = 44_100
 MODEL_RATE = 16_000
@@ -173,13 +173,13 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
     """Return wall seconds of the loop and the sum of the recorded stages, one pair a repeat."""
+    from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
-    from audiomarathon.evaluation.batches import Plan
-    from audiomarathon.evaluation.evaluate import Job, evaluate
-    from audiomarathon.evaluation.records import RunFolder
+    from audiomarathon.engine.batches import Plan
+    from audiomarathon.engine.evaluate import evaluate
     from audiomarathon.models.checkpoint import embedded_checkpoint
     from audiomarathon.models.registry import get_model
-    from audiomarathon.pruning.method import Base
+    from audiomarathon.runs.folder import Job, RunFolder
     from audiomarathon.tasks import get_task
 
     task = get_task("tau")

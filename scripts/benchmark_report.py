@@ -1,4 +1,7 @@
-"""What a report of many long runs costs: `audiomarathon report` against reading and parsing the same records alone.
+"""What a report of many runs costs: `audiomarathon report` against reading and parsing the same records alone.
+
+`--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on so many runs and on half as
+many, and prints how costs grow when runs double, and compare ÷ report.
 
 A real sweep of the embedded model is made (five tasks, ten settings, a few samples), and its records are repeated under
 other names up to the samples wanted; so every run folder is one that the commands accept. Each side is a process of its
@@ -8,6 +11,7 @@ own. CPU seconds are compared, with those of child processes, for wall seconds t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -19,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
-from audiomarathon.evaluation.run import score
+from audiomarathon.engine.run import score
 
 TASKS = ("tau", "gtzan", "desed", "vesus", "vox")
 GRID = ("--methods", "random,frame,fast_v", "--ratios", "0.3,0.5,0.9")
@@ -46,9 +50,45 @@ def make_runs(root: Path, samples: int) -> int:
     return len(folders)
 
 
+def multiply(source: Path, root: Path, runs: int) -> None:
+    """Fill a results folder with so many runs: those of `source`, then theirs again, as of slightly other ratios."""
+    folders = sorted((file.parent for file in source.rglob("run.json")), key=lambda one: (one.name[:4] != "base", one))
+    copies = (
+        (folder, copy) for copy in itertools.count() for folder in folders if not copy or "base" not in folder.name
+    )
+    for folder, copy in itertools.islice(copies, runs):
+        facts = json.loads((folder / "run.json").read_text())
+        if copy:
+            ratio = facts["identity"]["ratio"] + copy / 1e5
+            method, _, layer = facts["method"].split("-")
+            facts["identity"]["ratio"] = facts["drops"]["ratio"] = ratio
+            facts["method"] = f"{method}-{ratio:.5f}-{layer}"
+        to = root / folder.parent.relative_to(source) / facts["method"]
+        to.mkdir(parents=True)
+        (to / "run.json").write_text(json.dumps(facts))
+        for name in ("samples.jsonl", "summary.json"):
+            (to / name).write_bytes((folder / name).read_bytes())
+
+
+def print_growth(source: Path, root: Path, runs: int) -> None:
+    """Print what each command costs on half the runs and on all, and the ratios that matter."""
+    used: dict[str, list[float]] = {}
+    for size in (runs // 2, runs):
+        results = root / str(size)
+        multiply(source, results, size)
+        page = root / "report.html"
+        for name, *more in (["status"], ["score"], ["report", "-o", str(page), "--no-spectrograms"], ["compare"]):
+            cpu, wall, peak = cost([sys.executable, "-m", "audiomarathon", name, str(results), *more])
+            used.setdefault(name, []).append(cpu)
+            print(f"{size:6} runs  {name:8} {cpu:6.1f} CPU s  {wall:6.1f} wall s  {peak:5.2f} GB", flush=True)
+    print(f"page: {page.stat().st_size / 1e6:.1f} MB")
+    print("runs doubled:", ", ".join(f"{name} × {cpu[1] / cpu[0]:.2f}" for name, cpu in used.items()))
+    print(f"compare ÷ report: {used['compare'][1] / used['report'][1]:.2f}")
+
+
 def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
     name = f"{record['id']}_{number:05d}"
-    return record | {"id": name, "cluster": name}
+    return {key: value for key, value in record.items() if key != "crc"} | {"id": name, "cluster": name}
 
 
 def cost(command: list[str]) -> tuple[float, float, float]:
@@ -69,11 +109,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1000, help="samples a run (default 1000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in which the sides take turns (default 3)")
+    parser.add_argument("--runs", type=int, default=0, help="measure the growth up to so many runs, from 100")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         runs = make_runs(root / "results", options.samples)
-        print(f"{runs} runs of {options.samples} samples")
+        print(f"{options.runs or runs} runs of {options.samples} samples")
+        if options.runs:
+            print_growth(root / "results", root, options.runs)
+            return
         report = [sys.executable, "-m", "audiomarathon", "report", str(root / "results")]
         sides = {
             "records read": [sys.executable, "-c", _READ, str(root / "results")],

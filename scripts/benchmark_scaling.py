@@ -24,16 +24,18 @@ from pathlib import Path
 import ray
 import transformers
 
-from audiomarathon.evaluation.executor import Ray
-from audiomarathon.evaluation.ray_executor import RayEngine
-from audiomarathon.evaluation.run import load_task, run_task
-from audiomarathon.evaluation.session import Engine, opened
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.open import opened
+from audiomarathon.engine.ray_executor import RayEngine
+from audiomarathon.engine.run import load_task, run_task
+from audiomarathon.engine.setup import Setup
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 
 
-def wait_for_all(engine: Engine) -> None:
+def wait_for_all(engine: Engine | None) -> None:
     """Return when every worker has loaded its model; a run itself begins with the first."""
     while isinstance(engine, RayEngine) and engine.crew.starting:
         engine.crew.welcome(ray.wait([*engine.crew.starting])[0][0], timing=False)
@@ -49,13 +51,13 @@ def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[fl
     again = [replace(one, id=f"{one.id}_{turn}") for turn in range(flags.repeat) for one in data.samples]
     data = replace(data, samples=again)
     begin = time.perf_counter()
-    opening: AbstractContextManager[Engine] = opened(
+    opening: AbstractContextManager[tuple[Setup, Engine | None]] = opened(
         flags.model, settings, methods, Ray(workers=workers) if workers else None, progress=False
     )
-    with opening as engine:
+    with opening as (setup, engine):
         wait_for_all(engine)
         ready = time.perf_counter()
-        (result,) = run_task(engine, task, data)
+        (result,) = run_task(setup, engine, task, data)
         ended = time.perf_counter()
     records = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
     return ready - begin, ended - ready, {record["id"]: record["reply"] for record in records}

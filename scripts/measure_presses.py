@@ -14,15 +14,15 @@ import statistics
 
 import torch
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
-from audiomarathon.evaluation.batches import sample_seed
-from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.kvpress.pipeline import open_model
-from audiomarathon.kvpress.press import KVPress
+from audiomarathon.engine.answer import open_model
+from audiomarathon.engine.batches import sample_seed
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.method import Base
-from audiomarathon.pruning.registry import all_methods, get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 
@@ -51,10 +51,10 @@ def main() -> None:
         clips = tuple(decode(path, lm.sampling_rate) for path in sample.clips)
         inputs = lm.prepare([Prompt(task.prompt(sample), clips, sample_seed(42, sample.id))])
         with encoder_shared(lm):
-            base = lm.generate(inputs, Base(), max_new_tokens=flags.tokens, ignore_end=True)
+            base = Base().generate(lm, inputs, max_new_tokens=flags.tokens, ignore_end=True)
             cache["base"].append(base.kv_bytes)
             for press in presses:
-                own = lm.generate(inputs, press, max_new_tokens=flags.tokens, ignore_end=True)
+                own = press.generate(lm, inputs, max_new_tokens=flags.tokens, ignore_end=True)
                 cache[press.key].append(own.kv_bytes)
                 same[press.key].append(shared_beginning(base.replies[0].token_ids, own.replies[0].token_ids))
     print(

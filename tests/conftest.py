@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +17,15 @@ import tiny_qwen2_5_omni
 import torch
 from families import FAMILIES, Family
 from tqdm import tqdm
+from typer.testing import CliRunner
 
+from audiomarathon.cli.app import app
+from audiomarathon.compression.method import Method
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
-from audiomarathon.pruning.method import Method
 
 torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
 
@@ -149,3 +154,17 @@ def times() -> Callable[[int, int], int]:
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Print what a drill did and saw (`make drills` shows it)."""
     return lambda line: print(f"\n  {request.node.name}: {line}", flush=True)  # noqa: T201
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    """Run a command; return its exit code and all that it says."""
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    return done.exit_code, done.output
+
+
+def content_of(html: str) -> dict[str, Any]:
+    """The data that a report's page carries."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert found
+    content: dict[str, Any] = json.loads(found[1])
+    return content

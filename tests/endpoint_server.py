@@ -44,7 +44,7 @@ USAGE = {
 DONE = b"data: [DONE]\n\n"
 
 
-def event(delta: dict[str, Any] | None = None, finish: str | None = None, **more: Any) -> bytes:
+def event(delta: dict[str, Any] | None = None, finish: Any = None, **more: Any) -> bytes:
     choices = [{"index": 0, "delta": delta or {}, "finish_reason": finish}]
     content = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "tiny", "choices": choices, **more}
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
@@ -52,6 +52,16 @@ def event(delta: dict[str, Any] | None = None, finish: str | None = None, **more
 
 def whole(text: Any) -> bytes:
     return event({"content": text}) + event(finish="stop") + DONE
+
+
+def nested(part: Any, depth: int) -> Any:
+    return [{"type": "text", "text": nested(part, depth - 1)}] if depth else part
+
+
+def bomb(unit: bytes, count: int) -> bytes:
+    """Return gzip of a piece so many times over."""
+    packing = zlib.compressobj(wbits=31)
+    return b"".join([packing.compress(unit * 10_000) for _ in range(count // 10_000)]) + packing.flush()
 
 
 WISHES = {
@@ -78,6 +88,17 @@ WISHES = {
     "error inside": event({"content": "B"}) + b'data: {"error": {"message": "the engine died"}}\n\n',
     "10 MB": whole("x" * 10_000_000),
     "the key": whole(f"Bearer {KEY}"),
+    "a part of the key": whole(f"it ends in {KEY[8:]}"),
+    "deep parts": whole(nested("B", 450)),
+    "odd finish": event({"content": "B"}, {"why": "stop"}) + DONE,
+}
+PACKED = {  # with what they claim to be packed by
+    "gzip": ("gzip", gzip.compress(whole("Bé"))),
+    "deflate": ("deflate", zlib.compress(whole("Bé"))),
+    "bomb": ("gzip", bomb(b":\n", 20_000_000)),
+    "bomb of events": ("gzip", bomb(b"data:\n\n", 2_000_000)),
+    "bomb in a bomb": ("gzip, gzip", gzip.compress(bomb(b":\n", 20_000_000))),
+    "no gzip": ("gzip", whole("Bé")),
 }
 
 
@@ -153,9 +174,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self, request: dict[str, Any], fault: str | None, wish: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        if wish == "gzip":
-            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Type", "application/json" if wish == "no stream" else "text/event-stream")
+        if wish in PACKED:
+            self.send_header("Content-Encoding", PACKED[wish][0])
         self.send_header(
             "Transfer-Encoding" if wish == "chunks" else "Connection", "chunked" if wish == "chunks" else "close"
         )
@@ -172,8 +193,8 @@ class Handler(BaseHTTPRequestHandler):
     def _pieces(self, request: dict[str, Any], fault: str | None, wish: str) -> Iterator[bytes]:
         if wish in WISHES:
             yield WISHES[wish]
-        elif wish == "gzip":
-            yield gzip.compress(whole("Bé"))
+        elif wish in PACKED:
+            yield PACKED[wish][1]
         elif wish in ("bytes", "chunks"):
             yield from (bytes([byte]) for byte in whole("Bé"))
         elif wish == "hang after":

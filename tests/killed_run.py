@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-import audiomarathon.evaluation.environment
-import audiomarathon.evaluation.evaluate
+import audiomarathon.engine.environment
+import audiomarathon.engine.evaluate
 import audiomarathon.models.qwen2_5_omni  # noqa: F401
 from audiomarathon import run_task
 

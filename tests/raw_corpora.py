@@ -12,12 +12,15 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 from real_recordings import RECORDINGS
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
+from audiomarathon.segment.command import door
 
 
 class Noise:
@@ -205,3 +208,26 @@ MAKERS: Mapping[str, Callable[[Path, Noise], list[str]]] = MappingProxyType(
         "vesus": vesus, "desed": desed, "slue": slue, "race": race,
     }
 )  # fmt: skip
+
+
+SHORT = ["--min", "3", "--max", "5"]
+
+
+def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
+    """Run a builder's door and expect its exit code."""
+    short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
+    with pytest.raises(SystemExit) as ended:
+        door(task, [*raw, "-o", str(folder), *short, *options])
+    assert ended.value.code == code
+    return folder
+
+
+def manifest(folder: Path) -> list[dict[str, Any]]:
+    """The clips of a built folder, and what each was made of."""
+    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    """The sources that a build could not use, and why."""
+    rows = [json.loads(line) for line in (folder / "left_out.jsonl").read_text().splitlines()]
+    return {row["path"]: row["reason"] for row in rows}

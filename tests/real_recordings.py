@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
 
 RECORDINGS = Path(__file__).parent / "data"
 GAP_S = 0.25

@@ -5,6 +5,7 @@ A builder a task, each of which writes the task's own folder and returns it; `bu
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -254,6 +255,15 @@ BUILDERS: Mapping[str, Callable[[Path], Path]] = MappingProxyType(
 )
 
 
+#: How many samples each of them makes.
+COUNTS: Mapping[str, int] = MappingProxyType(
+    {
+        "librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3,
+        "vox_age": 5,
+    }
+)  # fmt: skip
+
+
 def build_all(root: Path, tasks: Sequence[str] = tuple(BUILDERS)) -> Path:
     """Build the tasks under one data root, in folders of upper-case names, and return the root."""
     for key in tasks:
@@ -266,3 +276,12 @@ def edit_rows(file: Path, edit: Callable[[list[Any]], object]) -> None:
     data = json.loads(file.read_text())
     edit(data["tasks"] if isinstance(data, dict) else data)
     write_json(file, data)
+
+
+def tree(root: Path, *, manifest: bool = True) -> dict[str, str]:
+    """Every file under a folder by its hash."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (manifest or path.name != "audiomarathon.json")
+    }

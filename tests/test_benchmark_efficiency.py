@@ -17,12 +17,12 @@ from efficiency.overhead import gathering_timed
 from efficiency.random_models import SIZES, random_model
 from efficiency.stages import forced, measure, prepare
 
-from audiomarathon.evaluation.flops import count_cost
-from audiomarathon.evaluation.timing import CpuClock
+from audiomarathon.compression.dropping import Drop
+from audiomarathon.compression.method import Base, kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.flops import count_cost
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.pruning.dropping import Drop
-from audiomarathon.pruning.method import Base, kept_count
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.models.timing import CpuClock
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -13,39 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from raw_corpora import MAKERS, Noise, Recordings
+from raw_corpora import MAKERS, Noise, Recordings, built, left_out, manifest
+from task_folders import tree
 
-from audiomarathon.audio import pcm_blocks
-from audiomarathon.corpora.door import door
-from audiomarathon.data.ledger import Ledger
+from audiomarathon.audio.decode import pcm_blocks
+from audiomarathon.segment.build_log import Ledger
 from audiomarathon.tasks import get_task
 
-SHORT = ["--min", "3", "--max", "5"]
 SPOKEN = {"race"}  # its source is a text
-
-
-def built(task: str, raw: list[str], folder: Path, *options: str, code: int = 0) -> Path:
-    """Run a builder's door and expect its exit code."""
-    short = ["--min", "4", "--max", "4"] if task == "gtzan" else SHORT
-    with pytest.raises(SystemExit) as ended:
-        door(task, [*raw, "-o", str(folder), *short, *options])
-    assert ended.value.code == code
-    return folder
-
-
-def manifest(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
-
-
-def left_out(folder: Path) -> dict[str, str]:
-    rows = [json.loads(line) for line in (folder / "left_out.jsonl").read_text().splitlines()]
-    return {row["path"]: row["reason"] for row in rows}
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """Every file with its hash."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @pytest.fixture(scope="module", params=[Noise, Recordings])
@@ -348,7 +321,7 @@ def test_damaged_settings_are_refused_and_a_torn_first_write_is_not(
 ) -> None:
     folder = tmp_path / "tau"
     folder.mkdir()
-    (folder / ".build.json.partial").touch()
+    (folder / ".build.json.new").touch()
     (built("tau", tau, folder) / "build.json").write_text("[]")
     built("tau", tau, folder, code=2)
     assert "build.json: not the settings of a build" in capsys.readouterr().err

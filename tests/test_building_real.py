@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from raw_corpora import left_out, manifest
 from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts, recordings
-from test_building import left_out, manifest
 
-from audiomarathon.corpora.door import door
-from audiomarathon.evaluation.run import run
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.run import run
+from audiomarathon.segment.command import door
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 

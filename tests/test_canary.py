@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from audiomarathon.compression.method import Base
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.method import Base
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def layer_calls(lm: AudioLM, prompts: list[Prompt]) -> list[dict[str, Any]]:
 
     handle = layer.register_forward_pre_hook(look, with_kwargs=True)
     try:
-        lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=3, ignore_end=True)
+        Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=3, ignore_end=True)
     finally:
         handle.remove()
     return calls
 
 
 def test_the_thinkers_parts_are_where_the_family_looks(lm: AudioLM) -> None:
-    assert hasattr(lm.model.model, "rope_deltas"), "thinker.model.rope_deltas moved (Qwen2_5Omni.forget)"
+    assert hasattr(lm.model.model, "rope_deltas"), "thinker.model.rope_deltas moved (a canary)"
     assert len(lm.decoder_layers) == 4, "thinker.model.language_model.layers moved (Qwen2_5Omni.decoder)"
     assert isinstance(lm.lm_head, torch.nn.Linear), "thinker.lm_head moved (Qwen2_5Omni.lm_head)"
     assert hasattr(lm.audio_tower, "conv1"), "thinker.model.audio_tower moved (Qwen2_5Omni.audio_tower)"

@@ -21,19 +21,22 @@ import audiomarathon
 from audiomarathon.certify import certificate as certificates
 from audiomarathon.certify.bench import Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
-from audiomarathon.certify.finding import Finding
+from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden
-from audiomarathon.cli import main
-from audiomarathon.evaluation.session import Session, open_session
-from audiomarathon.kvpress import audio_features, press
-from audiomarathon.kvpress.presses.snapkv import SnapKV
+from audiomarathon.cli.app import main
+from audiomarathon.compression import press
+from audiomarathon.compression.dropping import Drop
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.presses.snapkv import SnapKV
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.random import Random
+from audiomarathon.engine import encoder_cache
+from audiomarathon.engine import stamp as stamps
+from audiomarathon.engine.local import LocalEngine, open_local
+from audiomarathon.engine.setup import Setup
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.dropping import Drop
-from audiomarathon.pruning.fast_v import FastV
-from audiomarathon.pruning.method import Base
-from audiomarathon.pruning.random import Random
 from audiomarathon.settings import RunSettings
 
 SECONDS = 1.0
@@ -48,18 +51,18 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def session_of(model: str, folder: Path) -> Session:
-    return open_session(model, RunSettings.read({}, model_path=str(folder), device="cpu"), ())
+def session_of(model: str, folder: Path) -> LocalEngine:
+    return open_local(model, RunSettings.read({}, model_path=str(folder), device="cpu"), ())
 
 
 @pytest.fixture(scope="module")
-def family_session(family: Family, family_checkpoint: Any) -> Session:
+def family_session(family: Family, family_checkpoint: Any) -> LocalEngine:
     """Each family, opened as the command opens it."""
     return session_of(family.key, family_checkpoint(family.key))
 
 
 @pytest.fixture(scope="module")
-def session(tiny_checkpoint: Path) -> Session:
+def session(tiny_checkpoint: Path) -> LocalEngine:
     """The tiny Qwen2.5-Omni, to plant faults in."""
     return session_of("qwen2.5-omni-7b", tiny_checkpoint)
 
@@ -68,19 +71,21 @@ def verdicts(certificate: Certificate) -> dict[str, str]:
     return {check.name: finding.verdict for check, finding in certificate.rows}
 
 
-def failed(session: Session) -> set[str]:
+def failed(session: LocalEngine) -> set[str]:
     return {name for name, verdict in verdicts(certify(session, SECONDS)).items() if verdict == "fail"}
 
 
-def test_a_family_passes(family_session: Session) -> None:
+def test_a_family_passes(family_session: LocalEngine) -> None:
     certificate = certify(family_session, 4.0)
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
     assert {"documented", "ratio 0", "dropping dart", "pressing snapkv", "leftovers"} <= set(verdicts(certificate))
     figures = {check.name: finding.figure for check, finding in certificate.rows}
-    assert figures["documented"].startswith("own inputs") == (family_session.spec.key == "aero-1")  # code of the hub's
+    assert figures["documented"].startswith("own inputs") == (
+        family_session.setup.spec.key == "aero-1"
+    )  # code of the hub's
     unchecked = {name for name, verdict in verdicts(certificate).items() if verdict != "pass"}
     without_presses = {name for name in unchecked if name.startswith("pressing")}
-    assert bool(without_presses) == family_session.spec.key.startswith("gemma3n")
+    assert bool(without_presses) == family_session.setup.spec.key.startswith("gemma3n")
     assert unchecked - without_presses <= {"adapter"}
 
 
@@ -108,7 +113,7 @@ def test_another_token_is_no_fault_where_its_step_jumped_alone(jumped: bool) -> 
 def test_experts_pass_in_half_precision(family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
     path = str(family_checkpoint("qwen3-omni"))
-    session = open_session("qwen3-omni", RunSettings.read({}, model_path=path, device="cpu", dtype="bfloat16"), ())
+    session = open_local("qwen3-omni", RunSettings.read({}, model_path=path, device="cpu", dtype="bfloat16"), ())
     assert failed(session) == set()
 
 
@@ -129,10 +134,10 @@ class TestPlantedFaults:
         """Fewer methods than there are: the fault is the same for all."""
         monkeypatch.setattr(certificates, "all_methods", lambda: SOME)
 
-    def test_none(self, session: Session) -> None:
+    def test_none(self, session: LocalEngine) -> None:
         assert failed(session) == set()
 
-    def test_an_audio_mask_shifted_by_one(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_audio_mask_shifted_by_one(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare = session.lm.prepare
 
         def shifted(prompts: Any) -> Any:
@@ -142,7 +147,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(session.lm, "prepare", shifted)
         assert failed(session) == {"audio mask"}  # every method then drops, exactly, what the mask names
 
-    def test_features_that_are_not_the_processors(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_features_that_are_not_the_processors(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare = session.lm.prepare
 
         def louder(prompts: Any) -> Any:
@@ -153,7 +158,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(session.lm, "prepare", louder)
         assert failed(session) == {"documented"}
 
-    def test_long_audio_heard_in_another_order(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_long_audio_heard_in_another_order(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
         prepare = session.lm.prepare
 
@@ -168,7 +173,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(session.lm, "prepare", rolled)
         assert failed(session) == {"documented"}
 
-    def test_other_tokens_dropped_than_said(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_tokens_dropped_than_said(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         keep = Drop.keep
 
         def off_by_one(drop: Drop, chosen: Any) -> None:
@@ -182,7 +187,7 @@ class TestPlantedFaults:
         assert {"dropping random", "dropping fast_v"} <= found
         assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
 
-    def test_dropped_tokens_seen_in_decode(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dropped_tokens_seen_in_decode(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         attach = Drop.attach
 
         def but_the_last(drop: Drop, layers: Any, first: int, decide: Any) -> list[Any]:
@@ -194,7 +199,7 @@ class TestPlantedFaults:
         assert "dropping random" in failed(session)
 
     def test_a_press_that_keeps_other_entries_than_said(
-        self, session: Session, monkeypatch: pytest.MonkeyPatch
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         compress = press._Squeeze._compress
 
@@ -205,7 +210,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(press._Squeeze, "_compress", other_values)
         assert failed(session) == {"pressing snapkv"}
 
-    def test_a_hook_left_behind(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_hook_left_behind(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         applied_to, handles = FastV.applied_to, []
 
         @contextmanager
@@ -221,7 +226,7 @@ class TestPlantedFaults:
             for handle in handles:
                 handle.remove()
 
-    def test_an_adapter_that_is_off(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_adapter_that_is_off(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Switching off what is not on changes nothing."""
         monkeypatch.setattr(session.lm, "without_adapter", nullcontext)
         assert failed(session) == {"adapter"}
@@ -231,7 +236,7 @@ class TestPlantedFaults:
         session.lm.model.disable_adapters()
         assert "adapter" in failed(session)
 
-    def test_sampling_on(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sampling_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         def sampling(**options: Any) -> Any:
             return GenerationConfig(**options | {"do_sample": True, "temperature": 3.0})
 
@@ -239,12 +244,12 @@ class TestPlantedFaults:
         found = failed(session)
         assert {"greedy", "documented"} <= found
 
-    def test_a_shipped_sampling_config_left_on(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_shipped_sampling_config_left_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
         assert failed(session) == {"leftovers"}
 
-    def test_a_stale_encoder_cache(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-        shared, stale = audio_features.encoder_shared, []
+    def test_a_stale_encoder_cache(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        shared, stale = encoder_cache.encoder_shared, []
 
         @contextmanager
         def remembering(lm: AudioLM) -> Iterator[list[Any]]:
@@ -253,10 +258,10 @@ class TestPlantedFaults:
                 yield memory
                 stale[:] = memory
 
-        monkeypatch.setattr(audio_features, "encoder_shared", remembering)
+        monkeypatch.setattr(encoder_cache, "encoder_shared", remembering)
         assert failed(session) == {"shared encoder"}
 
-    def test_a_memory_that_outlives_its_block(self, session: Session) -> None:
+    def test_a_memory_that_outlives_its_block(self, session: LocalEngine) -> None:
         """The first clip's encoding answers for every later one."""
         tower = session.lm.audio_tower
         forward, memory = tower.forward, []
@@ -279,15 +284,15 @@ class TestStamp:
         monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))
         return tmp_path
 
-    def certificate(self, session: Session, verdict: str = "pass") -> Certificate:
+    def certificate(self, setup: Setup, verdict: str = "pass") -> Certificate:
         (check, *_rest) = certificates.checks()
         row = (check, Finding(verdict, "0 of 0"))
-        return Certificate(certificates.about(session), "tiny", "abc", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
+        return Certificate(stamps.about(setup), "tiny", "abc", "2026-01-01T00:00:00+00:00", 4.0, 1.0, (row,))
 
-    def test_a_matching_session_gets_it(self, session: Session) -> None:
-        assert certificates.stamp(session) is None
-        certificates.store(self.certificate(session))
-        stamp = certificates.stamp(session)
+    def test_a_matching_session_gets_it(self, session: LocalEngine) -> None:
+        assert stamps.stamp(session.setup) is None
+        certificates.store(self.certificate(session.setup))
+        stamp = stamps.stamp(session.setup)
         assert stamp == {
             "date": "2026-01-01T00:00:00+00:00",
             "version": audiomarathon.__version__,
@@ -306,37 +311,45 @@ class TestStamp:
         ],
         ids=["checkpoint", "dtype", "attention"],
     )
-    def test_another_sessions_does_not_count(self, session: Session, other: Any) -> None:
-        certificates.store(self.certificate(session))
-        assert certificates.stamp(other(session)) is None
+    def test_another_sessions_does_not_count(self, session: LocalEngine, other: Any) -> None:
+        certificates.store(self.certificate(session.setup))
+        assert stamps.stamp(other(session.setup)) is None
 
     @pytest.mark.parametrize("name", ["device_name", "__version__"])
     def test_another_device_or_version_does_not_count(
-        self, session: Session, monkeypatch: pytest.MonkeyPatch, name: str
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        certificates.store(self.certificate(session))
-        monkeypatch.setattr(certificates, name, (lambda *_: "another") if name == "device_name" else "99")
-        assert certificates.stamp(session) is None
+        certificates.store(self.certificate(session.setup))
+        monkeypatch.setattr(stamps, name, (lambda *_: "another") if name == "device_name" else "99")
+        assert stamps.stamp(session.setup) is None
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
     def test_another_version_of_a_package_does_not_count(
-        self, session: Session, monkeypatch: pytest.MonkeyPatch, package: str
+        self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch, package: str
     ) -> None:
-        certificates.store(self.certificate(session))
+        certificates.store(self.certificate(session.setup))
         version = importlib.metadata.version
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "0" if name == package else version(name))
-        assert certificates.stamp(session) is None
+        assert stamps.stamp(session.setup) is None
 
-    def test_one_that_failed_warns(self, session: Session) -> None:
-        certificates.store(self.certificate(session, "fail"))
-        with pytest.warns(UserWarning, match=r"FAILED its certificate \(documented\)"):
-            stamp = certificates.stamp(session)
+    def test_one_made_under_rule_1_counts_and_is_called_weak(self, session: LocalEngine) -> None:
+        strong = "2:0123456789abcdef:fedcba9876543210"
+        certificates.store(self.certificate(replace(session.setup, checkpoint_hash="0123456789abcdef")))
+        with pytest.warns(UserWarning, match="weak fingerprint"):
+            assert stamps.stamp(replace(session.setup, checkpoint_hash=strong))["weak_fingerprint"] is True
+        certificates.store(self.certificate(replace(session.setup, checkpoint_hash=strong)))
+        assert "weak_fingerprint" not in stamps.stamp(replace(session.setup, checkpoint_hash=strong))
+
+    def test_one_that_failed_warns(self, session: LocalEngine) -> None:
+        certificates.store(self.certificate(session.setup, "fail"))
+        with pytest.warns(UserWarning, match=r"FAILED .*documented"):
+            stamp = stamps.stamp(session.setup)
         assert stamp["verdict"] == "fail"
 
-    def test_a_damaged_file_is_no_certificate(self, session: Session) -> None:
-        file = certificates.store(self.certificate(session))
+    def test_a_damaged_file_is_no_certificate(self, session: LocalEngine) -> None:
+        file = certificates.store(self.certificate(session.setup))
         file.write_text(file.read_text()[:40])
-        assert certificates.stamp(session) is None
+        assert stamps.stamp(session.setup) is None
 
 
 def test_the_command_writes_table_json_and_the_stamp_that_a_run_then_carries(

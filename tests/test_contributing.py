@@ -17,10 +17,10 @@ import tiny_qwen2_5_omni
 from typer.testing import CliRunner
 
 from audiomarathon import evaluate
-from audiomarathon.cli import app
-from audiomarathon.evaluation.run import run
-from audiomarathon.pruning.method import kept_count
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.cli.app import app
+from audiomarathon.compression.method import kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.run import run
 from audiomarathon.settings import RunSettings
 
 ROOT = Path(__file__).parent.parent
@@ -156,7 +156,7 @@ def test_the_method_drops_exactly_k_and_keeps_the_end(aviary: Path, checkpoint: 
 
     import torch
 
-    from audiomarathon.pruning.token_pruner import Evidence
+    from audiomarathon.compression.token_pruner import Evidence
 
     chosen = get_method("keep_end", 0.75).select(Evidence(torch.arange(10, 18), 2, seed=0))
     assert chosen.tolist() == [6, 7]

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import soundfile
-from raw_corpora import EVENTS, MAKERS, PLACES, Noise
-from test_building import built, left_out, manifest
+from raw_corpora import EVENTS, MAKERS, PLACES, Noise, built, left_out, manifest
 
-from audiomarathon.corpora.door import CORPORA
+from audiomarathon.segment.command import CORPORA
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.task import LETTERS
 

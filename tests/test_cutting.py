@@ -11,9 +11,9 @@ import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_building import tree
+from task_folders import tree
 
-from audiomarathon.data.cutting import Cutting, door, stretches
+from audiomarathon.segment.cutting import Cutting, door, stretches
 
 RATE = 16_000
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from task_folders import BUILDERS, build_all, edit_rows, write_json
-from test_data_verify import COUNTS, call
+from builders import records_in
+from conftest import call
+from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_json
 
 import audiomarathon
-from audiomarathon.audio import decode, probe
-from audiomarathon.data.background import background, noise_like
+from audiomarathon.audio.decode import decode, probe
+from audiomarathon.audio.noise import background, noise_like
 from audiomarathon.data.controls import window
 from audiomarathon.embedded.mini_benchmark import generate
 from audiomarathon.errors import RecordError
@@ -175,17 +176,17 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
     for name in ("30s", "30s-silence"):
         results = tmp_path / "results" / name
         run = {"data": str(tmp_path / "controls" / name), "results": results, "timing": False, "device": "cpu"}
-        (result,) = audiomarathon.evaluate("desed", **run)
+        (result,) = audiomarathon.evaluate("desed", model="embedded", **run)
         scores[name] = result.summary["accuracy"]
         kind = "silence" if name.endswith("silence") else "audio"
         assert result.summary["control"]["kind"] == kind
         assert json.loads((result.folder / "run.json").read_text())["control"]["kind"] == kind
-        records = map(json.loads, (result.folder / "samples.jsonl").read_text().splitlines())
+        records = records_in(result.folder)
         assert {record["control"] for record in records} == {kind}
     assert scores["30s"] >= 0.7
     assert scores["30s-silence"] <= 0.3
-    with pytest.raises(RecordError, match=r"holds another run .*control"):
-        audiomarathon.evaluate("desed", **{**run, "data": str(tmp_path / "controls" / "30s")})
+    with pytest.raises(RecordError, match=r"another run .*control"):
+        audiomarathon.evaluate("desed", model="embedded", **{**run, "data": str(tmp_path / "controls" / "30s")})
     runs = control_runs([tmp_path / "results"])
     assert [(one.kind, one.seconds, one.chance) for one in runs] == [("audio", 30, 0.25), ("silence", 30, 0.25)]
     code, output = call("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from conftest import call
 from task_folders import BUILDERS, build_all, edit_rows
-from test_data_verify import call
 from typer.testing import CliRunner
 
-from audiomarathon.audio import probe
-from audiomarathon.cli import app
+from audiomarathon.audio.decode import probe
+from audiomarathon.cli.app import app
 from audiomarathon.data.card import markdown
 from audiomarathon.tasks import get_task, select
 

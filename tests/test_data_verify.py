@@ -12,22 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
-from typer.testing import CliRunner
+from conftest import call
+from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
-from audiomarathon.cli import app
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.data.verify import verify
 from audiomarathon.tasks import all_tasks, get_task
+from audiomarathon.tasks.rows import Row
 
 ROOT = Path(__file__).parent.parent
-COUNTS = {"librispeech": 3, "race": 3, "slue": 3, "tau": 10, "gtzan": 2, "desed": 2, "vesus": 6, "had": 5, "vox": 3}
-COUNTS["vox_age"] = 5
-
-
-def call(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
-    return done.exit_code, done.output
 
 
 def expect(root: Path, **tasks: tuple[float, float]) -> Path:
@@ -92,7 +85,9 @@ def test_each_damage_is_named_and_fails(root: Path, name: str, tmp_path: Path) -
 
 def test_damage_inside_a_clip_shows_only_when_it_is_decoded(root: Path) -> None:
     clip = next((root / "LIBRISPEECH").rglob("*.flac"))
-    clip.write_bytes(clip.read_bytes()[: clip.stat().st_size // 2])
+    data = clip.read_bytes()
+    place = data.index(b"\xff\xf8") + 20  # within the first frame
+    clip.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     assert call("data", "verify", "librispeech", "--data", root)[0] == 0
     code, output = call("data", "verify", "librispeech", "--data", root, "--deep")
     assert code == 1
@@ -161,7 +156,7 @@ def test_every_clip_of_a_task_may_be_broken(root: Path, tmp_path: Path) -> None:
     for clip in (root / "GTZAN").rglob("*.wav"):
         clip.write_bytes(b"RIFF")
     assert call("data", "durations", "gtzan", "--data", root, "-o", tmp_path / "out")[0] == 1
-    assert json.loads((tmp_path / "out" / "durations.json").read_text())[0]["total_hours"] == 0
+    assert json.loads((tmp_path / "out" / "gtzan.json").read_text())[0]["total_hours"] == 0
 
 
 @pytest.mark.parametrize(("script", "key"), [("Vox_age.py", "vox_age"), ("analyse_all.py", "librispeech")])
@@ -169,8 +164,33 @@ def test_the_scripts_measure_their_task(root: Path, tmp_path: Path, script: str,
     command = [sys.executable, str(ROOT / "analyse_audio_duration" / script), "--data", str(root)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert key in done.stdout
-    tasks = [entry["task"] for entry in json.loads((tmp_path / "durations" / "durations.json").read_text())]
+    name = "durations" if script == "analyse_all.py" else key
+    assert (tmp_path / "durations" / f"{name}.csv").is_file()
+    tasks = [entry["task"] for entry in json.loads((tmp_path / "durations" / f"{name}.json").read_text())]
     assert tasks == ([key] if script != "analyse_all.py" else [task.key for task in all_tasks()])
+
+
+def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    common = page.partition("Rows of metadata files")[2].partition("## Verify")[0]
+    read: dict[str, set[str]] = {}
+
+    class Noting(dict[str, object]):
+        def get(self, name: str, default: object = None) -> object:
+            read[key].add(name)
+            return super().get(name, default)
+
+    made = Row.__init__
+    monkeypatch.setattr(Row, "__init__", lambda self, folder, fields: made(self, folder, Noting(fields)))
+    for task in all_tasks():
+        key = task.key
+        read[key] = set()
+        task.load(task.find(root))
+        named = {name for name in read[key] if not name.startswith("choice_")} if key != "had" else set()
+        assert {name for name in named if f"`{name}`" not in rows[key] + common} == set()
+        assert getattr(task, "metadata_file", "") in rows[key]
+    assert {"question_idx", "answer"} <= read["race"]
 
 
 def test_there_is_a_script_a_task() -> None:

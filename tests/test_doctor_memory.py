@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from audiomarathon.cli import main
-from audiomarathon.doctor_memory import MemoryPlan, plan_memory
+from audiomarathon.cli.app import main
+from audiomarathon.costs.memory import MemoryPlan, plan_memory
 from audiomarathon.errors import ModelError
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
@@ -163,7 +163,7 @@ def test_without_a_gpu_it_says_which_would_do(
     assert code == 0
     assert out.count("24 GB") >= 3
     assert "No GPU here" in out
-    assert "no weights there: parameters by the config" in out
+    assert "no weights there" in out
 
 
 def test_weights_on_disk_are_counted(tiny_checkpoint: Path) -> None:
@@ -182,11 +182,27 @@ def test_a_checkpoint_that_is_not_there_is_said_with_what_to_do(
     def not_there(*_args: object, **_kwargs: object) -> None:
         raise ModelError("not in the cache")
 
-    monkeypatch.setattr("audiomarathon.doctor_memory.find_checkpoint", not_there)
-    code, _out, err = doctor(monkeypatch, capsys, "--model", "qwen2.5-omni-3b")
+    monkeypatch.setattr("audiomarathon.costs.memory.find_checkpoint", not_there)
+    code, _out, err = doctor(monkeypatch, capsys, "--model", "gemma3n")
     assert code == 2
-    assert "audiomarathon models download qwen2.5-omni-3b" in err
+    assert "audiomarathon models download gemma3n" in err
     assert "--model-path" in err
+
+
+@pytest.mark.parametrize(
+    ("key", "gigabytes"),
+    [("qwen2.5-omni-7b", 17.9), ("qwen2.5-omni-3b", 9.4), ("phi4mm", 10.4), ("aero-1", 4.4), ("voxtral", 9.4)],
+)
+def test_sizes_are_known_before_the_download(
+    monkeypatch: pytest.MonkeyPatch, no_env: Any, key: str, gigabytes: float
+) -> None:
+    def not_there(*_args: object, **_kwargs: object) -> None:
+        raise ModelError("not in the cache")
+
+    monkeypatch.setattr("audiomarathon.costs.memory.find_checkpoint", not_there)
+    plan = plan_memory(get_model(key), RunSettings.read({}))
+    assert plan.need(90).parts["weights"] == pytest.approx(gigabytes * GB, rel=0.05)
+    assert "parameters by the config" in plan.source
 
 
 def test_a_path_without_a_model_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any, no_env: Any) -> None:

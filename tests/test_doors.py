@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from audiomarathon import cli
+from audiomarathon.cli import app as cli
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.settings import env_names
 from audiomarathon.tasks import get_task

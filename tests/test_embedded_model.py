@@ -8,10 +8,10 @@ import pytest
 import soundfile
 from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
+from audiomarathon.compression.method import Base
 from audiomarathon.embedded import CHECKPOINT, mini_benchmark, world
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
-from audiomarathon.pruning.method import Base
 from audiomarathon.tasks import Sample, get_task
 
 
@@ -38,7 +38,7 @@ def prepared(lm: Qwen2_5Omni, root: Path, task: str, index: int = 0) -> tuple[Sa
 
 
 def reply(lm: Qwen2_5Omni, inputs: Inputs) -> str:
-    return lm.generate(inputs, Base(), max_new_tokens=48).replies[0].text
+    return Base().generate(lm, inputs, max_new_tokens=48).replies[0].text
 
 
 def test_nothing_is_missing_and_it_is_small() -> None:

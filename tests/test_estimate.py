@@ -6,14 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from builders import a_record
 
+from audiomarathon.compression.registry import get_method
+from audiomarathon.costs.config_facts import ModelFacts
+from audiomarathon.costs.prefill import TEXT_TOKENS, Cost
+from audiomarathon.engine.estimate import Todo, from_flops, from_records, memory
 from audiomarathon.errors import MethodError
-from audiomarathon.evaluation.estimate import TEXT_TOKENS, Todo, from_flops, from_records, memory
-from audiomarathon.evaluation.model_facts import ModelFacts
-from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.evaluation.savings import Cost
 from audiomarathon.models.registry import get_model
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.runs.folder import RunFolder
 
 SPEC = get_model("qwen2.5-omni")  # 25 tokens a second
 COST = Cost((10.0,) * 4, (0.0,) * 4, 0.0, 1000.0)
@@ -45,11 +46,11 @@ class TestFromFlops:
 class TestFromRecords:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        time = {"load": 1.0, "preprocess": 2.0, "encoder": 3.0, "llm_prefill": 8.0, "decode": 4.0}
+        time = {"prefill": 11.0, "load": 1.0, "preprocess": 2.0, "encoder": 3.0, "llm_prefill": 8.0, "decode": 4.0}
         sizes = {"prompt_tokens": 500, "audio_tokens": 250, "new_tokens": 3}
         with RunFolder(tmp_path, {"method": "base"}) as folder:
             folder.write_run({"cost": COST.as_json()})
-            folder.append({"id": "a", "error": None, "clip_seconds": 10.0, "time": time, **sizes})
+            folder.append(a_record(clip_seconds=10.0, time=time, **sizes))
         return tmp_path
 
     @pytest.mark.parametrize(("decode_tokens", "extra"), [(0, 0.0), (5, 8.0 + 7.0 + 2 * 5 * 2.0)])

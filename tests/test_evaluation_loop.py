@@ -8,107 +8,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import task_folders
 import torch
+from builders import a_record
+from fake_lm import FakeLM, IdTask
 
-from audiomarathon.evaluation.batches import Plan
-from audiomarathon.evaluation.evaluate import Job, evaluate
-from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.evaluation.timing import Stages
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.method import Method
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import get_method
+from audiomarathon.compression.token_pruner import Evidence
+from audiomarathon.engine.batches import Plan, sample_seed
+from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.method import Method
-from audiomarathon.pruning.registry import get_method
-from audiomarathon.tasks import Sample, get_task
+from audiomarathon.runs.folder import Job, RunFolder
+from audiomarathon.tasks import Sample
+from audiomarathon.tasks.fingerprint import clip_hashes
 
 METHODS = (get_method("base"), get_method("frame", 0.5), get_method("random", 0.9))
 BASE, FRAME, RANDOM = (method.label for method in METHODS)
 
 
-class Tower(torch.nn.Module):
-    """An audio tower that counts its runs."""
-
-    runs = 0
-
-    def forward(self) -> int:
-        self.runs += 1
-        return self.runs
-
-
-@dataclass
-class FakeLM:
-    """Writes down what is prepared and generated; a call takes as many seconds in the tower as the tower has runs.
-
-    Attributes
-    ----------
-    fails
-        Given a setting's label and the ids of a batch, whether the call is to fail after the tower has run.
-    on_generate
-        Called at the beginning of each call.
-    peaks
-        Of memory in the LLM, by setting; the tower's is 50 where it runs, 5 where it is answered from memory.
-    """
-
-    fails: Callable[[str, tuple[str, ...]], bool] = lambda _label, _ids: False
-    on_generate: Callable[[], object] = lambda: None
-    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    prepared: list[tuple[str, ...]] = field(default_factory=list)
-    seeds: dict[str, int] = field(default_factory=dict)
-    peaks: dict[str, int] = field(default_factory=dict)
-    audio_tower: Tower = field(default_factory=Tower)
-    sampling_rate = 16000
-    device = torch.device("cpu")
-
-    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        ids = tuple(prompt.text for prompt in prompts)
-        self.prepared.append(ids)
-        self.seeds |= {prompt.text: prompt.seed for prompt in prompts}
-        mask = torch.ones(len(ids), 4, dtype=torch.long)
-        return Inputs({"input_ids": mask, "attention_mask": mask}, mask.bool(), tuple(p.seed for p in prompts))
-
-    def generate(self, inputs: Inputs, method: Method, *, max_new_tokens: int, **_more: object) -> Generation:
-        ids = tuple(next(id_ for id_, own in self.seeds.items() if own == seed) for seed in inputs.seeds)
-        self.on_generate()
-        self.calls.append((method.label, ids))
-        before = self.audio_tower.runs
-        self.audio_tower.forward()
-        if self.fails(method.label, ids):
-            raise RuntimeError("no")
-        ran = self.audio_tower.runs > before
-        encoder = 100.0 + self.audio_tower.runs if ran else 0.001
-        tower_peak = (50 if ran else 5) if self.peaks else None
-        return Generation(
-            replies=tuple(Reply("A", "stop", 2, (1, 2)) for _ in ids),
-            stages=Stages(encoder, 2.0, 1.0),
-            kept_audio_tokens=(1,) * len(ids),
-            kv_lengths=(4,),
-            kv_bytes=8,
-            peak_memory_bytes=max(tower_peak, self.peaks[method.label]) if tower_peak else None,
-            encoder_peak_memory_bytes=tower_peak,
-            scoring=0.25,
-        )
-
-    def labels(self, id_: str) -> list[str]:
-        """The settings under which a sample was run, in their order."""
-        return [label for label, ids in self.calls if id_ in ids]
-
-
-class IdTask(type(get_task("tau"))):  # type: ignore[misc]
-    """TAU, but what is asked is the sample's id."""
-
-    def prompt(self, sample: Sample) -> str:
-        return sample.id
-
-
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return task_folders.write_clip(tmp_path_factory.mktemp("clip") / "a.wav", seconds=0.1)
+    return task_folders.write_clip(tmp_path_factory.mktemp("clip") / "a.wav", seconds=0.5)
 
 
 @pytest.fixture
@@ -139,6 +68,39 @@ def jobs(tmp_path: Path) -> Iterator[Callable[..., list[Job]]]:
 
 def lines(job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in job.folder.samples_file.read_text().splitlines()]
+
+
+def test_a_sample_whose_score_raises_is_an_error_record_and_the_others_go_on(plan, jobs, monkeypatch) -> None:
+    sound, asked = IdTask.score, []
+
+    def score(self: IdTask, reply: str, reference: dict[str, Any]) -> dict[str, Any]:
+        asked.append(reply)
+        if len(asked) == 2:
+            raise KeyError("verdict")
+        return sound(self, reply, reference)
+
+    monkeypatch.setattr(IdTask, "score", score)
+    (job,) = jobs(METHODS[0])
+    evaluate(FakeLM(), plan(["a", "b", "c"]), [job], progress=False)
+    assert [(line["id"], line["error"]) for line in lines(job)] == [
+        ("a", None),
+        ("b", "KeyError: 'verdict'"),
+        ("c", None),
+    ]
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_sample_for_which_a_method_chooses_nonsense_is_an_error_record(lm: AudioLM, plan, jobs, size) -> None:
+    class Repeats(Frame):
+        def select(self, evidence: Evidence) -> torch.Tensor:
+            sound = super().select(evidence)
+            return torch.zeros_like(sound) if evidence.seed == sample_seed(42, "b") else sound
+
+    (job,) = jobs(Repeats(0.3))
+    evaluate(lm, plan(["a", "b", "c"], batch_size=size), [job], progress=False)
+    errors = {line["id"]: line["error"] for line in lines(job)}
+    assert (errors["a"], errors["c"]) == (None, None)
+    assert errors["b"].startswith("MethodError: frame-0.3-layer2 kept a prompt position twice")
 
 
 def test_settings_take_turns_at_going_first(plan, jobs) -> None:
@@ -245,6 +207,67 @@ class TestPrefetching:
         assert ahead == [0, 0, 0]
 
 
+class TestReplacedClips:
+    """A record says by a hash which clip was heard: a sample whose clip is no longer that one is an error."""
+
+    @pytest.fixture
+    def samples(self, tmp_path: Path) -> tuple[Sample, ...]:
+        labels = ("bus", "tram")
+        clips = {id_: task_folders.write_clip(tmp_path / f"{id_}.wav", seconds=0.1) for id_ in "abc"}
+        return tuple(Sample(id_, (clip,), "Which?", "A", id_, labels, labels) for id_, clip in clips.items())
+
+    @pytest.mark.parametrize("size", [None, 1], ids=["timed", "prefetched"])
+    def test_while_a_run_is_on(self, samples: tuple[Sample, ...], jobs, size: int | None) -> None:
+        def replace_last() -> None:
+            task_folders.write_clip(samples[2].clips[0], seconds=0.1, hertz=880.0)
+
+        plan = Plan(IdTask(), samples[::2], 8, batch_size=size, clips=clip_hashes(samples))
+        (job,) = jobs(METHODS[0])
+        if size:  # batches are prepared ahead, while the model is at work
+            replace_last()
+        lm = FakeLM() if size else FakeLM(on_generate=replace_last)
+        evaluate(lm, plan, [job], progress=False)  # type: ignore[arg-type]
+        heard, replaced = (job.folder.records[id_] for id_ in "ac")
+        assert heard["error"] is None
+        assert "c.wav: changed since the run began" in replaced["error"]
+        assert job.folder.done(clip_hashes(samples)) == {"a"}
+
+    def test_between_decode_and_hash(
+        self, samples: tuple[Sample, ...], jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Other audio was decoded, and the clip is back by the time that it is looked at."""
+        decode, clip, aside = audio.decode, samples[0].clips[0], tmp_path / "aside.wav"
+
+        def decode_another(path: Path, rate: int) -> object:
+            clip.rename(aside)
+            task_folders.write_clip(clip, seconds=0.1, hertz=880.0)
+            found = decode(path, rate)
+            clip.write_bytes(aside.read_bytes())
+            return found
+
+        monkeypatch.setattr(audio, "decode", decode_another)
+        plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(), plan, [job], progress=False)  # type: ignore[arg-type]
+        assert "changed since the run began" in job.folder.records["a"]["error"]
+
+    def test_that_are_gone_after_decode(
+        self, samples: tuple[Sample, ...], jobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decode = audio.decode
+
+        def decode_and_remove(path: Path, rate: int) -> object:
+            found = decode(path, rate)
+            path.unlink()
+            return found
+
+        plan = Plan(IdTask(), samples[:1], 8, clips=clip_hashes(samples))
+        monkeypatch.setattr(audio, "decode", decode_and_remove)
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(), plan, [job], progress=False)  # type: ignore[arg-type]
+        assert "changed since the run began" in job.folder.records["a"]["error"]
+
+
 class TestResumedBatches:
     def test_samples_with_the_same_settings_to_do_are_one_batch(self, plan, jobs) -> None:
         lm = FakeLM()
@@ -254,7 +277,7 @@ class TestResumedBatches:
     @pytest.mark.parametrize("recorded", ["a", "b"])
     def test_samples_with_different_settings_to_do_are_not(self, plan, jobs, recorded: str) -> None:
         lm, made = FakeLM(), jobs(METHODS[0], METHODS[1])
-        made[0].folder.append({"id": recorded, "error": None, "reply": "kept"})
+        made[0].folder.append(a_record(recorded, reply="kept"))
         evaluate(lm, plan(["a", "b"], batch_size=2), made, progress=False)
         todo = {(FRAME, ("a",)), (FRAME, ("b",)), (BASE, ("b" if recorded == "a" else "a",))}
         assert Counter(lm.calls) == Counter(todo)
@@ -266,6 +289,48 @@ class TestResumedBatches:
         evaluate(lm, plan(["a", "b"], batch_size=2), made, progress=False)
         assert lm.calls == [(BASE, ("a", "b")), (FRAME, ("a", "b")), (FRAME, ("a",)), (FRAME, ("b",))]
         assert [line["error"] for line in lines(made[1])] == [None, "RuntimeError: no"]
+
+
+class TestOutOfMemory:
+    """Batches are halved until they fit, and it is said once."""
+
+    @staticmethod
+    def full(most: int, error: type[Exception] = torch.OutOfMemoryError) -> Callable[[str, tuple[str, ...]], bool]:
+        def fails(_label: str, ids: tuple[str, ...]) -> bool:
+            if len(ids) > most or "big" in ids:
+                raise error("CUDA out of memory. " + "Tried to allocate " * 100)
+            return False
+
+        return fails
+
+    def test_a_batch_is_halved(self, plan, jobs) -> None:
+        lm, said, (job,) = FakeLM(fails=self.full(2)), [], jobs(METHODS[0])
+        evaluate(lm, plan(list("abcdefghi"), batch_size=8), [job], say=said.append, progress=False)
+        assert [ids for _, ids in lm.calls] == [
+            tuple("abcdefgh"), tuple("abcd"), tuple("ab"), tuple("cd"), tuple("efgh"), tuple("ef"), tuple("gh"), ("i",),
+        ]  # fmt: skip
+        assert [line["error"] for line in lines(job)] == [None] * 9
+        (line,) = [line for line in said if "memory" in line]
+        assert line.startswith("tau: BATCH_SIZE=8 ")
+        assert "halved" in line
+
+    def test_what_other_settings_recorded_stays(self, plan, jobs) -> None:
+        lm = FakeLM(fails=lambda label, ids: label == FRAME and self.full(2)(label, ids))
+        both = jobs(*METHODS[:2])
+        evaluate(lm, plan("abcd", batch_size=4), both, progress=False)
+        assert lm.calls == [(BASE, tuple("abcd")), (FRAME, tuple("abcd")), (FRAME, ("a", "b")), (FRAME, ("c", "d"))]
+        assert [[line["error"] for line in lines(job)] for job in both] == [[None] * 4] * 2
+
+    @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+    @pytest.mark.parametrize("size", [None, 4])
+    def test_of_one_sample_names_what_helps(self, plan, jobs, size: int | None, error: type[Exception]) -> None:
+        (job,) = jobs(METHODS[0])
+        evaluate(FakeLM(fails=self.full(4, error)), plan(["a", "big", "c"], batch_size=size), [job], progress=False)
+        failed = {line["id"]: line["error"] for line in lines(job) if line["error"]}
+        assert list(failed) == ["big"]
+        assert len(failed["big"]) <= 500
+        for words in ("DTYPE", "DEVICE_MAP", error.__name__):
+            assert words in failed["big"]
 
 
 class TestSeeds:

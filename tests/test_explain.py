@@ -12,17 +12,17 @@ import torch
 from conftest import noise
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import get_method
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.report import explain, palette
 from audiomarathon.report.explain import Clip, Strip, by_clip, event_share, shares_kept
 
 
 def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:
     inputs = lm.prepare(prompts[:1])
-    generation = lm.generate(inputs, get_method(method), max_new_tokens=2, keep_entries=True)
+    generation = get_method(method).generate(lm, inputs, max_new_tokens=2, keep_entries=True)
     return inputs, shares_kept(inputs, generation)
 
 
@@ -42,7 +42,7 @@ class TestShares:
         self, lm: AudioLM, prompts: list[Prompt], press: str
     ) -> None:
         inputs, kept = shares(lm, prompts, f"{press}:0.75")
-        assert kept.sum() == pytest.approx(lm.generate(inputs, get_method(f"{press}:0.75"), max_new_tokens=1)
+        assert kept.sum() == pytest.approx(get_method(f"{press}:0.75").generate(lm, inputs, max_new_tokens=1)
                                            .kept_audio_tokens[0])  # fmt: skip
         assert kept.min() >= 0
         assert kept.max() <= 1
@@ -64,7 +64,7 @@ class TestShares:
         assert joined[first == 1].max() == 1.0
 
     def test_nothing_is_recorded_unless_asked_for(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        assert lm.generate(lm.prepare(prompts[:1]), get_method("knorm:0.5"), max_new_tokens=1).kept_entries is None
+        assert get_method("knorm:0.5").generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).kept_entries is None
 
 
 class TestTime:
@@ -163,7 +163,7 @@ class TestPicture:
 
 class TestPalette:
     def test_no_two_methods_look_alike(self) -> None:
-        from audiomarathon.pruning.registry import all_methods
+        from audiomarathon.compression.registry import all_methods
 
         keys = [method.key for method in all_methods() if method.key != "base"]
         assert len({palette.colour(key) for key in keys}) == len(keys)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import task_folders
+from builders import records_in
 
 from audiomarathon import evaluate
+from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.errors import SettingsError
-from audiomarathon.pruning.fast_v import FastV
 
 
 @dataclass
@@ -44,12 +46,52 @@ def settings(tmp_path: Path, tiny_checkpoint: Path, no_env) -> dict:
 def test_a_press_of_ones_own_is_recorded_by_what_the_cache_holds(settings: dict) -> None:
     base, own = evaluate("tau", method=["base", KeepLast(7)], max_new_tokens=3, **settings)
     assert own.method == "KeepLast-entries=7"
-    for line in (own.folder / "samples.jsonl").read_text().splitlines():
-        record = json.loads(line)
+    for record in records_in(own.folder):
         assert record["kept_audio_tokens"] is None
         assert record["error"] is None
     assert own.summary["complete"] is True
     assert base.summary["kept_audio_tokens"] == 25
+
+
+class Addressed:
+    """A press that prints itself by its address, as any object does that says nothing else."""
+
+    def __init__(self, entries: int) -> None:
+        self.press = KeepLast(entries)
+
+    def __call__(self, model):
+        return self.press(model)
+
+
+@pytest.mark.parametrize("press", [Addressed(7), lambda _model: nullcontext()], ids=["object", "lambda"])
+def test_a_press_that_prints_its_address_must_be_named(press, settings: dict) -> None:
+    with pytest.raises(SettingsError, match="name it"):
+        evaluate("tau", method=press, **settings)
+    (own,) = evaluate("tau", method=("mine-0.3", press), max_new_tokens=1, **settings)
+    assert own.method == own.folder.name == "mine-0.3"
+    identity = json.loads((own.folder / "run.json").read_text())["identity"]
+    assert identity["press"] == "mine-0.3"
+    assert "code of method mine-0.3" in identity
+
+
+def test_two_presses_of_one_kind_have_two_folders(settings: dict) -> None:
+    presses = [("mine-7", Addressed(7)), ("mine-9", Addressed(9))]
+    folders = {result.folder for result in evaluate("tau", method=presses, max_new_tokens=1, **settings)}
+    assert len(folders) == 2
+    with pytest.raises(SettingsError, match="named twice"):
+        evaluate("tau", method=[("mine", Addressed(7)), ("mine", Addressed(9))], **settings)
+
+
+def test_a_press_that_leaves_python_is_an_error_record(settings: dict) -> None:
+    (own,) = evaluate("tau", method=("leaver", lambda _model: sys.exit(0)), max_new_tokens=1, **settings)
+    assert (own.summary["n"], own.summary["errors"]) == (0, 2)
+    assert '"error": "SystemExit: 0"' in (own.folder / "samples.jsonl").read_text()
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "-", "a\n"])
+def test_a_name_that_is_no_folders_is_refused(name: str, settings: dict) -> None:
+    with pytest.raises(SettingsError, match="not allowed"):
+        evaluate("tau", method=(name, KeepLast(7)), **settings)
 
 
 def test_methods_and_names(settings: dict) -> None:
@@ -68,8 +110,9 @@ def test_a_name_takes_ratio_and_layer_from_the_settings(settings: dict) -> None:
 
 
 def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
-    from audiomarathon.evaluation.savings import Run, savings
     from audiomarathon.report.table import results_table
+    from audiomarathon.results.savings import savings
+    from audiomarathon.runs.read import Run
 
     results = evaluate(
         "tau", method=["base", "snapkv", KeepLast(7)], ratio=0.5, scope="all", max_new_tokens=1, **settings
@@ -82,12 +125,14 @@ def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -
 
 
 def test_speed_ups_are_claimed_within_a_session_only(settings: dict) -> None:
-    from audiomarathon.evaluation.savings import Run, savings
+    from audiomarathon.results.savings import savings
+    from audiomarathon.runs.folder import read_records
+    from audiomarathon.runs.read import Run
+    from audiomarathon.runs.record_line import to_line
 
     (base,) = evaluate("tau", method="base", max_new_tokens=1, **settings)
-    rows = [json.loads(line) for line in (base.folder / "samples.jsonl").read_text().splitlines()]
-    lines = [json.dumps(row | {"session": "an hour ago"}) + "\n" for row in rows]
-    (base.folder / "samples.jsonl").write_text("".join(lines))
+    lines = [to_line(row | {"session": "an hour ago"}) for row in read_records(base.folder).values()]
+    (base.folder / "samples.jsonl").write_bytes(b"".join(lines))
     (frame,) = evaluate("tau", method="frame:0.5", max_new_tokens=1, **settings)
     saved = savings(Run.read(frame.folder), Run.read(base.folder))
     assert saved["llm_prefill"]["measured"] is None
@@ -95,10 +140,10 @@ def test_speed_ups_are_claimed_within_a_session_only(settings: dict) -> None:
 
 
 def test_runs_of_two_processes_begun_in_one_second_are_two_sessions(settings: dict, monkeypatch) -> None:
-    monkeypatch.setattr("audiomarathon.evaluation.run._now", lambda: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr("audiomarathon.engine.run.now", lambda: "2026-01-01T00:00:00+00:00")
     sessions = set()
     for process, method in ((1, "base"), (2, "frame:0.5")):
         monkeypatch.setattr("os.getpid", lambda process=process: process)
         (result,) = evaluate("tau", method=method, max_new_tokens=1, **settings)
-        sessions |= {json.loads(line)["session"] for line in (result.folder / "samples.jsonl").read_text().splitlines()}
+        sessions |= {record["session"] for record in records_in(result.folder)}
     assert len(sessions) == 2

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import task_folders
 import tiny_qwen2_5_omni
 
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine import environment
+from audiomarathon.engine.run import Result, run
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation import environment
-from audiomarathon.evaluation.run import Result, run
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import multiple_choice
 
 PRESS = "knorm-0.5"
 
 
-def go(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), **flags) -> Result:
+def go(place: Path, checkpoint: Path, method: tuple = ("frame", 0.5), say=lambda _line: None, **flags) -> Result:
     """Run one setting on the data at a place, with its results there."""
     flags = {"data": str(place / "data"), "results": place / "out", "model_path": str(checkpoint), **flags}
     settings = RunSettings.read({}, **{"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, **flags})
-    return next(run(["tau"], "qwen2.5-omni", settings, [get_method(*method)], progress=False))
+    return next(run(["tau"], "qwen2.5-omni", settings, [get_method(*method)], say=say, progress=False))
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +138,95 @@ def test_the_device_is_no_part_of_it_where_nothing_is_timed(
     after = go(place, tiny_checkpoint, limit=2, **flags)
     assert json.loads((after.folder / "run.json").read_text())["identity"]["device"] is None
     assert (before.summary["n"], after.summary["n"]) == (1, 2)
+
+
+class TestThirdParties:
+    """Their code is part of a run: whoever edits a pruner and gives the same command does not get the old records."""
+
+    MODULES: ClassVar = {
+        "mine_method": """
+from dataclasses import dataclass
+from typing import ClassVar
+from audiomarathon.compression.pruners.frame import Frame
+
+@dataclass(frozen=True)
+class Mine(Frame):
+    key: ClassVar[str] = "mine"
+""",
+        "mine_task": """
+from audiomarathon.tasks.tau import Tau
+
+class Mine(Tau):
+    pass
+""",
+        "mine_model": """
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.models.registry import ModelSpec
+
+class Mine(Qwen2_5Omni):
+    pass
+
+SPEC = ModelSpec("mine", "mine_model:Mine", "Qwen/Qwen2.5-Omni-3B", 25, "mine")
+""",
+    }
+
+    @pytest.fixture
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        site = tmp_path / "site"
+        site.mkdir()
+        for name, code in self.MODULES.items():
+            (site / f"{name}.py").write_text(code)
+        monkeypatch.syspath_prepend(site)
+        return site
+
+    def go(self, place: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, **flags) -> Result:
+        for name in self.MODULES:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        mine = {name: importlib.import_module(name) for name in self.MODULES}
+        monkeypatch.setattr("audiomarathon.models.registry.plugins", lambda *_: [mine["mine_model"].SPEC])
+        flags = {"max_new_tokens": 2, "limit": 1, "decode_tokens": 0, "model_path": str(checkpoint), **flags}
+        settings = RunSettings.read({}, data=str(place / "data"), results=place / "mine", **flags)
+        method, task = mine["mine_method"].Mine(0.5), mine["mine_task"].Mine()
+        return next(run([task], "mine", settings, [method], progress=False))
+
+    @pytest.mark.parametrize(
+        ("module", "name"), [("mine_method", "method mine"), ("mine_task", "task tau"), ("mine_model", "model mine")]
+    )
+    def test_an_edit_is_refused_by_its_name(
+        self, module: str, name: str, site: Path, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.go(place, tiny_checkpoint, monkeypatch)
+        assert self.go(place, tiny_checkpoint, monkeypatch, limit=2).summary["n"] == 2
+        (site / f"{module}.py").write_text(self.MODULES[module] + "\nEDITED = True\n")
+        with pytest.raises(RecordError) as caught:
+            self.go(place, tiny_checkpoint, monkeypatch)
+        assert differing(str(caught.value)) == [f"code of {name}"]
+
+    def test_a_folder_that_does_not_name_it_is_gone_on_with(
+        self, site: Path, place: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As earlier versions wrote it."""
+        file = self.go(place, tiny_checkpoint, monkeypatch).folder / "run.json"
+        facts = json.loads(file.read_text())
+        for name in [name for name in facts["identity"] if name.startswith("code of ")]:
+            del facts["identity"][name]
+        file.write_text(json.dumps(facts))
+        assert self.go(place, tiny_checkpoint, monkeypatch, limit=2).summary["n"] == 2
+        facts = json.loads(file.read_text())
+        assert facts["weak_fingerprint"] is True
+        (site / "mine_task.py").write_text(self.MODULES["mine_task"] + "\nEDITED = True\n")
+        with pytest.raises(RecordError, match="code of task tau"):
+            self.go(place, tiny_checkpoint, monkeypatch)
+
+
+def test_a_version_of_ours_is_noted_and_not_refused(place: Path, tiny_checkpoint: Path) -> None:
+    (file,) = (place / "out").rglob("frame*/run.json")
+    facts = json.loads(file.read_text())
+    facts["environment"] |= {"audiomarathon": "0.0.9", "commit": "0123456789"}
+    file.write_text(json.dumps(facts))
+    said: list[str] = []
+    assert go(place, tiny_checkpoint, limit=2, say=said.append).summary["n"] == 2
+    assert sum("0.0.9 (0123456)" in line for line in said) == 1
+    said.clear()
+    go(place, tiny_checkpoint, limit=2, say=said.append)
+    assert not any("0.0.9" in line for line in said)

@@ -11,9 +11,9 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audiomarathon.audio import decode
-from audiomarathon.data.joining import Joining, Joint, Piece, Range, length_at, plan, write
+from audiomarathon.audio.decode import decode
 from audiomarathon.errors import AudioError, DataError
+from audiomarathon.segment.joining import Joining, Joint, Piece, Range, length_at, plan, write
 
 CASES = {
     "until the target is reached": ([40, 40, 40, 40], Range(50, 120, 70), Joint(), ([0, 40], 80), 2),

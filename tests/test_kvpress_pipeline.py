@@ -12,13 +12,13 @@ import pytest
 import soundfile
 from conftest import noise
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
+from audiomarathon.compression.method import kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.answer import answer, answers, own_settings
 from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
-from audiomarathon.kvpress.pipeline import answer, answers, own_settings
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.method import kept_count
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.settings import RunSettings
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ class TestAnswer:
     @pytest.mark.parametrize("method", ["base", "snapkv:0.5", "dart:0.3", "fast_v:0.5+knorm:0.3"])
     def test_equals_a_plain_generate(self, lm: AudioLM, talk: Path, method: str) -> None:
         inputs = lm.prepare([Prompt("What is it?", (decode(talk, 16000),), SHORT.seed)])
-        plain = lm.generate(inputs, get_method(method), max_new_tokens=6)
+        plain = get_method(method).generate(lm, inputs, max_new_tokens=6)
         own = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
         assert own.text == plain.replies[0].text
         assert (own.kept_audio_tokens, own.kv_lengths, own.kv_bytes) == (

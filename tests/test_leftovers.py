@@ -17,15 +17,15 @@ from conftest import noise, skip_unless_carried
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from audiomarathon.kvpress.audio_features import encoder_shared
-from audiomarathon.kvpress.presses.snapkv import SnapKV
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.presses.snapkv import SnapKV
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.random import Random
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.fast_v import FastV
-from audiomarathon.pruning.method import Base, Method
-from audiomarathon.pruning.random import Random
-from audiomarathon.pruning.registry import all_methods, get_method
 
 pytestmark = pytest.mark.usefixtures("only_new_objects")
 
@@ -44,7 +44,7 @@ def only_new_objects() -> Iterator[None]:
 
 
 def generate(lm: AudioLM, inputs: Inputs, method: Method, steps: int = 3) -> Generation:
-    return lm.generate(inputs, method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+    return method.generate(lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
 
 
 def assert_clean(lm: AudioLM) -> None:

@@ -13,30 +13,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import a_failed_record, a_record, a_verdict
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
-from audiomarathon.evaluation.batches import Plan
-from audiomarathon.evaluation.evaluate import Job
-from audiomarathon.evaluation.live import COST_A_SAMPLE_S, Look, Watch, ending, span, watching
-from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.evaluation.standing import Standing, standing_of
-from audiomarathon.evaluation.status import read_status
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine import progress_view as live
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.progress_view import COST_A_SAMPLE_S, Look, Watch, ending, span, watching
 from audiomarathon.lock import is_held
 from audiomarathon.metrics.classification import summarise_choices
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.results.status import read_status
+from audiomarathon.runs.folder import Job, RunFolder
+from audiomarathon.runs.progress import Standing, standing_of
 from audiomarathon.tasks import Sample, get_task
-from audiomarathon.terminal import plain
+from audiomarathon.text import plain
 
 LABELS = ("bus", "tram")
 NOON = datetime.datetime(2026, 3, 1, 12, 0)
 
 
-def a_record(id_: str, right: bool = True, **more: Any) -> dict[str, Any]:
-    reference = {"answer": "A", "options": ["Bus", "Tram"], "labels": list(LABELS)}
-    verdict = {"parsed": "A" if right else "B", "rule": "letter", "correct": right, "strict": right}
-    facts = {"id": id_, "cluster": id_, "reply": "A", "reference": reference, "error": None, "clip_seconds": 90.0}
-    return facts | verdict | more
+def a_choice(id_: str, right: bool = True, **more: Any) -> dict[str, Any]:
+    return a_record(id_, **a_verdict("A", LABELS, right=right)) | more
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ class Clock:
 class TestStanding:
     def test_score_is_the_summarys_and_the_interval_near_it(self) -> None:
         rng = np.random.default_rng(0)
-        records = [a_record(str(n), bool(rng.random() < 0.7), cluster=str(n // 3)) for n in range(300)]
+        records = [a_choice(str(n), bool(rng.random() < 0.7), cluster=str(n // 3)) for n in range(300)]
         for n in range(0, 300, 2):  # two true classes
             records[n]["reference"] = {**records[n]["reference"], "answer": "B"}
         own = standing_of(get_task("tau"), records, 300)
@@ -74,7 +72,7 @@ class TestStanding:
         assert own.interval == pytest.approx(whole["intervals"]["score"], abs=0.02)
 
     def test_counts_errors_and_unparsed(self) -> None:
-        records = [a_record("a"), a_record("b", parsed=None), {"id": "c", "error": "AudioError: no"}]
+        records = [a_choice("a"), a_choice("b", parsed=None), a_failed_record("c")]
         own = standing_of(get_task("tau"), records, 5)
         assert (own.answered, own.errors, own.unparsed, own.complete) == (2, 1, 1, False)
 
@@ -82,23 +80,32 @@ class TestStanding:
         "spoil", [{"reference": None}, {"parsed": "Z"}, {"parsed": 7}, {"reference": {"labels": 1}}]
     )
     def test_odd_records_have_no_score_and_end_nothing(self, spoil: dict[str, Any]) -> None:
-        assert standing_of(get_task("tau"), [a_record("a", **spoil)], 1).score is None
+        assert standing_of(get_task("tau"), [a_choice("a", **spoil)], 1).score is None
 
     def test_transcripts(self) -> None:
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
         rows = [dict(zip(names, (n, 10, n, 0, 0, False), strict=True)) for n in (0, 1, 2)]
-        own = standing_of(get_task("librispeech"), [a_record(str(n)) | row for n, row in enumerate(rows)], 3)
+        own = standing_of(get_task("librispeech"), [a_choice(str(n)) | row for n, row in enumerate(rows)], 3)
         assert own.score == pytest.approx(0.9)
+
+
+def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
+    said: list[str] = []
+    with watching(a_plan("a"), [job], said.append) as bar:
+        job.folder.append(a_choice("a"))
+        bar.update(1)
+    assert len(said) == 1
 
 
 class TestWatch:
     def test_tells_rates_and_the_end_of_what_is_left(self, job: Job) -> None:
         clock, shown = Clock(), []
-        job.folder.append(a_record("a"))
+        job.folder.append(a_choice("a"))
         watch = Watch(a_plan("abcde"), [job], shown.append, 10, clock)
         clock.now = 60.0
         for id_ in "bc":
-            job.folder.append(a_record(id_, right=id_ == "b"))
+            job.folder.append(a_choice(id_, right=id_ == "b"))
         watch.update(2)
         (look,) = shown
         assert (look.done, look.expected, look.left_s) == (3, 5, 60.0)
@@ -106,11 +113,11 @@ class TestWatch:
         assert "base-0 0.8" in look.line(NOON)
 
     def test_what_is_to_be_done_again_does_not_count_until_it_is(self, job: Job) -> None:
-        job.folder.append({"id": "a", "cluster": "a", "error": "AudioError: no"})
-        job.folder.append(a_record("b", clips="old"))
+        job.folder.append(a_failed_record("a"))
+        job.folder.append(a_choice("b", clips="old"))
         watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
         assert watch.look().settings["base-0"].answered == watch.look().settings["base-0"].errors == 0
-        job.folder.append(a_record("a", clips="new"))
+        job.folder.append(a_choice("a", clips="new"))
         assert watch.look().settings["base-0"].answered == 1
 
     def test_looks_seldom_enough_to_cost_no_sample_a_millisecond(self, job: Job) -> None:
@@ -156,7 +163,7 @@ class TestWatch:
         plan = a_plan([str(n) for n in range(1000)])
         watch, spent = Watch(plan, [job], lambda _look: None, 0), 0.0
         for n in range(1000):
-            job.folder.records[str(n)] = a_record(str(n), n % 3 > 0)
+            job.folder.records[str(n)] = a_choice(str(n), n % 3 > 0)
             begin = time.thread_time()
             watch.update(1)
             spent += time.thread_time() - begin
@@ -184,9 +191,9 @@ def a_run(tmp_path: Path) -> Callable[..., Path]:
             told = {"task": "tau", "checkpoint": "/x/tiny", "method": name, "samples": list("abcd")}
             folder.write_run({**told, "sessions": [{"started": started}], **facts})
             for id_ in "abcd"[:records]:
-                folder.append(a_record(id_))
+                folder.append(a_choice(id_))
             for id_ in "abcd"[records : records + errors]:
-                folder.append({"id": id_, "cluster": id_, "error": "AudioError: no"})
+                folder.append(a_failed_record(id_))
         return path
 
     return write
@@ -210,7 +217,7 @@ class TestStatus:
         """Of four samples two are answered in a minute and one has failed: minutes that are left."""
         path = a_run("base-0", 2, errors=1)
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
-        failed = {"id": "c", "cluster": "c", "error": "no", "session": started if session == "this" else "earlier"}
+        failed = a_failed_record("c", session=f"{started} 71" if session == "this" else "earlier")
         with RunFolder(path, {"method": "base-0"}) as folder:
             folder.append(failed)
             (one,) = read_status([path])

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from references import Layer, layers_of
 
 from audiomarathon.certify.oracles import hidden_instead_of_dropped
+from audiomarathon.compression.method import Method, kept_count
+from audiomarathon.compression.pruners.dart import Dart
+from audiomarathon.compression.pruners.segment_fast_v import shares
+from audiomarathon.compression.registry import get_method
+from audiomarathon.compression.token_pruner import Evidence, Scored
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.dart import Dart
-from audiomarathon.pruning.method import Method, kept_count
-from audiomarathon.pruning.registry import get_method
-from audiomarathon.pruning.segment_fast_v import shares
-from audiomarathon.pruning.token_pruner import Evidence, Scored
 
 RATIOS = [0.15, 0.5, 0.93]
 # Audio in two spans; the last 64 positions reach into the audio of the first prompt and not into that of the second.
@@ -57,7 +57,7 @@ def run(lm: AudioLM, prompt: Prompt, method: Method, steps: int = 1) -> tuple[Ge
         lambda _module, _args, kwargs: caught.append(kwargs["past_key_values"]), with_kwargs=True
     )
     try:
-        result = lm.generate(lm.prepare([prompt]), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+        result = method.generate(lm, lm.prepare([prompt]), max_new_tokens=steps, ignore_end=True, keep_logits=True)
     finally:
         handle.remove()
     return result, caught[0]

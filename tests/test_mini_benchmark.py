@@ -190,5 +190,5 @@ def test_the_cache_follows_its_variable(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_unknown_task_is_named() -> None:
-    with pytest.raises(ValueError, match="unknown task 'tua'; the mini benchmark has librispeech"):
+    with pytest.raises(ValueError, match=r"unknown task 'tua'.*librispeech"):
         mini.generate(Path("unused"), tasks=["tua"])

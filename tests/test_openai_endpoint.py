@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,19 +25,21 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
+from builders import records_in
 from endpoint_server import KEY
 
-from audiomarathon import cli
-from audiomarathon.doctor_endpoint import examine_endpoint
+from audiomarathon.cli import app as cli
+from audiomarathon.cli.doctor_endpoint import examine_endpoint
+from audiomarathon.compression.registry import get_method
+from audiomarathon.endpoint.access import proxy_of, without_key
+from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, _seconds, _wav
+from audiomarathon.engine.remote import Prices
+from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
-from audiomarathon.evaluation.remote import Prices
-from audiomarathon.evaluation.run import run
-from audiomarathon.models.endpoint_access import without_key
-from audiomarathon.models.openai_endpoint import Answer, Endpoint, EndpointError, _seconds, _wav
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.report.table import results_table
 from audiomarathon.settings import RunSettings
+from audiomarathon.tasks.tau import Tau
 
 
 @contextmanager
@@ -93,7 +96,7 @@ READ = (
         "reasoning",
         "not done",
     ),
-    *("bytes", "chunks", "gzip", "HTTP/1.0", "odd usage"),
+    *("bytes", "chunks", "gzip", "deflate", "HTTP/1.0", "odd usage"),
 )
 
 
@@ -134,10 +137,17 @@ class TestAsking:
             ("no choices", "no reply in the stream"),
             ("error inside", "the engine died"),
             ("hang up", "RemoteProtocolError"),
-            ("10 MB", "exceeded the 1114112 byte limit"),
+            ("deep parts", "a malformed event|nested too deep"),
+            ("odd finish", "a malformed event"),
+            ("10 MB", "more than 1,114,112 bytes"),
             ("endless", "more than"),
-            ("endless line", "exceeded the 1114112 byte limit"),
+            ("endless line", "more than"),
+            ("bomb", "more than 1,114,112 bytes"),
+            ("bomb of events", "more than 1,114,112 bytes"),
+            ("bomb in a bomb", "Content-Encoding 'gzip, gzip'"),
+            ("no gzip", "Content-Encoding gzip: .*incorrect header"),
             ("heartbeats", "no whole reply within 0.3 s"),
+            ("no stream", "application/json where a stream of events was asked for"),
         ],
     )
     def test_what_is_no_reply_is_tried_again_and_ends(self, url: str, wish: str, message: str) -> None:
@@ -150,7 +160,7 @@ class TestAsking:
     def test_a_finished_reply_does_not_wait_for_the_stream_to_end(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("audiomarathon.models.chat_stream._AFTERWARDS_S", 0.1)
+        monkeypatch.setattr("audiomarathon.endpoint.chat_stream._AFTERWARDS_S", 0.1)
         answer = ask(client(url, attempts=1, limit_s=30.0), text="hang after")
         assert (answer.text, answer.finish) == ("Bé", "stop")
         assert answer.total < 20.0
@@ -169,7 +179,7 @@ class TestAsking:
             ask(client(url.removesuffix("/v1")), text=wish)
 
     def test_a_wrong_key_ends_the_run(self, url: str) -> None:
-        with pytest.raises(ModelError, match=r"refuses OPENAI_API_KEY \(401\)$"):
+        with pytest.raises(ModelError, match=r"refuses OPENAI_API_KEY .*401"):
             ask(client(url, "wrong-key-987654"))
         with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
             ask(client(url, ""))
@@ -200,8 +210,8 @@ class TestAsking:
     def test_the_first_request_loads_nothing_while_it_is_timed(self) -> None:
         script = """
 import sys, numpy
-from audiomarathon.models.chat_stream import Wire
-from audiomarathon.models.openai_endpoint import Endpoint, EndpointError
+from audiomarathon.endpoint.chat_stream import Wire
+from audiomarathon.endpoint.client import Endpoint, EndpointError
 from audiomarathon.models.prompt import Prompt
 chat, before = Wire._chat, set()
 Wire._chat = lambda *given: (before.update(sys.modules), chat(*given))[1]
@@ -234,16 +244,19 @@ except EndpointError:
         assert 3.0 <= waits[0] <= 3.75
         assert waits[0] - 0.5 <= waits[1] <= 1.25 * waits[0]
 
-    @pytest.mark.parametrize("asked", ["0", "-5", "nan", "soon", "Sun, 01 Nov 2020 00:00:00 GMT"])
+    @pytest.mark.parametrize(
+        "asked", ["0", "-5", "nan", "soon", "Sun, 01 Nov 2020 00:00:00 GMT", f"Fri, 01 Jan {9**50} 00:00:00 GMT"]
+    )
     def test_a_server_that_asks_for_no_wait_is_not_stormed(self, asked: str) -> None:
         waits: list[float] = []
         client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(3, "429", asked)
         assert 1.0 <= waits[0] <= 2.0
 
-    def test_waiting_until_a_date(self) -> None:
-        assert _seconds("Fri, 01 Jan 2100 00:00:00 GMT") > 1e9
+    @pytest.mark.parametrize("asked", ["Fri, 01 Jan 2100 00:00:00 GMT", f"1{'0' * 30}", "1e400"])
+    def test_a_wait_without_end_is_a_minute(self, asked: str) -> None:
+        assert _seconds(asked) > 1e9
         waits: list[float] = []
-        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(1, "429", "Fri, 01 Jan 2100 00:00:00 GMT")
+        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(1, "429", asked)
         assert 60.0 <= waits[0] <= 75.0
 
 
@@ -259,7 +272,7 @@ class TestKey:
         assert caught.value.__cause__ is None
 
     def test_a_reply_that_repeats_it_is_blanked(self, url: str) -> None:
-        assert ask(client(url), text="the key").text == "Bearer ***"
+        assert (ask(client(url), text="the key").text, ask(client(url)).masked) == ("Bearer ***", False)
 
     @pytest.mark.parametrize(
         ("text", "key", "left"),
@@ -297,10 +310,40 @@ class TestProxy:
     def test_this_machine_is_asked_directly(self, url: str, no_env: Callable[[str, str], None]) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         assert ask(client(url, attempts=1), 5).text == crc(_wav(noise(5)))
+        anywhere = url.replace("127.0.0.1", "0.0.0.0")
+        assert ask(client(anywhere, attempts=1), 5).text == crc(_wav(noise(5)))
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "0.0.0.0",
+            "127.1",
+            "0x7f.1",
+            "2130706433",
+            "[::ffff:127.0.0.1]",
+            "[::1]",
+            "[::]",
+            "LOCALHOST.",
+            "a.localhost",
+        ],
+    )
+    def test_this_machine_is_known_however_it_is_spelled(self, no_env: Callable[[str, str], None], host: str) -> None:
+        no_env("http_proxy", "http://127.0.0.1:9")
+        assert proxy_of(urlsplit(f"http://{host}:8000/v1")) is None
+
+    def test_this_machine_is_known_by_its_own_addresses(self, no_env: Callable[[str, str], None]) -> None:
+        no_env("http_proxy", "http://127.0.0.1:9")
+        found = [one.address for card in psutil.net_if_addrs().values() for one in card if one.family == socket.AF_INET]
+        assert [one for one in (*found, socket.gethostname()) if proxy_of(urlsplit(f"http://{one}/v1"))] == []
+
+    @pytest.mark.parametrize("host", ["192.0.2.7", "model.invalid", "[2001:db8::7]", "127.1.invalid"])
+    def test_other_machines_are_asked_by_way_of_it(self, no_env: Callable[[str, str], None], host: str) -> None:
+        no_env("http_proxy", "http://127.0.0.1:9")
+        assert proxy_of(urlsplit(f"http://{host}:8000/v1")) is not None
 
     def test_one_that_is_not_there_is_named_without_its_password(self, no_env: Callable[[str, str], None]) -> None:
         no_env("http_proxy", "http://me:password@127.0.0.1:9")
-        with pytest.raises(EndpointError, match="by way of the proxy 127") as caught:
+        with pytest.raises(EndpointError, match="proxy 127") as caught:
             ask(client("http://model.invalid/v1", attempts=1))
         assert "password" not in str(caught.value)
 
@@ -377,7 +420,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_env: Callable[[str, s
     def go(address: str, samples: int = 5, **settings: Any) -> Any:
         no_env("OPENAI_BASE_URL", address)
         no_env("OPENAI_API_KEY", KEY)
-        monkeypatch.setattr("audiomarathon.models.openai_endpoint._FIRST_WAIT", 0.001)
+        monkeypatch.setattr("audiomarathon.endpoint.client._FIRST_WAIT", 0.001)
         data = tmp_path / "data" if (tmp_path / "data").exists() else a_task(tmp_path / "data", samples)
         say = settings.pop("say", lambda _line: None)
         given = {"data": str(data), "results": tmp_path / "results", "model_path": "tiny"} | settings
@@ -416,11 +459,23 @@ def peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-
-
 class TestRuns:
+    def test_a_score_that_raises_is_an_error_record(
+        self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sound, spoilt = Tau.score, list[str]()
+
+        def score(self: Tau, reply: str, reference: Any) -> dict[str, Any]:
+            if reply in (spoilt or [reply]):
+                spoilt[:] = [reply]
+                raise KeyError("verdict")
+            return sound(self, reply, reference)
+
+        monkeypatch.setattr(Tau, "score", score)
+        with serving() as address:
+            result = go(address, 3)
+        assert (result.summary["n"], result.summary["errors"]) == (2, 1)
+
     def test_a_timed_run_asks_one_by_one(self, go: Callable[..., Any], no_env: Callable[[str, str], None]) -> None:
         no_env("OPENAI_PRICE_IN", "2.5")
         no_env("OPENAI_PRICE_OUT", "10")
@@ -439,11 +494,28 @@ class TestRuns:
         assert columns["cost"] == ["0.00165"]
         assert "LLM prefill ms" not in columns
 
+    def test_a_clip_that_is_replaced_while_the_run_is_on_is_an_error(
+        self, go: Callable[..., Any], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        a_task(tmp_path / "data", 2)
+
+        def prompt(_plan: object, sample: Any, clips: Any) -> Prompt:
+            for clip in (tmp_path / "data").rglob("*.wav"):
+                if clip not in sample.clips:
+                    clip.write_bytes(clip.read_bytes()[::-1])
+            return Prompt("?", clips)
+
+        monkeypatch.setattr("audiomarathon.engine.batches.prompt_of", prompt)
+        monkeypatch.setattr("audiomarathon.audio.decode.decode", lambda *_where: np.zeros(1600, np.float32))
+        first, second = records_in(go(url, samples=2).folder)
+        assert first["error"] is None
+        assert "changed since the run began" in second["error"]
+
     def test_the_key_is_in_no_file(self, go: Callable[..., Any], url: str) -> None:
         folder = go(url).folder
         assert all(KEY not in file.read_text() for file in folder.iterdir() if file.is_file())
 
-    @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key"])
+    @pytest.mark.parametrize("wish", ["400 {key} {quoted}", "500 {part}", "the key", "a part of the key"])
     def test_the_key_is_in_no_file_and_no_line_whatever_the_server_says(
         self,
         go: Callable[..., Any],
@@ -452,19 +524,20 @@ class TestRuns:
         monkeypatch: pytest.MonkeyPatch,
         capfd: pytest.CaptureFixture,
     ) -> None:
-        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
-        monkeypatch.setattr(
-            "audiomarathon.evaluation.batches.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips)
-        )
+        monkeypatch.setattr("audiomarathon.endpoint.client.Endpoint.attempts", 2)
+        monkeypatch.setattr("audiomarathon.engine.batches.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips))
         folder = go(url, samples=2).folder
         texts = [file.read_text() for file in folder.iterdir() if file.is_file()] + list(capfd.readouterr())
         assert not any(KEY[at : at + 6] in text for text in texts for at in range(len(KEY) - 5))
-        assert "***" in (folder / "samples.jsonl").read_text()
+        assert all("***" in f"{record['reply']}{record['error']}" for record in records_in(folder))
+        assert all(record.get("key_masked", False) == (record["error"] is None) for record in records_in(folder))
 
     @pytest.mark.slow
     def test_a_thousand_requests_under_faults_are_answered_once_each(
-        self, go: Callable[..., Any], tmp_path: Path
+        self, go: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # With the 8 of the default, one run of fifteen has a request that meets eight faults in a row.
+        monkeypatch.setattr("audiomarathon.endpoint.client.Endpoint.attempts", 20)
         replies = long_clips(a_task(tmp_path / "data", 1000), 1000)
         with serving() as address:  # what the first samples load and warm up is not theirs
             go(address, timing=False, batch_size=16, limit=20, results=tmp_path / "before")
@@ -472,7 +545,7 @@ class TestRuns:
             result = go(address, timing=False, batch_size=16)
             assert told(address)["answered"] == 1000
             assert 2 <= told(address)["most_in_flight"] <= 16
-        lines = records(result.folder)
+        lines = records_in(result.folder)
         assert Counter(line["id"] for line in lines).most_common(1)[0][1] == 1
         assert len(lines) == result.summary["n"] == 1000
         assert {line["reply"] for line in lines} == replies
@@ -483,7 +556,7 @@ class TestRuns:
         with serving(revoke=6) as address, pytest.raises(ModelError, match="refuses OPENAI_API_KEY"):
             go(address, samples=20, timing=False, batch_size=4)
         (file,) = (tmp_path / "results").rglob("samples.jsonl")
-        done = records(file.parent)
+        done = records_in(file.parent)
         assert len(done) >= 6
         assert all(line["error"] is None for line in done)
         with serving(port=urlsplit(address).port) as address:
@@ -506,23 +579,24 @@ class TestRuns:
             assert told(address)["in_flight"] == 4  # it hangs still, we do not
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("endpoint")]
         (file,) = (tmp_path / "results").rglob("samples.jsonl")
-        assert len(records(file.parent)) >= 8
+        assert len(records_in(file.parent)) >= 8
 
     def test_a_server_that_is_gone_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
-        with pytest.raises(ModelError, match="answers nothing any more"):
+        monkeypatch.setattr("audiomarathon.endpoint.client.Endpoint.attempts", 2)
+        with pytest.raises(ModelError, match="answers nothing"):
             go("http://127.0.0.1:9/v1", samples=40)
 
     def test_what_is_amiss_is_said_while_it_is_waited_for(
         self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     ) -> None:
-        monkeypatch.setattr("audiomarathon.evaluation.remote._QUIET_S", 0.02)
-        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 3)
+        monkeypatch.setattr("audiomarathon.engine.remote._QUIET_S", 0.02)
+        monkeypatch.setattr("audiomarathon.endpoint.client.Endpoint.attempts", 3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("audiomarathon.models.openai_endpoint.Endpoint._sleep", lambda *_: time.sleep(0.1))
+            patch.setattr("audiomarathon.endpoint.client.Endpoint._sleep", lambda *_: time.sleep(0.1))
             go("http://127.0.0.1:9/v1", samples=1, say=print)
         told = [line for line in capsys.readouterr().out.splitlines() if "tried again" in line]
-        assert told == ["127.0.0.1:9: ConnectError: All connection attempts failed; tried again"]
+        (line,) = told
+        assert line.startswith("127.0.0.1:9: ConnectError: ")
 
     def test_goes_on_where_it_stopped(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
         result = go(url)
@@ -533,11 +607,11 @@ class TestRuns:
         assert told(url)["answered"] - before == 3
 
     def test_a_failed_request_is_an_error_record(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("audiomarathon.models.openai_endpoint.Endpoint.attempts", 2)
+        monkeypatch.setattr("audiomarathon.endpoint.client.Endpoint.attempts", 2)
         with serving(faults=1.0) as address:
             result = go(address, samples=3)
         assert result.summary["errors"] == 3
-        assert all("EndpointError" in line["error"] for line in records(result.folder))
+        assert all("EndpointError" in line["error"] for line in records_in(result.folder))
 
     def test_a_broken_clip_is_an_error_record(self, go: Callable[..., Any], url: str, tmp_path: Path) -> None:
         data = a_task(tmp_path / "data", 3)
@@ -548,7 +622,7 @@ class TestRuns:
     def test_pruning_is_refused(self, tmp_path: Path, no_env: Callable[[str, str], None]) -> None:
         no_env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
         settings = RunSettings.read({}, data=str(a_task(tmp_path, 1)), model_path="tiny", results=tmp_path / "r")
-        with pytest.raises(MethodError, match="nothing of a model behind an endpoint can be pruned"):
+        with pytest.raises(MethodError, match=r"endpoint .*pruned"):
             list(run(["tau"], "openai", settings, [get_method("dart", 0.5)]))
 
     @pytest.mark.parametrize(
@@ -573,7 +647,7 @@ class TestRuns:
     ) -> None:
         no_env("OPENAI_PRICE_IN", "1")
         no_env("OPENAI_PRICE_OUT", value)
-        with pytest.raises(SettingsError, match="prices of a million tokens"):
+        with pytest.raises(SettingsError, match="million tokens"):
             go("http://127.0.0.1:9/v1")
 
     @pytest.mark.parametrize(

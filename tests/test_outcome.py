@@ -7,58 +7,57 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import (
+    STAGES,
+    a_failed_record,
+    a_record,
+    a_verdict,
+    changed,
+    changed_records,
+    records_in,
+    write_records,
+    write_run,
+)
 from rich.console import Console
 
-from audiomarathon.evaluation.outcome import Outcome, pooled_accuracy, read_group, read_outcome
 from audiomarathon.report.sweep_report import print_outcome, write_outcome
-
-LETTERS = ["A", "B"]
-
-
-def choice(id_: str, cluster: str, right: bool) -> dict[str, Any]:
-    """A record whose true answer is B in every third sample."""
-    answer = "B" if int(id_[1:]) % 3 == 0 else "A"
-    parsed = answer if right else "AB".replace(answer, "")
-    return {
-        "id": id_, "cluster": cluster, "error": None, "parsed": parsed, "correct": right, "strict": right,
-        "reference": {"answer": answer, "options": LETTERS, "labels": LETTERS},
-    }  # fmt: skip
+from audiomarathon.results.sweep_summary import Outcome, pooled_accuracy, read_group, read_outcome
 
 
-def transcript(id_: str, cluster: str, right: bool) -> dict[str, Any]:
+def choice(id_: str, right: bool) -> dict[str, Any]:
+    """The verdict on a sample; the true answer is B in every third one."""
+    return a_verdict("B" if int(id_[1:]) % 3 == 0 else "A", ["A", "B"], right=right)
+
+
+def transcript(_id: str, right: bool) -> dict[str, Any]:
     wrong = 0 if right else 5
     counts = {"substitutions": wrong, "deletions": 0, "insertions": 0, "insertion_loop": False}
-    return {"id": id_, "cluster": cluster, "error": None, "errors": wrong, "words": 10, **counts}
+    return {"errors": wrong, "words": 10, **counts}
 
 
-def write_run(root: Path, task: str, label: str, right: str, *, make: Any = choice, **identity: Any) -> None:
+def ran(root: Path, task: str, label: str, right: str, *, make: Any = choice, **identity: Any) -> None:
     """A run whose n-th sample is right (1), wrong (0) or failed (-); two samples a cluster."""
-    folder = root / task / "toy" / label
-    folder.mkdir(parents=True)
+    sizes = {"audio_tokens": 10, "kept_audio_tokens": 5, "kv_lengths": [9], "kv_bytes": 90}
     records = [
-        {"id": f"s{n}", "cluster": f"c{n // 2}", "error": "no"}
+        a_failed_record(f"s{n}", cluster=f"c{n // 2}")
         if mark == "-"
-        else make(f"s{n}", f"c{n // 2}", mark == "1")
-        | {"audio_tokens": 10, "kept_audio_tokens": 5, "kv_lengths": [9], "kv_bytes": 90, "time": None}
+        else a_record(f"s{n}", cluster=f"c{n // 2}", **sizes) | make(f"s{n}", mark == "1")
         for n, mark in enumerate(right)
     ]
     method, ratio = label.split("-")[:2]
     own = {"method": method, "ratio": float(ratio), "seed": 42} | identity
-    ids = [record["id"] for record in records]
-    facts = {"schema_version": 1, "task": task, "method": label, "identity": own, "samples": ids}
+    facts = {"schema_version": 1, "task": task, "method": label, "identity": own}
     summary = {
         "task": task, "complete": True, "errors": right.count("-"), "n": len(right) - right.count("-"), "score": 0.5,
         "expected": len(right), "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(facts))
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_run(root / task / "toy" / label, facts, records, summary)
 
 
 class TestAgainstBase:
     def test_accuracy_by_hand(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "11110000")
-        write_run(tmp_path, "tau", "frame-0.5", "11111100")
+        ran(tmp_path, "tau", "base-0", "11110000")
+        ran(tmp_path, "tau", "frame-0.5", "11111100")
         base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 8
@@ -70,16 +69,16 @@ class TestAgainstBase:
         assert base.against_base["score"] == {"difference": 0.0, "interval": [0.0, 0.0]}
 
     def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "1111-0")
-        write_run(tmp_path, "tau", "frame-0.5", "-11110")
+        ran(tmp_path, "tau", "base-0", "1111-0")
+        ran(tmp_path, "tau", "frame-0.5", "-11110")
         _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 4
         assert frame.against_base["accuracy"]["difference"] == 0.0
 
     def test_transcripts_lose_score_as_they_gain_errors(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "librispeech", "base-0", "1111", make=transcript)
-        write_run(tmp_path, "librispeech", "frame-0.5", "1100", make=transcript)
+        ran(tmp_path, "librispeech", "base-0", "1111", make=transcript)
+        ran(tmp_path, "librispeech", "frame-0.5", "1100", make=transcript)
         _base, frame = read_group(tmp_path / "librispeech" / "toy", seed=42)
         assert frame.against_base is not None
         assert frame.against_base["wer"]["difference"] == pytest.approx(0.25)
@@ -88,58 +87,54 @@ class TestAgainstBase:
 
     @pytest.mark.parametrize("other", [{"seed": 7}, {"prompts": "abc"}])
     def test_nothing_is_claimed_of_runs_that_asked_something_else(self, tmp_path: Path, other: dict[str, Any]) -> None:
-        write_run(tmp_path, "tau", "base-0", "1100", prompts="xyz")
-        write_run(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
+        ran(tmp_path, "tau", "base-0", "1100", prompts="xyz")
+        ran(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
         assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
 
     def test_what_is_forced_after_the_reply_is_no_other_question(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "1111", decode_tokens=64)
-        write_run(tmp_path, "tau", "frame-0.5", "1100", decode_tokens=0)
+        ran(tmp_path, "tau", "base-0", "1111", decode_tokens=64)
+        ran(tmp_path, "tau", "frame-0.5", "1100", decode_tokens=0)
         assert read_group(tmp_path / "tau" / "toy", seed=1)[1].against_base is not None
 
     def test_a_later_smaller_run_of_base_takes_nothing_away(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "1100")
-        write_run(tmp_path, "tau", "frame-0.5", "1111")
-        for name, fewer in (("run", {"samples": ["s0", "s1"]}), ("summary", {"n": 2, "expected": 2})):
-            file = tmp_path / "tau" / "toy" / "base-0" / f"{name}.json"
-            file.write_text(json.dumps(json.loads(file.read_text()) | fewer))
-        samples = [one.against_base and one.against_base["samples"] for one in read_group(file.parents[1], seed=42)]
+        ran(tmp_path, "tau", "base-0", "1100")
+        ran(tmp_path, "tau", "frame-0.5", "1111")
+        base = changed(tmp_path / "tau" / "toy" / "base-0", samples=["s0", "s1"])
+        changed(base, "summary.json", n=2, expected=2)
+        samples = [one.against_base and one.against_base["samples"] for one in read_group(base.parent, seed=42)]
         assert samples == [2, 4]
 
     def test_another_clip_is_another_sample(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "1100")
-        write_run(tmp_path, "tau", "frame-0.5", "1111")
-        file = tmp_path / "tau" / "toy" / "frame-0.5" / "samples.jsonl"
-        first, *rest = map(json.loads, file.read_text().splitlines())
-        file.write_text("".join(json.dumps(record) + "\n" for record in [first | {"clips": "replaced"}, *rest]))
+        ran(tmp_path, "tau", "base-0", "1100")
+        ran(tmp_path, "tau", "frame-0.5", "1111")
+        folder = tmp_path / "tau" / "toy" / "frame-0.5"
+        first, *rest = records_in(folder)
+        write_records(folder, [first | {"clips": "replaced"}, *rest])
         _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == frame.savings["compared_samples"] == 3
 
     def test_over_how_many_samples_times_are_compared_is_shown(self, tmp_path: Path) -> None:
-        timed = {"session": "now", "time": dict.fromkeys(("llm_prefill", "prefill", "scoring"), 1.0)}
         for label in ("base-0", "frame-0.5"):
-            write_run(tmp_path, "tau", label, "1100")
-            file = tmp_path / "tau" / "toy" / label / "samples.jsonl"
-            records = [json.loads(line) | timed for line in file.read_text().splitlines()]
-            records[0]["session"] = label  # resumed: the two sides of one sample were not timed together
-            file.write_text("".join(json.dumps(record) + "\n" for record in records))
+            ran(tmp_path, "tau", label, "1100")
+            folder = changed_records(tmp_path / "tau" / "toy" / label, session="now", time=STAGES)
+            first, *rest = records_in(folder)  # resumed: the two sides of one sample were not timed together
+            write_records(folder, [first | {"session": label}, *rest])
         console = Console(width=200, record=True)
         print_outcome(read_outcome(tmp_path, seed=42), console)
         base, frame = console.export_text().splitlines()[-3:-1]
         assert (" n " in base, " n 3 " in frame) == (False, True)
 
     def test_a_longer_run_that_was_killed_is_not_shown_but_is_compared_with(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "base-0", "1100")
-        write_run(tmp_path, "tau", "frame-0.5", "11")
-        file = tmp_path / "tau" / "toy" / "base-0" / "summary.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"n": 2, "expected": 2}))
+        ran(tmp_path, "tau", "base-0", "1100")
+        ran(tmp_path, "tau", "frame-0.5", "11")
+        changed(tmp_path / "tau" / "toy" / "base-0", "summary.json", n=2, expected=2)
         (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 2
 
     def test_nothing_is_claimed_without_base(self, tmp_path: Path) -> None:
-        write_run(tmp_path, "tau", "frame-0.5", "1111")
+        ran(tmp_path, "tau", "frame-0.5", "1111")
         (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
         assert frame.against_base is None
 
@@ -148,10 +143,10 @@ class TestPooled:
     @pytest.fixture
     def outcome(self, tmp_path: Path) -> Outcome:
         for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
-            write_run(tmp_path, task, "base-0", base)
-            write_run(tmp_path, task, "frame-0.5", frame)
-        write_run(tmp_path, "tau", "random-0.5", "1100")
-        write_run(tmp_path, "librispeech", "base-0", "11", make=transcript)
+            ran(tmp_path, task, "base-0", base)
+            ran(tmp_path, task, "frame-0.5", frame)
+        ran(tmp_path, "tau", "random-0.5", "1100")
+        ran(tmp_path, "librispeech", "base-0", "11", make=transcript)
         return read_outcome(tmp_path, seed=42)
 
     def test_every_sample_weighs_the_same(self, outcome: Outcome) -> None:
@@ -177,9 +172,9 @@ class TestPooled:
 
 
 def test_each_checkpoint_has_tables_of_its_own(tmp_path: Path) -> None:
-    write_run(tmp_path, "tau", "base-0", "11")
+    ran(tmp_path, "tau", "base-0", "11")
     (tmp_path / "tau" / "toy").rename(tmp_path / "tau" / "other")
-    write_run(tmp_path, "tau", "frame-0.5", "11")
+    ran(tmp_path, "tau", "frame-0.5", "11")
     outcome = read_outcome(tmp_path, seed=42)
     console = Console(width=200, record=True)
     print_outcome(outcome, console)

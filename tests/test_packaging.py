@@ -21,9 +21,9 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 import audiomarathon
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models, get_model
-from audiomarathon.pruning.registry import all_methods
 from audiomarathon.settings import RunSettings, env_names
 from audiomarathon.tasks.registry import BENCHMARK
 
@@ -133,7 +133,7 @@ HEAVY = ("torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "lib
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["models", "--help"]], ids=" ".join)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
-        "import atexit, sys; from audiomarathon.cli import main\n"
+        "import atexit, sys; from audiomarathon.cli.app import main\n"
         f"atexit.register(lambda: print('loaded:', *set({HEAVY}) & set(sys.modules)))\n"
         f"sys.argv = ['audiomarathon', *{arguments}]; main()"
     )
@@ -159,6 +159,7 @@ def test_the_wheel_holds_every_module_and_its_types(wheel: zipfile.ZipFile) -> N
     assert {file.relative_to(ROOT / "src").as_posix() for file in SOURCES} <= names
     assert "audiomarathon/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "audiomarathon/models/configs/Qwen2.5-Omni-7B/config.json" in names
 
 
 def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None:
@@ -174,11 +175,6 @@ def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None
 def test_the_wheel_ships_no_tests_and_no_scripts(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {"audiomarathon", f"audiomarathon-{audiomarathon.__version__}.dist-info"}
-
-
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.relative_to(ROOT / "src" / "audiomarathon").as_posix())
-def test_a_source_file_stays_short(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) < 300
 
 
 @cache
@@ -222,7 +218,7 @@ def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
     for field in (one for one in dataclasses.fields(RunSettings) if "env" in one.metadata):
         flag, default = table[field.metadata["env"]]
         assert flag == f"--{field.name.replace('_', '-')}"
-        told = {True: "1", False: "0", "": "–", (): "–"}.get(field.default, str(field.default))
+        told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(field.default, str(field.default))
         assert default == (f"{field.default:g}" if isinstance(field.default, float) else told), field.name
 
 
@@ -234,13 +230,13 @@ def readme_rows(heading: str) -> dict[str, str]:
 
 
 def test_the_readme_tells_what_is_built() -> None:
-    built = {
-        what: {name for name, row in readme_rows(what).items() if "| built" in row} for what in ("Models", "Methods")
+    models = set(readme_rows("Models"))
+    assert {name for name, row in readme_rows("Methods").items() if "| built" in row} == {
+        method.key for method in all_methods()
     }
-    assert built["Methods"] == {method.key for method in all_methods()}
     names = {name for model in all_models() for name in (model.key, *model.aliases)}
-    assert {name for name in built["Models"] if not name.startswith("-")} <= names
-    assert {model.family for model in all_models()} == {get_model(name).family for name in built["Models"] & names}
+    assert {name for name in models if not name.startswith("-")} <= names
+    assert {model.family for model in all_models()} == {get_model(name).family for name in models & names}
 
 
 def test_the_readme_gives_the_papers_numbers_of_samples() -> None:
@@ -266,3 +262,15 @@ def test_links_within_the_pages_lead_somewhere(name: str) -> None:
     page = ROOT / name
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_who_wrote_the_software_and_who_wrote_the_paper() -> None:
+    """The software is not the paper's authors', and the citation credits the paper to them alone."""
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("LICENSE", "CITATION.cff", "pyproject.toml")}
+    assert all(text.count("AudioMarathon contributors") == 1 for text in texts.values())
+    software, _, paper = texts["CITATION.cff"].partition("preferred-citation:")
+    assert "family-names" not in software
+    assert (paper.count("family-names"), "contributors" in paper) == (16, False)
+    top = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "An independent reimplementation, not by the paper's authors" in top
+    assert "Not yet run: any published audio LLM, any GPU." in top

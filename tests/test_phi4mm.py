@@ -21,16 +21,16 @@ from safetensors.torch import load_file, save_file
 from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
 
 from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import get_method
 from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.phi4mm import Phi4MM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
-from audiomarathon.pruning.fast_v import FastV
-from audiomarathon.pruning.frame import Frame
-from audiomarathon.pruning.method import Base, Method
-from audiomarathon.pruning.registry import get_method
 from audiomarathon.report.explain import by_clip
 
 SWITCH = 64  # tokens at which the tiny model's factors change
@@ -72,7 +72,7 @@ def prompt_of(tokens: int, lm: Phi4MM, seed: int = 0) -> Prompt:
 def run(lm: Phi4MM, prompts: list[Prompt], method: Method, steps: int, limit: int | None = None) -> torch.Tensor:
     """Return the logits of each step, shape (steps, B, vocabulary)."""
     inputs = lm.prepare(prompts)
-    logits = lm.generate(inputs, method, max_new_tokens=limit or steps, ignore_end=True, keep_logits=True).logits
+    logits = method.generate(lm, inputs, max_new_tokens=limit or steps, ignore_end=True, keep_logits=True).logits
     assert logits is not None
     return logits[:steps]
 
@@ -107,7 +107,7 @@ class TestAdapter:
     @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
     def test_its_absence_is_refused(self, copy_of: Path, name: str) -> None:
         (copy_of / "speech-lora" / name).unlink()
-        with pytest.raises(ModelError, match=rf"no speech-lora/{name}; without the speech adapter"):
+        with pytest.raises(ModelError, match=rf"no speech-lora/{name}"):
             load(copy_of)
 
     @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ class TestAdapter:
         assert torch.isfinite(run(lm, [prompt_of(60, lm)], Base(), 3)).all()
 
     def test_counts_in_the_cost_and_the_vision_adapter_does_not(self, phi: Phi4MM) -> None:
-        from audiomarathon.evaluation.flops import count_cost
+        from audiomarathon.costs.flops import count_cost
 
         layer = phi.decoder_layers[0]
         adapter = sum(
@@ -156,8 +156,8 @@ class TestFacts:
     """What is told from the config and headers alone."""
 
     def test_a_layer_costs_what_the_loaded_one_does(self, phi: Phi4MM, folder: Path) -> None:
-        from audiomarathon.evaluation.flops import count_cost
-        from audiomarathon.evaluation.model_facts import model_facts
+        from audiomarathon.costs.config_facts import model_facts
+        from audiomarathon.costs.flops import count_cost
 
         facts, counted = model_facts(folder, 4), count_cost(phi)
         norms = 2.0 * 2 * 32
@@ -170,7 +170,7 @@ class TestFacts:
         from torch.utils.flop_counter import FlopCounterMode
         from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioEmbedding
 
-        from audiomarathon.evaluation.model_facts import _tower
+        from audiomarathon.costs.config_facts import _tower
 
         config = Phi4MultimodalConfig(num_attention_heads=24)
         config.audio_config._attn_implementation = "eager"
@@ -186,7 +186,7 @@ class TestCheckpoint:
     def test_the_main_revision_is_refused_with_the_one_to_take(self, copy_of: Path) -> None:
         config = json.loads((copy_of / "config.json").read_text()) | {"model_type": "phi4mm"}
         (copy_of / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ModelError, match=r"'phi4mm'.*Phi-4-multimodal-instruct@refs/pr/70"):
+        with pytest.raises(ModelError, match=r"'phi4mm'.*@refs/pr/70"):
             load(copy_of)
 
     def test_a_tokenizer_of_another_model_is_refused(self, copy_of: Path) -> None:
@@ -198,7 +198,7 @@ class TestCheckpoint:
 
     def test_without_peft(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(ModelError, match=r"needs the package peft: pip install -r requirements/phi4mm\.txt"):
+        with pytest.raises(ModelError, match=r"peft.*pip install -r requirements/phi4mm\.txt"):
             load(folder)
 
     def test_shards_load_like_one_file(self, copy_of: Path, phi: Phi4MM) -> None:
@@ -301,7 +301,7 @@ class TestEncoder:
         inputs, model = tiny_phi4mm.documented(folder, prompt)
         with torch.no_grad():
             plain = model.generate(**inputs, do_sample=False, max_new_tokens=8, eos_token_id=None, pad_token_id=1)
-        ours = phi.generate(phi.prepare([prompt]), Base(), max_new_tokens=8, ignore_end=True)
+        ours = Base().generate(phi, phi.prepare([prompt]), max_new_tokens=8, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs["input_ids"].shape[1] :].tolist()
 
     def test_nothing_stays_shadowed(self, phi: Phi4MM) -> None:
@@ -318,7 +318,7 @@ class TestEncoder:
         favoured = torch.zeros(len(head)).index_fill_(0, torch.tensor([phi.audio_token]), 1e4)
         handle = phi.lm_head.register_forward_hook(lambda _m, _a, output: output + favoured)
         try:
-            reply = phi.generate(phi.prepare([prompt_of(60, phi)]), Base(), max_new_tokens=3).replies[0]
+            reply = Base().generate(phi, phi.prepare([prompt_of(60, phi)]), max_new_tokens=3).replies[0]
         finally:
             handle.remove()
         assert reply.token_ids == (phi.audio_token,) * 3
@@ -406,7 +406,7 @@ class TestSwitch:
         one = prompt_of(100, switching)
         how = get_method(method, 0.9, **({"layer": 0} if method == "random" else {}))
         inputs = switching.prepare([one])
-        short = switching.generate(inputs, how, max_new_tokens=12, ignore_end=True, keep_logits=True)
+        short = how.generate(switching, inputs, max_new_tokens=12, ignore_end=True, keep_logits=True)
         assert short.kv_lengths[0] < SWITCH
         cosines = rotations_seen(switching, lambda: run(switching, [one], how, 12))
         assert all(torch.equal(cos[0, -1], expected_cos(99 + step)) for step, cos in enumerate(cosines))
@@ -423,8 +423,8 @@ class TestSwitch:
 
     def test_what_the_model_has_no_positions_for_is_refused(self, switching: Phi4MM) -> None:
         inputs = switching.prepare([prompt_of(30, switching)])
-        with pytest.raises(ModelError, match=r"make 131073 tokens, this model takes 131072"):
-            switching.generate(inputs, Base(), max_new_tokens=131072 - 29)
+        with pytest.raises(ModelError, match=r"131073 tokens.*131072"):
+            Base().generate(switching, inputs, max_new_tokens=131072 - 29)
 
 
 def test_the_internals_that_a_call_stands_in_for_are_where_they_were(phi: Phi4MM) -> None:
@@ -463,7 +463,7 @@ def test_tokens_are_dropped_behind_a_shorter_window_too(folder: Path, tmp_path: 
     inputs = lm.prepare([Prompt("Which is it?", (noise(3.0),))])
 
     def generate(method: Method) -> Generation:
-        return lm.generate(inputs, method, max_new_tokens=12, ignore_end=True, keep_logits=True)
+        return method.generate(lm, inputs, max_new_tokens=12, ignore_end=True, keep_logits=True)
 
     dropped = generate(Frame(0.3, layer=2))
     assert inputs.prompt_tokens[0] > 45

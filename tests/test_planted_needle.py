@@ -11,14 +11,14 @@ from typing import ClassVar
 import pytest
 import torch
 
-from audiomarathon import audio
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.method import Base, kept_count
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.embedded import CHECKPOINT, mini_benchmark
-from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
-from audiomarathon.pruning.method import Base, kept_count
-from audiomarathon.pruning.token_pruner import Evidence, TokenPruner
 from audiomarathon.tasks import get_task
 
 TASKS = ["desed", "slue", "race", "had"]
@@ -83,7 +83,7 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
                 "dropped of 0.9": DropNeedle(0.9, needle=needle),
                 "kept of 0.9": KeepNeedle(0.9, needle=needle),
             }.items():
-                done = lm.generate(inputs, method, max_new_tokens=4)
+                done = method.generate(lm, inputs, max_new_tokens=4)
                 if label == "dropped":
                     audio_tokens = inputs.audio_mask[0].nonzero().flatten()
                     left = torch.isin(audio_tokens, done.kept_positions[0])

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.figure
 import pytest
 
-from audiomarathon.evaluation.run import Result
+from audiomarathon.engine.run import Result
 from audiomarathon.report.plot import plot_settings
 
 

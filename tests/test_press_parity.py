@@ -14,9 +14,9 @@ from plain_qwen2 import PRESSES, PROMPT, RATIOS, plain_qwen2, prompt_ids
 from torch import nn
 from transformers import DynamicCache
 
+from audiomarathon.compression.registry import get_method
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.registry import get_method
 
 GOLDEN = Path(__file__).parent / "data/presses/kvpress-0.5.5.npz"
 CASES = [name for name in np.load(GOLDEN).files if name != "logits"]
@@ -86,7 +86,7 @@ def test_same_entries_as_nvidia(text_lm: TextLM, full: DynamicCache, case: str, 
     )
     text_lm.model.set_attn_implementation(attention)
     try:
-        text_lm.generate(text_lm.prepare([]), press, max_new_tokens=1)
+        press.generate(text_lm, text_lm.prepare([]), max_new_tokens=1)
     finally:
         handle.remove()
         text_lm.model.set_attn_implementation("sdpa")

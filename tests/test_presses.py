@@ -15,22 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import HiddenEntries
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.presses.pyramidkv import PyramidKV
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.errors import MethodError, SettingsError
-from audiomarathon.kvpress.press import KVPress
-from audiomarathon.kvpress.presses.pyramidkv import PyramidKV
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.method import Base, Method, kept_count
-from audiomarathon.pruning.registry import all_methods, get_method
-from audiomarathon.pruning.token_pruner import TokenPruner
 
 PRESSES = [method for method in all_methods() if isinstance(method, KVPress)]
 STEPS = 24
 
 
 def generate(lm: AudioLM, prompt: Prompt, method: Method, steps: int = STEPS) -> Generation:
-    return lm.generate(lm.prepare([prompt]), method, max_new_tokens=steps, ignore_end=True, keep_logits=True)
+    return method.generate(lm, lm.prepare([prompt]), max_new_tokens=steps, ignore_end=True, keep_logits=True)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class TestEveryPress:
 
     def test_a_batch_is_refused(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         with pytest.raises(MethodError, match="batch size 1"):
-            lm.generate(lm.prepare(prompts), dataclasses.replace(press, ratio=0.5), max_new_tokens=1)
+            dataclasses.replace(press, ratio=0.5).generate(lm, lm.prepare(prompts), max_new_tokens=1)
 
     def test_scope_all_takes_text_too(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
         length = lm.prepare(prompts[:1]).prompt_tokens[0]
@@ -140,7 +140,7 @@ class TestComposed:
 
     @pytest.mark.parametrize("name", ["snapkv:0.5+fast_v:0.5", "fast_v:0.5+dart:0.5", "knorm:0.5+snapkv:0.5"])
     def test_other_orders_are_refused(self, name: str) -> None:
-        with pytest.raises(SettingsError, match="a token pruner and then a press"):
+        with pytest.raises(SettingsError, match=r"token pruner .*then a press"):
             get_method(name)
 
     def test_three_are_refused(self) -> None:
@@ -169,11 +169,11 @@ def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
 
 
 def test_a_press_and_batches_are_refused_before_anything_is_loaded() -> None:
-    from audiomarathon.evaluation.run import run
+    from audiomarathon.engine.run import run
     from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read({}, timing=False, batch_size=4)
-    with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: snapkv-0.5 works at batch size 1"):
+    with pytest.raises(SettingsError, match=r"BATCH_SIZE=4: snapkv-0\.5 .*batch size 1"):
         list(run(["tau"], "embedded", settings, [get_method("snapkv", 0.5)]))
 
 

@@ -13,11 +13,11 @@ from conftest import load_tiny, noise
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5OmniThinkerForConditionalGeneration, WhisperFeatureExtractor
 
+from audiomarathon.compression.method import Base
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.pruning.method import Base
 
 
 @pytest.fixture
@@ -127,22 +127,22 @@ class TestReplies:
             plain = own.generate(
                 **inputs.tensors, do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=1
             )
-        ours = lm.generate(inputs, Base(), max_new_tokens=20, ignore_end=True)
+        ours = Base().generate(lm, inputs, max_new_tokens=20, ignore_end=True)
         assert list(ours.replies[0].token_ids) == plain[0, inputs.audio_mask.shape[1] :].tolist()
 
     def test_a_sampling_generation_config_is_not_heeded(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         replies = {
-            lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=12).replies[0].token_ids for _ in range(3)
+            Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=12).replies[0].token_ids for _ in range(3)
         }
         assert len(replies) == 1
 
     def test_finish_says_why_a_reply_ended(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
-        cut = lm.generate(inputs, Base(), max_new_tokens=3).replies[0]
+        cut = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
         assert (cut.finish, cut.new_tokens) == ("length", 3)
         ends, lm.end_tokens = lm.end_tokens, (cut.token_ids[1],)
         try:
-            ended = lm.generate(inputs, Base(), max_new_tokens=3).replies[0]
+            ended = Base().generate(lm, inputs, max_new_tokens=3).replies[0]
         finally:
             lm.end_tokens = ends
         expected = cut.token_ids.index(cut.token_ids[1]) + 1
@@ -151,20 +151,7 @@ class TestReplies:
     def test_hear_the_audio(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         silent = Prompt(prompts[1].text, tuple(np.zeros_like(clip) for clip in prompts[1].clips))
         loud, quiet = (
-            lm.generate(lm.prepare([p]), Base(), max_new_tokens=1, keep_logits=True).logits
+            Base().generate(lm, lm.prepare([p]), max_new_tokens=1, keep_logits=True).logits
             for p in (prompts[1], silent)
         )
         assert (loud - quiet).abs().max() > 1e-2
-
-
-class TestFingerprint:
-    def test_a_change_anywhere_in_a_large_file_is_seen(self, tmp_path: Path) -> None:
-        """A fine-tune of one small part of a large checkpoint: every tensor counts."""
-        weights = {f"layer{i}": torch.zeros(1 << 18) for i in range(8)} | {"adapter": torch.zeros(100)}
-        folder = tmp_path / "large"
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        save_file(weights, folder / "model.safetensors")
-        before = find_checkpoint(str(folder)).fingerprint()
-        save_file(weights | {"adapter": torch.ones(100)}, folder / "model.safetensors")
-        assert find_checkpoint(str(folder)).fingerprint() != before

@@ -13,9 +13,9 @@ from conftest import noise
 from families import FAMILIES
 from safetensors.torch import load_file, save_file
 
+from audiomarathon.costs.config_facts import model_facts
+from audiomarathon.costs.flops import active_parameters, count_cost
 from audiomarathon.errors import ModelError
-from audiomarathon.evaluation.flops import active_parameters, count_cost
-from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import task_folders
+from builders import records_in, steady
 
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine import executor
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.executor import Ray, read_executor
+from audiomarathon.engine.run import Result, run
+from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ExecutorError, SettingsError
-from audiomarathon.evaluation import executor
-from audiomarathon.evaluation.batches import Plan
-from audiomarathon.evaluation.executor import Ray, read_executor
-from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.evaluation.run import Result, run
-from audiomarathon.evaluation.sweep import sweep
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Sample, Task, get_task
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
-VOLATILE = ("time", "session", "peak_memory_bytes", "forced_decode")
 BROKEN = "bus-lisbon-1000-0-a.wav"
 
 
@@ -38,6 +41,17 @@ class Deadly(type(get_task("tau"))):  # type: ignore[misc]
         if "tram-" in sample.id and os.getpid() != int(os.environ["DEADLY_SPARES"]) and not Path(mark).exists():
             Path(mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        return super().prompt(sample)
+
+
+class Replacing(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU, but a worker that words its first question puts other audio in the place of all other clips."""
+
+    def prompt(self, sample: Sample) -> str:
+        if os.getpid() != int(os.environ["DEADLY_SPARES"]):
+            for clip in sample.clips[0].parent.iterdir():
+                if clip not in sample.clips:
+                    task_folders.write_clip(clip, hertz=880.0)
         return super().prompt(sample)
 
 
@@ -77,8 +91,8 @@ def answers(results: list[Result]) -> list[dict[str, Any]]:
     """Each setting's records by id, times and memory aside."""
     found = []
     for result in results:
-        lines = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
-        found.append({row["id"]: {k: v for k, v in row.items() if k not in VOLATILE} for row in lines})
+        lines = records_in(result.folder)
+        found.append({row["id"]: steady(row) for row in lines})
         assert len(found[-1]) == len(lines) == 10
         assert [row["id"] for row in lines if row["error"]] == [f"concatenated_resampled/{BROKEN}"]
     return found
@@ -105,6 +119,21 @@ class TestRuns:
         found = answers(go("killed", Ray(workers=2), Deadly()))
         assert (tmp_path / "killed").exists()
         assert found == local(True)
+
+    def test_hear_no_clip_that_is_replaced_meanwhile(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
+        given = os.environ.get("PYTHONPATH", "")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([given, str(Path(__file__).parent)]))
+        task_folders.build_tau(tmp_path / "TAU")
+        settings = RunSettings.read(
+            {}, results=tmp_path / "out", max_new_tokens=2, model_path=str(tiny_checkpoint), data=str(tmp_path), limit=4
+        )
+        methods = [get_method("base")]
+        (result,) = run([Replacing()], "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
+        lines = records_in(result.folder)
+        errors = [record["error"] for record in lines if record["error"]]
+        assert (len(lines), len(errors)) == (4, 3)
+        assert all("changed since the run began" in error for error in errors)
 
     def test_go_on_with_the_next_task_when_one_fails_in_their_hands(
         self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
@@ -154,7 +183,7 @@ class TestHandfuls:
         ],
     )
     def test_hold_whole_batches_and_fewer_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
-        from audiomarathon.evaluation.ray_executor import cut
+        from audiomarathon.engine.ray_executor import cut
 
         plan = a_plan(batch_size)
         handfuls = list(cut(plan.samples, plan, workers))
@@ -162,7 +191,7 @@ class TestHandfuls:
         assert [sample for one in handfuls for sample in one.samples] == list(plan.samples)
 
     def test_that_are_lost_come_back_as_batches_then_singly_then_as_errors(self) -> None:
-        from audiomarathon.evaluation.ray_executor import Handful, Round
+        from audiomarathon.engine.ray_executor import Handful, Round
 
         plan = a_plan(2, 4)
         around = Round(None, plan, {id_: ["base-0"] for id_ in "0123"}, deque([Handful(plan.samples, 7)]))
@@ -197,7 +226,7 @@ class TestLayOut:
         ],
     )
     def test_gives_each_worker_its_share(self, wanted, flags, nodes, shape) -> None:
-        from audiomarathon.evaluation.ray_cluster import lay_out
+        from audiomarathon.engine.ray_cluster import lay_out
 
         found = lay_out(wanted, RunSettings.read({}, **flags), nodes)
         assert (found.workers, found.gpus, found.cpus, found.sharing) == shape
@@ -207,7 +236,7 @@ class TestLayOut:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        from audiomarathon.evaluation.ray_cluster import lay_out
+        from audiomarathon.engine.ray_cluster import lay_out
 
         ray.init(address="local", num_cpus=16, num_gpus=4, include_dashboard=False, logging_level="error")
         try:
@@ -223,7 +252,7 @@ class TestLayOut:
 
     @pytest.mark.parametrize("wanted", [Ray(workers=9), Ray(gpus_per_worker=8), Ray(workers=5, gpus_per_worker=2)])
     def test_says_how_much_room_there_is(self, wanted: Ray) -> None:
-        from audiomarathon.evaluation.ray_cluster import lay_out
+        from audiomarathon.engine.ray_cluster import lay_out
 
         with pytest.raises(ExecutorError, match=r"room for [084] on 3 machines"):
             lay_out(wanted, RunSettings.read({}), self.GPUS)
@@ -233,7 +262,7 @@ class TestLayOut:
 @pytest.mark.parametrize("settings", [{"device": "cuda:1"}, {"device": "cpu"}, {}])
 def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str, Any]) -> None:
     """A GPU by number, GPUs without a GPU, and an address where nothing listens."""
-    from audiomarathon.evaluation.ray_cluster import connected
+    from audiomarathon.engine.ray_cluster import connected
 
     wanted = Ray("127.0.0.1:1", gpus_per_worker=None if settings == {} else 1)
     message = {"cuda:1": "DEVICE=cuda:1", "cpu": "--gpus-per-worker=1"}.get(
@@ -248,25 +277,98 @@ def test_what_cannot_be_joined_is_refused_before_ray_is_asked(settings: dict[str
 
 @needs_ray
 def test_a_cluster_that_has_ended_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from audiomarathon.evaluation.ray_cluster import connected
+    from audiomarathon.engine.ray_cluster import connected
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     with (
-        pytest.raises(ExecutorError, match=r"no Ray cluster at auto: .*refused"),
+        pytest.raises(ExecutorError, match=r"no Ray cluster .*auto: .*refused"),
         connected(Ray("auto"), RunSettings.read({}), print),
     ):
         pass
+
+
+@needs_ray
+def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    from audiomarathon.engine import ray_cluster
+
+    def refuse(**_options: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr(ray_cluster, "_knock", lambda _address: None)
+    monkeypatch.setattr(ray_cluster.ray, "init", refuse)
+    with (
+        pytest.raises(ExecutorError, match=r"Failed to connect .* RAY_AUTH_TOKEN"),
+        ray_cluster.connected(Ray("head:6379"), RunSettings.read({}), print),
+    ):
+        pass
+
+
+@needs_ray
+class TestWaiting:
+    def crew(self, said: list[str], waits: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """A crew of one worker, whose call ends after so many looks."""
+        from audiomarathon.engine import ray_crew
+
+        left = iter(range(waits))
+        monkeypatch.setattr(
+            ray_crew.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
+        )
+        crew = ray_crew.Crew(lambda: None, said.append, lambda: True, lambda: None)
+        crew.known["worker"] = SimpleNamespace(host="node7", pid=42)  # type: ignore[assignment]
+        return crew
+
+    def test_is_told_more_and_more_seldom_and_says_for_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        said: list[str] = []
+        assert self.crew(said, 30, monkeypatch).wait({"call": ("worker", "handful")}) == ["call"]
+        assert said == [f"Ray: no answer for {s} s; waiting for the workers on node7 (process 42)" for s in (60, 120)]
+
+    @pytest.mark.parametrize("alive", [True, False])
+    def test_ends_when_this_machines_raylet_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
+        from audiomarathon.engine import ray_cluster
+
+        context = SimpleNamespace(gcs_address="h:1", get_node_id=lambda: "here")
+        monkeypatch.setattr(ray_cluster, "_knock", lambda _address: None)
+        monkeypatch.setattr(ray_cluster.ray, "get_runtime_context", lambda: context)
+        nodes = [{"NodeID": "there", "Alive": True}, {"NodeID": "here", "Alive": alive}]
+        monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: nodes)
+        with nullcontext() if alive else pytest.raises(ExecutorError, match="raylet has ended"):
+            ray_cluster.check_cluster()
+
+    def test_ends_when_the_head_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from audiomarathon.engine import ray_cluster
+
+        crew = self.crew([], 30, monkeypatch)
+        crew.check_cluster = ray_cluster.check_cluster
+        context = SimpleNamespace(gcs_address="127.0.0.1:1")
+        monkeypatch.setattr(ray_cluster.ray, "get_runtime_context", lambda: context)
+        with pytest.raises(ExecutorError, match=r"head .*127\.0\.0\.1:1 .*lost"):
+            crew.wait({"call": ("worker", "handful")})
+
+    def test_for_a_frozen_ray_to_stop_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from audiomarathon.engine import ray_cluster
+
+        killed, left, said = threading.Event(), list[int](), list[str]()
+        node = SimpleNamespace(kill_all_processes=lambda **_how: killed.set())
+        monkeypatch.setattr(ray_cluster.ray._private.worker, "_global_node", node)
+        monkeypatch.setattr(ray_cluster, "_PATIENCE_S", 0.01)
+        with ray_cluster._hurrying(said.append, ours=True, code=130):
+            assert killed.wait(10)
+        killed.clear()
+        monkeypatch.setattr(ray_cluster.os, "_exit", lambda code: (left.append(code), killed.set()))
+        with ray_cluster._hurrying(said.append, ours=False, code=130):
+            assert killed.wait(10)
+        assert (left, len(said)) == ([130], 2)
 
 
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"executor": "slurm"}, "--executor=slurm: not allowed; allowed: local, ray"),
-            ({"executor": "local", "workers": 2}, "--workers=2: only for --executor ray"),
+            ({"executor": "slurm"}, "--executor=slurm: .*allowed: local, ray"),
+            ({"executor": "local", "workers": 2}, "--workers=2: .*--executor ray"),
             ({"executor": "ray", "workers": 0}, "--workers=0: not allowed"),
             ({"executor": "ray", "gpus_per_worker": 1.5}, "--gpus-per-worker=1.5: not allowed"),
         ],

@@ -6,7 +6,7 @@ import pytest
 import real_recordings as real
 import soundfile
 
-from audiomarathon.audio import decode, probe
+from audiomarathon.audio.decode import decode, probe
 from audiomarathon.metrics.wer import transcript_errors
 from audiomarathon.tasks.registry import get_task
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import real_recordings
+from builders import records_in
 
-from audiomarathon.evaluation.run import run
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.run import run
 from audiomarathon.settings import RunSettings
 
 REPOSITORY = Path(__file__).parent.parent
@@ -32,8 +33,7 @@ def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_chec
     base, frame = run([task], "qwen2.5-omni", RunSettings.read({}, **flags), methods, progress=False)
     for result in (base, frame):
         assert result.summary["complete"] is True
-        for line in (result.folder / "samples.jsonl").read_text().splitlines():
-            record = json.loads(line)
+        for record in records_in(result.folder):
             assert record["clip_seconds"] >= (25 if record["cluster"] == "2" else 90)
             assert record["audio_tokens"] == pytest.approx(25 * record["clip_seconds"], abs=1)
             assert record["truncated"] is False

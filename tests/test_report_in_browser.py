@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from test_compare import a_record, a_run
-from test_report_page import FAILED, HOSTILE, added, finished
+from builders import HOSTILE, a_failed_record, a_run, a_timed_choice, added, finished
 
-from audiomarathon.evaluation.sides import read_sides
 from audiomarathon.report.page import PageOptions, page
+from audiomarathon.results.systems import read_sides
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -28,6 +27,8 @@ from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select  # noqa: E402
+
+FAILED = a_failed_record("clip5")
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,9 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A report of two settings: the second loses the last two samples, and the very last reply is hostile; base fails
     on one of the others."""
     root = tmp_path_factory.mktemp("report")
-    finished(added(a_run(root, "base-0", [True] * 8), FAILED | {"id": "clip5"}), score=1.0)
+    finished(added(a_run(root, "base-0", [True] * 8), FAILED), score=1.0)
     folder = finished(a_run(root, "dart-0.5-layer2", [True] * 6 + [False] * 2, prefill=0.5))
-    added(folder, a_record(7, right=False, prefill=0.5) | {"reply": HOSTILE, "parsed": None})
+    added(folder, a_timed_choice(7, right=False, prefill=0.5, reply=HOSTILE, parsed=None))
     data = root / "data"
     rows = []
     for number in range(8):

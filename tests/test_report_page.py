@@ -14,37 +14,31 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from test_compare import a_record, a_run
+from builders import (
+    HOSTILE,
+    a_failed_record,
+    a_run,
+    a_timed_choice,
+    added,
+    as_control,
+    changed,
+    changed_records,
+    finished,
+)
+from conftest import content_of
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
 from audiomarathon.errors import SettingsError
-from audiomarathon.evaluation.kept_bits import pack
-from audiomarathon.evaluation.savings import Run
-from audiomarathon.evaluation.sides import control_name, find_reference, read_sides
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.paper import escaped, latex, markdown, records, scores
-from audiomarathon.terminal import plain
+from audiomarathon.results.systems import control_name, find_reference, read_sides
+from audiomarathon.runs.kept_audio import pack
+from audiomarathon.text import plain
 
-FAILED = {"error": "AudioError: clip7.wav: no sound", "id": "clip7", "cluster": "clip7", "reply": None}
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028\u202e"\\'
-
-
-def finished(folder: Path, **summary: Any) -> Path:
-    run = Run.read(folder)
-    counts = {"n": len(run.records), "errors": len(run.failed), "expected": len(run.facts["samples"]), "unparsed": 0}
-    content = {"task": folder.parts[-3], "headline": "macro_f1", "score": 0.5, "intervals": {"score": [0.4, 0.6]}}
-    (folder / "summary.json").write_text(json.dumps(content | counts | summary))
-    return folder
-
-
-def added(folder: Path, *records: dict[str, Any]) -> Path:
-    """Add records to a run: the last of a sample counts."""
-    with (folder / "samples.jsonl").open("a") as stream:
-        stream.writelines(json.dumps(record) + "\n" for record in records)
-    return folder
+FAILED = a_failed_record("clip7", "AudioError: clip7.wav: no sound")
 
 
 @pytest.fixture
@@ -53,21 +47,6 @@ def root(tmp_path: Path) -> Path:
         finished(a_run(tmp_path, "base-0", [True] * 8, task=task), score=1.0)
         finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 6 + [False] * 2, task=task, prefill=0.5))
     return tmp_path
-
-
-def as_control(folder: Path, kind: str = "silence", seconds: float | None = None) -> Path:
-    """Mark a run as one of a control variant's."""
-    facts = json.loads((folder / "run.json").read_text())
-    facts["control"] = {"kind": kind, "seconds": seconds, "seed": 42}
-    (folder / "run.json").write_text(json.dumps(facts))
-    return folder
-
-
-def content_of(html: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    assert found
-    content: dict[str, Any] = json.loads(found[1])
-    return content
 
 
 class TestPage:
@@ -83,10 +62,9 @@ class TestPage:
         assert all(len(sample["replies"]) == 2 for sample in content["samples"])
 
     def test_what_a_model_said_is_never_markup(self, tmp_path: Path) -> None:
-        record = a_record(0, right=False, prefill=1.0) | {"reply": HOSTILE, "id": HOSTILE, "cluster": HOSTILE}
+        record = a_timed_choice(0, right=False, reply=HOSTILE, id=HOSTILE, cluster=HOSTILE)
         folder = added(finished(a_run(tmp_path, "base-0", [True] * 2)), record)
-        facts = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps(facts | {"samples": [HOSTILE], "model": HOSTILE}))
+        changed(folder, samples=[HOSTILE], model=HOSTILE)
         html = page(read_sides([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
         assert "<img" not in html
         assert "alert(1)</script>" not in html
@@ -117,10 +95,7 @@ class TestPage:
         for ratio in range(10):
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
             kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
-            lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-            more = {"kept_audio_bits": kept, "audio_tokens": 7500, "reply": "and so " * 300}
-            rows = [json.dumps(one | more) for one in lines]
-            (folder / "samples.jsonl").write_text("\n".join(rows) + "\n")
+            changed_records(folder, kept_audio_bits=kept, audio_tokens=7500, reply="and so " * 300)
         html = page(read_sides([tmp_path]), PageOptions(spectrograms=False))
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
@@ -183,17 +158,14 @@ class TestBesideBase:
         assert (found["difference"] is not None) is (found["why"] == "") is difference
 
     def test_times_of_another_session(self, root: Path) -> None:
-        file = root / "tau" / "M" / "dart-0.5-layer2" / "samples.jsonl"
-        file.write_text(file.read_text().replace('"session": "s"', '"session": "later"'))
+        changed_records(root / "tau" / "M" / "dart-0.5-layer2", session="later")
         assert "session" in beside(root)["untimed"]
         assert beside(root, "overall")["sooner"] is None
 
 
 def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:
     folder = finished(a_run(root, "dart-0.5-layer10", [True] * 8, layer=10))
-    facts = json.loads((folder / "run.json").read_text())
-    facts["environment"] = {"cpu": "x", "packages": {"torch": "9"}}
-    (folder / "run.json").write_text(json.dumps(facts))
+    changed(folder, environment={"cpu": "x", "packages": {"torch": "9"}})
     for file in root.rglob("dart-0.5-layer2/run.json"):
         file.write_text(file.read_text().replace('"ratio": 0.5', '"ratio": 0.5, "layer": 2'))
     settings = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["settings"]
@@ -267,8 +239,8 @@ class TestSamples:
         assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
 
     def test_no_reply_makes_the_page_long(self, tmp_path: Path) -> None:
-        record = a_record(0, right=False, prefill=1.0)
-        finished(added(a_run(tmp_path, "base-0", [True]), record | {"reply": "x" * 1_000_000}))
+        record = a_timed_choice(0, right=False, reply="x" * 1_000_000)
+        finished(added(a_run(tmp_path, "base-0", [True]), record))
         assert len(page(read_sides([tmp_path]), PageOptions(spectrograms=False))) < 100_000
 
     def test_a_strip_shows_which_moments_stayed(self) -> None:

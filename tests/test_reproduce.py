@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_compare import a_run
+from builders import a_run, records_in, write_records
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
+from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
-from audiomarathon.evaluation.published import _ROWS, published, row_name
-from audiomarathon.evaluation.reproduce import Reproduced, protocol_settings, reproduced
-from audiomarathon.evaluation.run import Result
 from audiomarathon.metrics.classification import as_published, published_choice_sums
 from audiomarathon.models.registry import all_models
+from audiomarathon.results.reproduce import Reproduced, protocol_settings, reproduced
 from audiomarathon.settings import RunSettings
+from audiomarathon.tasks.published import _ROWS, published, row_name
 from audiomarathon.tasks.registry import BENCHMARK
 from audiomarathon.tasks.tau import Tau
 
@@ -87,10 +87,8 @@ class TestRows:
 
     def test_an_unparsed_reply_is_dropped_as_the_release_did(self, tmp_path: Path) -> None:
         (result,) = results_of(tmp_path, {"tau": [True] * 8})
-        file = result.folder / "samples.jsonl"
-        records = [json.loads(line) for line in file.read_text().splitlines()]
-        records[0] |= {"parsed": None, "correct": False}
-        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+        first, *rest = records_in(result.folder)
+        write_records(result.folder, [first | {"parsed": None, "correct": False}, *rest])
         (row,) = reproduced([result], "embedded")
         assert (row.mine, row.samples, row.unparsed) == (1.0, 8, 1)
         assert row.published is None

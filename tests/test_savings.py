@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,23 @@ import numpy as np
 import pytest
 import tiny_qwen2_5_omni
 import torch
+from builders import STAGES, a_failed_record, a_record, write_run
 from conftest import load_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from audiomarathon.evaluation.flops import active_parameters, count_cost, drops_of
-from audiomarathon.evaluation.model_facts import model_facts
-from audiomarathon.evaluation.savings import Cost, Drops, Run, ideal_speed_up, savings
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.costs import flops
+from audiomarathon.costs.config_facts import model_facts
+from audiomarathon.costs.flops import active_parameters, count_cost, drops_of
+from audiomarathon.costs.prefill import Cost, Drops, ideal_speed_up
 from audiomarathon.models.audio_lm import AudioLM, Prompt
-from audiomarathon.pruning.method import Base, Method
-from audiomarathon.pruning.registry import all_methods, get_method
 from audiomarathon.report.savings_table import lengths_text
+from audiomarathon.results.savings import savings
+from audiomarathon.runs.read import Run
 
 # A layer of the tiny model: q 32·32+32, k and v 32·16+16 each, o 32·32, three MLP matrices of 32·64, two norms of 32.
 LAYER = (32 * 32 + 32) + 2 * (32 * 16 + 16) + 32 * 32 + 3 * 32 * 64 + 2 * 32
@@ -48,14 +53,23 @@ class TestCounting:
         lm = load_tiny(tiny_checkpoint, attention)
         assert count_cost(lm).encoder_flops_per_second == convolutions + layer + 25 * 2 * 32 * 32
 
+    def test_the_audio_tower_of_every_family_hears_whole_windows(
+        self, family_lm: AudioLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One second beyond a window of 30 s costs another one where the tower has windows, and a second elsewhere."""
+        cost = count_cost(family_lm)
+        monkeypatch.setattr(flops, "_PROBE_SECONDS", 31.0)
+        counted = count_cost(family_lm).encoder_flops_per_second * 31
+        assert cost.encoder(31.0) == pytest.approx(counted, rel=0.03)
+
     def test_counting_leaves_the_model_as_it_was(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
-        before = lm.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits
+        before = Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits
         count_cost(lm)
         assert not lm.audio_tower._forward_hooks
         assert not lm.audio_tower._forward_pre_hooks
         assert lm.model.model.rope_deltas is None
-        after = lm.generate(inputs, Base(), max_new_tokens=2, keep_logits=True).logits
+        after = Base().generate(lm, inputs, max_new_tokens=2, keep_logits=True).logits
         assert before is not None
         assert after is not None
         assert torch.equal(before, after)
@@ -123,6 +137,25 @@ class TestIdeals:
         expected = (encoder + 10_052_224) / (encoder + 8_278_144)
         assert ideal_speed_up(TINY, Drops(2, 0.5), RECORD, encoder=True) == pytest.approx(expected)
 
+    def test_windows_of_the_encoder_count_whole(self) -> None:
+        windowed = replace(TINY, encoder_window_seconds=30.0)
+        assert [windowed.encoder(s) for s in (0.1, 30.0, 92.0)] == [4_070_400 * s for s in (30.0, 30.0, 120.0)]
+        assert windowed.encoder(92.0) / TINY.encoder(92.0) == pytest.approx(1.3, abs=0.005)
+
+    def test_a_layer_with_a_window_is_not_square_in_the_prompt(self) -> None:
+        """Pairs of a query and a key it sees, counted one by one; full attention is counted as s²/2 pairs as well."""
+        cost = Cost((0.0,), (2.0,), 0.0, None, attention_windows=(30,))
+        for tokens in (10, 30, 100, 1000):
+            pairs = sum(min(query, 30) for query in range(tokens))
+            assert cost.llm_prefill([tokens]) == pytest.approx(4 * pairs, abs=4 * tokens)
+        assert cost.llm_prefill([10]) == replace(cost, attention_windows=()).llm_prefill([10])
+
+    def test_costs_of_earlier_records_have_no_windows(self) -> None:
+        content = TINY.as_json()
+        assert Cost.read(json.loads(json.dumps(content))) == TINY
+        del content["encoder_window_seconds"], content["attention_windows"]
+        assert Cost.read(content) == TINY
+
     @pytest.mark.parametrize("method", [m for m in all_methods() if m.key != "base"], ids=lambda m: m.key)
     @pytest.mark.parametrize("encoder", [False, True])
     def test_ratio_0_is_1(self, method: Method, encoder: bool) -> None:
@@ -166,9 +199,9 @@ class TestIdeals:
 
 
 def record(id_: str, prefill: float, **more: Any) -> dict[str, Any]:
-    time = {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": 0.25}
-    facts = {"id": id_, "cluster": id_, "error": None, "prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
-    return facts | {"kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800, "time": time} | more
+    time = STAGES | {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": 0.25}
+    sizes = {**RECORD, "kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800}
+    return a_record(id_, **sizes, time=time) | more
 
 
 def run_of(records: list[dict[str, Any]], **facts: Any) -> Run:
@@ -231,10 +264,8 @@ class TestMeasured:
         assert savings(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
 
     def test_errors_and_replaced_lines_are_left_out(self, tmp_path: Path) -> None:
-        rows = [record("a", 9.0), record("b", 1.0) | {"error": "no"}, record("a", 1.0), record("unselected", 1.0)]
-        (tmp_path / "run.json").write_text(json.dumps({"samples": ["a", "b"]}))
-        (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        run = Run.read(tmp_path)
+        rows = [record("a", 9.0), a_failed_record("b"), record("a", 1.0), record("unselected", 1.0)]
+        run = Run.read(write_run(tmp_path, {"samples": ["a", "b"]}, rows))
         assert {id_: row["time"]["llm_prefill"] for id_, row in run.records.items()} == {"a": 1.0}
 
 

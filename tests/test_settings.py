@@ -14,7 +14,7 @@ from audiomarathon.settings import RunSettings, env_names
 
 def test_defaults() -> None:
     settings = RunSettings.read({})
-    assert (settings.method, settings.ratio, settings.layer, settings.limit) == ("base", 0.0, 2, 0)
+    assert (settings.method, settings.ratio, settings.layer, settings.limit) == ("base", None, 2, 0)
     assert (settings.results, settings.seed, settings.batch_size, settings.timing) == (Path("results"), 42, 1, True)
 
 
@@ -25,7 +25,7 @@ def test_flag_wins_over_env_var_wins_over_default() -> None:
 
 
 def test_an_empty_env_var_counts_as_unset() -> None:
-    assert RunSettings.read({"PRUNE_RATIO": "", "BALANCE": ""}).ratio == 0
+    assert RunSettings.read({"PRUNE_RATIO": "", "BALANCE": ""}) == RunSettings.read({})
 
 
 def test_lists_and_switches() -> None:
@@ -66,7 +66,7 @@ def test_what_is_odd_is_taken_as_it_is_or_refused_in_one_short_line(odd: str) ->
         if name in free and odd.isprintable() and len(odd) < 1000:
             assert odd in str(RunSettings.read({name: odd}))
             continue
-        with pytest.raises(SettingsError, match=f"^{name}=.*: not allowed; allowed: ") as caught:
+        with pytest.raises(SettingsError, match=f"^{name}=.*not allowed.*allowed: ") as caught:
             RunSettings.read({name: odd})
         assert len(str(caught.value)) < 200
         assert str(caught.value).isprintable()
@@ -81,7 +81,7 @@ def test_blanks_around_a_value_do_not_count(name: str) -> None:
 @pytest.mark.parametrize("name", ["RESULTS_DIR", "AUDIOMARATHON_DATA", "MODEL_PATH"])
 @pytest.mark.parametrize("path", ["~no-such-user/x", "out/" + "x" * 256])
 def test_a_folder_that_cannot_be_is_refused(name: str, path: str) -> None:
-    with pytest.raises(SettingsError, match=f"^{name}={path[:9]}.*: not allowed; allowed: .*folder"):
+    with pytest.raises(SettingsError, match=f"^{name}={path[:9]}.*not allowed.*folder"):
         RunSettings.read({name: path})
 
 
@@ -98,12 +98,12 @@ def test_batches_are_not_timed() -> None:
 
 
 def test_a_forced_decode_run_is_for_timing() -> None:
-    with pytest.raises(SettingsError, match="DECODE_TOKENS=64: the forced decode run is for timing"):
+    with pytest.raises(SettingsError, match=r"DECODE_TOKENS=64: .*timing"):
         RunSettings.read({"DECODE_TOKENS": "64", "TIMING": "0"})
 
 
 def test_a_device_map_chooses_devices_itself() -> None:
-    with pytest.raises(SettingsError, match="DEVICE=cpu with DEVICE_MAP=auto"):
+    with pytest.raises(SettingsError, match=r"DEVICE=cpu .*DEVICE_MAP=auto"):
         RunSettings.read({"DEVICE": "cpu", "DEVICE_MAP": "auto"})
 
 
@@ -118,29 +118,34 @@ def test_one_decode_token_has_no_rate() -> None:
 
 @pytest.mark.parametrize("method", ["fast_v:0.5", "dart:0.5+tova:0.3"])
 def test_a_ratio_beside_methods_that_have_their_own_is_refused(method: str) -> None:
-    with pytest.raises(SettingsError, match=f"PRUNE_RATIO=0.2 with PRUNE_METHOD={re.escape(method)}: give one ratio"):
+    with pytest.raises(SettingsError, match=f"PRUNE_RATIO=0.2 .*PRUNE_METHOD={re.escape(method)}: .*one ratio"):
         RunSettings.read({"PRUNE_METHOD": method, "PRUNE_RATIO": "0.2"})
     assert RunSettings.read({"PRUNE_METHOD": method}).method == method
 
 
-def test_a_misspelt_prune_variable_warns() -> None:
-    with pytest.warns(UserWarning, match=r"PRUNE_RATOI is ignored \(did you mean 'PRUNE_RATIO'\?\)"):
-        RunSettings.read({"PRUNE_RATOI": "0.5"})
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("PRUNE_RATOI", "PRUNE_RATIO"), ("PRUNE_METOD", "PRUNE_METHOD"), ("prune_method", "PRUNE_METHOD"),
+     ("PRUN_METHOD", "PRUNE_METHOD"), ("PRUNE_LAYER", "PRUNE_LAYER_IDX")],
+)  # fmt: skip
+def test_a_misspelt_prune_variable_is_refused(name: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=rf"unknown .*{name} .*'{meant}'.*PRUNE_"):
+        RunSettings.read({name: "0.5"})
 
 
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("SAMPLE_LIMT", "SAMPLE_LIMIT"), ("RESULT_DIR", "RESULTS_DIR"), ("TUA_DATA_PATH", "TAU_DATA_PATH"),
+        ("SAMPLE_LIMT", "SAMPLE_LIMIT"), ("RESULT_DIR", "RESULTS_DIR"),
         ("model_path", "MODEL_PATH"), ("DEVIC", None), ("DTYPES", "DTYPE"),
         ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"), ("SEDE", None),
         ("AUDIOMARATHON_DAT", "AUDIOMARATHON_DATA"), ("BATCH-SIZE", "BATCH_SIZE"), ("SAMPLE_LIMIT", None),
         ("OPENAI_BASEURL", "OPENAI_BASE_URL"), ("OPENAI_BASE_URL", None),
         ("GTZAN_DATA_PATH", None), ("LD_LIBRARY_PATH", None), ("PYTHONPATH", None), ("MY_DATA_PATH", None),
-        ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None),
+        ("MODULE_PATH", None), ("SAMPLE_LIMITATION", None), ("SAMPLE", None),
     ],
 )  # fmt: skip
-def test_a_name_one_edit_off_a_settings_warns(name: str, meant: str | None) -> None:
+def test_a_name_close_to_a_settings_warns(name: str, meant: str | None) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         RunSettings.read({name: "1"})
@@ -149,5 +154,5 @@ def test_a_name_one_edit_off_a_settings_warns(name: str, meant: str | None) -> N
 
 
 def test_unknown_settings_are_refused() -> None:
-    with pytest.raises(SettingsError, match="unknown setting 'raito'"):
+    with pytest.raises(SettingsError, match=r"unknown .*'raito'"):
         RunSettings.read({}, raito=0.5)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import a_failed_record, a_record
 
-from audiomarathon.evaluation.summary import summarise
+from audiomarathon.runs.summary import summarise
 
 
 class CountingTask:
@@ -20,10 +21,8 @@ class CountingTask:
 
 def answered(**changes: Any) -> dict[str, Any]:
     """An untimed record of a sample that went well."""
-    return {
-        "id": "a", "error": None, "finish": "stop", "clip_seconds": 60.0, "audio_tokens": 100, "kept_audio_tokens": 50,
-        "kv_lengths": [10, 6], "kv_bytes": 16, "peak_memory_bytes": 7, "new_tokens": 5, "time": None,
-    } | changes  # fmt: skip
+    sizes = {"audio_tokens": 100, "kept_audio_tokens": 50, "kv_lengths": [10, 6], "kv_bytes": 16, "new_tokens": 5}
+    return a_record(clip_seconds=60.0, peak_memory_bytes=7, **sizes) | changes
 
 
 def timed(
@@ -36,7 +35,7 @@ def timed(
     return answered(time=stages, **changes)
 
 
-FAILED = {"id": "f", "error": "OutOfMemoryError: CUDA", "reply": None}
+FAILED = a_failed_record()
 RECORDS = [
     timed(1, 2, 3, 4, 8, new_tokens=5, forced_decode={"per_token": 2.0}),  # 18 s in all, 2 s a token
     timed(2, 4, 6, 8, 16, new_tokens=3, forced_decode={"per_token": 8.0}),  # 36 s in all, 8 s a token

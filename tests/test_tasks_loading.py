@@ -208,6 +208,15 @@ FAULTS: list[tuple[str, Callable[[Any], object], str]] = [
 ]
 
 
+@pytest.mark.parametrize("event", ["Alarm", "Vacuum cleaner", "Dog (barking), at home", "", None])
+def test_an_event_that_names_no_option_contradicts_no_answer(event: str | None, tmp_path: Path) -> None:
+    """A DESED clip holds several events; `correct_event` need not be one that is offered."""
+    folder = build_all(tmp_path, ["desed"]) / "DESED"
+    whole = load(tmp_path, "desed")
+    edit_rows(metadata(folder, "desed"), lambda rows: rows[1].update(correct_event=event))
+    assert load(tmp_path, "desed") == whole
+
+
 @pytest.mark.parametrize(("key", "spoil", "reason"), FAULTS, ids=[f"{key}: {why[:45]}" for key, _, why in FAULTS])
 def test_a_bad_second_row_is_reported_with_file_and_row(
     key: str, spoil: Callable[[Any], object], reason: str, tmp_path: Path
@@ -266,9 +275,9 @@ def test_a_row_that_is_no_object_is_a_bad_row(row: object, tmp_path: Path) -> No
         (b"", "not JSON"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"[" * 200_000, "nested too deeply"),
-        (b"[" + b"9" * 5000 + b"]", "not usable as JSON"),
-        (b'{"rows": []}', "expected a list of rows, found a dict"),
-        (b"null", "expected a list of rows, found nothing"),
+        (b"[" + b"9" * 5000 + b"]", "not usable"),
+        (b'{"rows": []}', "expected a list .*found a dict"),
+        (b"null", "expected a list .*found nothing"),
         (b"[]", "holds no rows"),
     ],
 )
@@ -284,7 +293,7 @@ def test_metadata_that_is_unusable_is_one_line(content: bytes, reason: str, tmp_
 def test_desed_needs_its_object(tmp_path: Path) -> None:
     folder = build_all(tmp_path, ["desed"]) / "DESED"
     write_json(metadata(folder, "desed"), [{"path": "x"}])
-    with pytest.raises(DataError, match="an object with the field 'tasks', found a list"):
+    with pytest.raises(DataError, match=r"object .*'tasks', found a list"):
         load(tmp_path, "desed")
 
 
@@ -429,7 +438,7 @@ def test_public_filters_of_vesus(tmp_path: Path) -> None:
     )
     assert ids(Filters(skip_persons=("02",))) == (["1_happy", "1_sad", "10_happy", "10_sad"], {"SKIP_PERSONS": 2})
     assert ids(Filters(skip_emotion="Sad")) == (["1_happy", "2_happy", "10_happy"], {"SKIP_EMOTION": 3})
-    with pytest.raises(SettingsError, match="SKIP_EMOTION=hapy: unknown; allowed: angry, happy"):
+    with pytest.raises(SettingsError, match=r"SKIP_EMOTION=hapy: .*allowed: angry, happy"):
         ids(Filters(skip_emotion="hapy"))
 
 

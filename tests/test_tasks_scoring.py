@@ -77,10 +77,10 @@ def test_transcription_summary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reference", [{}, {"answer": "A"}, {"answer": "A", "options": None}])
 def test_a_record_without_its_reference_is_a_data_error(reference: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="tau: a record's reference lacks"):
+    with pytest.raises(DataError, match=r"tau: .*reference lacks"):
         get_task("tau").score("A", reference)
 
 
 def test_a_transcription_record_without_its_reference_is_a_data_error() -> None:
-    with pytest.raises(DataError, match="librispeech: a record's reference lacks"):
+    with pytest.raises(DataError, match=r"librispeech: .*reference lacks"):
         get_task("librispeech").score("words", {})

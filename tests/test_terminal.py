@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 from rich import box
@@ -13,9 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
+from audiomarathon.cli.output import reporting_errors
+from audiomarathon.errors import ModelError, OutputError
+from audiomarathon.models.loading import loading
 from audiomarathon.report.listing import LEAST, LISTINGS
-from audiomarathon.terminal import LINE_EVERY_S, console, counted, fitted, progress_of
+from audiomarathon.terminal import LINE_EVERY_S, console, fitted, progress_of, showing_records, standard_streams
+from audiomarathon.text import counted
 
 
 def a_table() -> Table:
@@ -102,10 +111,90 @@ def app_doc(command: str) -> str | None:
 @pytest.mark.parametrize("arguments", ["list", "status", "--version", "run tau --ratio 2"])
 def test_what_needs_no_model_loads_no_torch(arguments: str, tmp_path) -> None:
     code = (
-        "import atexit, sys; from audiomarathon.cli import main\n"
+        "import atexit, sys; from audiomarathon.cli.app import main\n"
         "atexit.register(lambda: print('loaded:', *{'torch', 'transformers'} & set(sys.modules)))\n"
         f"sys.argv = ['audiomarathon', *{arguments.split()}]; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "Traceback" not in done.stderr
     assert done.stdout.splitlines()[-1].strip() == "loaded:"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+class TestStreamsThatTakeNothing:
+    """A full disk under a log, a reader that has left, a terminal that was closed."""
+
+    @pytest.fixture
+    def full(self) -> Iterator[io.TextIOWrapper]:
+        with open("/dev/full", "w") as stream:  # noqa: PTH123
+            yield stream
+
+    @pytest.fixture
+    def left(self) -> Iterator[io.TextIOWrapper]:
+        """A pipe whose reader has left."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as stream:
+            yield stream
+
+    def code(self, command: Callable[[], int | None]) -> int:
+        with pytest.raises(SystemExit) as done:
+            reporting_errors(command)()
+        return int(str(done.value.code))
+
+    def test_a_command_that_only_shows_says_so_in_a_line(self, full: io.TextIOWrapper, capsys) -> None:
+        with redirect_stdout(full):
+            assert self.code(lambda: console().print("A")) == 2
+        assert capsys.readouterr().err == "error: standard output cannot be written: No space left on device\n"
+
+    def test_a_reader_that_has_left_is_told_nothing(self, left: io.TextIOWrapper, capsys) -> None:
+        with redirect_stdout(left):
+            assert self.code(lambda: console().print("A")) == 141
+        assert capsys.readouterr().err == ""
+
+    @pytest.mark.parametrize(
+        ("command", "code"), [("--help >/dev/full", 2), ("nosuch 2>/dev/full", 2), ("list methods >&- 2>&-", 0)]
+    )
+    def test_no_command_ends_with_a_traceback(self, command: str, code: int) -> None:
+        shell = ["sh", "-c", f"{sys.executable} -u -m audiomarathon {command}"]
+        done = subprocess.run(shell, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+    def test_a_table_of_records_ends_nothing(self, full: io.TextIOWrapper, capsys) -> None:
+        def command() -> int:
+            with showing_records():
+                console().print("A")
+            console().print("B")  # nowhere, in silence
+            return 1
+
+        with redirect_stdout(full):
+            assert self.code(command) == 1
+        assert "warning: standard output cannot be written" in capsys.readouterr().err
+
+    def test_a_terminal_that_is_closed_ends_no_work(self) -> None:
+        ours, theirs = pty.openpty()
+        with (
+            os.fdopen(theirs, "w") as terminal,
+            redirect_stderr(terminal),
+            standard_streams(),
+            progress_of(9, "work", "clip") as update,
+        ):
+            assert sys.stderr.isatty()
+            os.close(ours)
+            for _ in range(9):
+                update(1)
+                sys.stderr.write("a line")
+                sys.stderr.flush()
+
+    def test_output_that_is_lost_is_an_error_where_it_is_all_there_is(self, full: io.TextIOWrapper) -> None:
+        with redirect_stdout(full), standard_streams(), pytest.raises(OutputError, match="No space left"):
+            console().print("A")
+
+
+def test_loading_says_what_the_system_said(tmp_path: Path) -> None:
+    said = r"config.json: No such file or directory, while Qwen was loaded$"
+    with pytest.raises(ModelError, match=said), loading(tmp_path, "Qwen"):
+        (tmp_path / "config.json").read_text()
+    with pytest.raises(ModelError, match=r"cannot be loaded .*no such shard"), loading(tmp_path, "Qwen"):
+        raise OSError("no such shard")

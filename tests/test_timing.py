@@ -10,20 +10,20 @@ import pytest
 import torch
 from conftest import noise
 
-from audiomarathon.evaluation.evaluate import peak_memory
-from audiomarathon.evaluation.timing import CpuClock, CudaClock, Stages, make_clock
-from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.evaluate import peak_memory
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.frame import Frame
-from audiomarathon.pruning.method import Base, Method
+from audiomarathon.models.timing import CpuClock, CudaClock, Stages, make_clock
 
 NAP = 0.25
 
 
 def quickest(lm: AudioLM, inputs: Inputs, method: Method, *, tokens: int = 2, runs: int = 3) -> Stages:
     """Return each stage's shortest time over a few runs: what else the machine does only ever adds to it."""
-    stages = [lm.generate(inputs, method, max_new_tokens=tokens, ignore_end=True).stages for _ in range(runs)]
+    stages = [method.generate(lm, inputs, max_new_tokens=tokens, ignore_end=True).stages for _ in range(runs)]
     return Stages(*(min(getattr(s, name) for s in stages) for name in ("encoder", "llm_prefill", "decode")))
 
 
@@ -47,7 +47,7 @@ class TestStages:
     def test_add_up_to_no_more_than_wall(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         inputs = lm.prepare(prompts[:1])
         begin = time.perf_counter()
-        stages = lm.generate(inputs, Base(), max_new_tokens=8, ignore_end=True).stages
+        stages = Base().generate(lm, inputs, max_new_tokens=8, ignore_end=True).stages
         wall = time.perf_counter() - begin
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
         assert stages.encoder + stages.llm_prefill + stages.decode <= wall
@@ -87,7 +87,7 @@ class TestLmHead:
         seen: list[int] = []
         handle = lm.lm_head.register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[1]))
         try:
-            lm.generate(lm.prepare(prompts), Base(), max_new_tokens=3, ignore_end=True)
+            Base().generate(lm, lm.prepare(prompts), max_new_tokens=3, ignore_end=True)
         finally:
             handle.remove()
         assert seen == [1, 1, 1]
@@ -100,8 +100,8 @@ class TestForcedDecode:
         ends, lm.end_tokens = lm.end_tokens, everything
         try:
             inputs = lm.prepare(prompts[:1])
-            assert lm.generate(inputs, Base(), max_new_tokens=tokens).replies[0].new_tokens == 1
-            assert lm.generate(inputs, Base(), max_new_tokens=tokens, ignore_end=True).replies[0].new_tokens == tokens
+            assert Base().generate(lm, inputs, max_new_tokens=tokens).replies[0].new_tokens == 1
+            assert Base().generate(lm, inputs, max_new_tokens=tokens, ignore_end=True).replies[0].new_tokens == tokens
         finally:
             lm.end_tokens = ends
 
@@ -110,12 +110,12 @@ class TestSharedEncoder:
     def test_runs_once_and_changes_nothing(self, lm: AudioLM, prompts: list[Prompt]) -> None:
         methods = [Base(), Frame(0.5), Frame(0.9)]
         inputs = lm.prepare(prompts[:1])
-        separate = [lm.generate(inputs, m, max_new_tokens=8, keep_logits=True).logits for m in methods]
+        separate = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
         calls: list[int] = []
         handle = lm.audio_tower.conv1.register_forward_hook(lambda *_: calls.append(1))
         try:
             with encoder_shared(lm):
-                shared = [lm.generate(inputs, m, max_new_tokens=8, keep_logits=True).logits for m in methods]
+                shared = [m.generate(lm, inputs, max_new_tokens=8, keep_logits=True).logits for m in methods]
         finally:
             handle.remove()
         assert len(calls) == 1
@@ -149,7 +149,7 @@ class TestPeakMemory:
         lm.clock = clock
         try:
             with encoder_shared(lm):
-                first, second = (lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=2) for _ in range(2))
+                first, second = (Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=2) for _ in range(2))
         finally:
             lm.clock = own
             for handle in handles:
@@ -161,7 +161,7 @@ class TestPeakMemory:
 
 class TestClocks:
     def test_a_cpu_model_reports_no_peak_memory(self, lm: AudioLM, prompts: list[Prompt]) -> None:
-        assert lm.generate(lm.prepare(prompts[:1]), Base(), max_new_tokens=1).peak_memory_bytes is None
+        assert Base().generate(lm, lm.prepare(prompts[:1]), max_new_tokens=1).peak_memory_bytes is None
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
     def test_cuda_events_agree_with_the_wall(self) -> None:

@@ -18,16 +18,16 @@ from safetensors.torch import load_file, save_file
 from tiny_voxtral import AUDIO_TOKEN, hub_name, tekken
 from transformers import VoxtralConfig, VoxtralForConditionalGeneration, VoxtralProcessor
 
-from audiomarathon.audio import decode
+from audiomarathon.audio.decode import decode
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.costs.config_facts import model_facts
+from audiomarathon.costs.flops import count_cost
+from audiomarathon.engine.environment import environment
 from audiomarathon.errors import ModelError
-from audiomarathon.evaluation.environment import environment
-from audiomarathon.evaluation.flops import count_cost
-from audiomarathon.evaluation.model_facts import model_facts
 from audiomarathon.models.checkpoint import find_checkpoint, is_ignored
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.voxtral import Voxtral
-from audiomarathon.pruning.fast_v import FastV
-from audiomarathon.pruning.method import Base
 from audiomarathon.report.explain import by_clip
 
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
@@ -84,7 +84,7 @@ class TestLoading:
 
     def test_mistrals_own_format_alone_is_refused(self, copy: Path) -> None:
         (copy / "model.safetensors").unlink()
-        with pytest.raises(ModelError, match=r"cannot be loaded as Voxtral.*model\.safetensors"):
+        with pytest.raises(ModelError, match=r"cannot be loaded .*model\.safetensors"):
             load(copy)
 
     @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ class TestLoading:
         content = tekken()
         change(content)
         (copy / "tekken.json").write_text(json.dumps(content))
-        with pytest.raises(ModelError, match=r"375 audio tokens of id 24 for a window.*do not belong together"):
+        with pytest.raises(ModelError, match=r"375 audio tokens .*\b24\b.*do not belong"):
             load(copy)
 
     def test_without_its_extra_it_says_what_to_install(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-        with pytest.raises(ModelError, match=r"needs the package mistral_common: pip install -r requirements/voxtral"):
+        with pytest.raises(ModelError, match=r"mistral_common.*pip install -r requirements/voxtral"):
             load(folder)
 
     def test_bfloat16_runs(self, folder: Path) -> None:
         lm = load(folder, "bfloat16")
         inputs = lm.prepare([Prompt("?", (noise(2.0),))])
         assert inputs.tensors["input_features"].dtype == lm.lm_head.weight.dtype == torch.bfloat16
-        assert lm.generate(inputs, FastV(0.5), max_new_tokens=2).kv_lengths[-1] < inputs.prompt_tokens[0]
+        assert FastV(0.5).generate(lm, inputs, max_new_tokens=2).kv_lengths[-1] < inputs.prompt_tokens[0]
 
 
 class TestPrompt:
@@ -145,7 +145,7 @@ class TestPrompt:
         assert words == "<s>[INST][BEGIN_AUDIO][/INST]lang:en[TRANSCRIBE]"
 
     def test_transcription_takes_one_clip(self, voxtral: Voxtral) -> None:
-        with pytest.raises(ModelError, match="one clip at a time, this prompt has 2"):
+        with pytest.raises(ModelError, match=r"one clip .*has 2"):
             voxtral.prepare([Prompt("?", (noise(1.0), noise(1.0)), transcription=True)])
 
     def test_an_empty_clip_is_refused(self, voxtral: Voxtral) -> None:
@@ -191,7 +191,7 @@ class TestWindows:
     def test_the_tower_runs_once_on_all_windows_of_a_batch(self, voxtral: Voxtral, prompts: list[Prompt]) -> None:
         seen: list[torch.Size] = []
         handle = voxtral.audio_tower.register_forward_pre_hook(lambda _m, args: seen.append(args[0].shape))
-        voxtral.generate(voxtral.prepare(prompts), Base(), max_new_tokens=3, ignore_end=True)
+        Base().generate(voxtral, voxtral.prepare(prompts), max_new_tokens=3, ignore_end=True)
         handle.remove()
         assert seen == [(4, 128, 3000)]
 
@@ -216,7 +216,7 @@ class TestFacts:
         assert told.cost.attention_flops_coefficient == counted.attention_flops_coefficient
         assert told.cost.lm_head_flops == counted.lm_head_flops
         inputs = voxtral.prepare([Prompt("?", (noise(1.0),))])
-        base = voxtral.generate(inputs, Base(), max_new_tokens=1)
+        base = Base().generate(voxtral, inputs, max_new_tokens=1)
         assert told.kv_bytes * inputs.prompt_tokens[0] == base.kv_bytes
 
     def test_the_tower_costs_what_a_count_by_hand_says(self, voxtral: Voxtral) -> None:

@@ -32,5 +32,5 @@ def test_is_refused_before_anything_is_built(spec: ModelSpec, tmp_path: Path, mo
     monkeypatch.setattr("builtins.input", lambda *_words: pytest.fail("asked"))
     for kind in set(PUBLISHED) - {own}:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        with pytest.raises(ModelError, match=f"^[^\\n]*model type '{kind}', not '{own}'[^\\n]*$"):
+        with pytest.raises(ModelError, match=f"^[^\\n]*'{kind}', not '{own}'[^\\n]*$"):
             family.load(tmp_path, device="cpu", dtype="float32", attn_implementation="sdpa")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.compression.dropping import Drop
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.pruning.dropping import Drop
-from audiomarathon.pruning.method import Base, Method, kept_count
-from audiomarathon.pruning.registry import get_method
 from efficiency.stages import forced, prepare
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audiomarathon.evaluation.flops import drops_of
-from audiomarathon.evaluation.savings import Cost, Drops
-from audiomarathon.evaluation.timing import CpuClock
-from audiomarathon.kvpress.audio_features import encoder_shared
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.costs.flops import drops_of
+from audiomarathon.costs.prefill import Cost, Drops
+from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.method import Base, Method, kept_count
+from audiomarathon.models.timing import CpuClock
 
 TEXT = (
     "Which sound event occurs in this recording?\n\nA. Alarm\nB. Dog\nC. Frying\nD. Speech\n\nAnswer with the letter."
@@ -67,7 +67,7 @@ def prepare(lm: AudioLM, tokens: int) -> Inputs:
 
 def forced(lm: AudioLM, inputs: Inputs, method: Method, tokens: int) -> Generation:
     """Generate exactly so many tokens."""
-    return lm.generate(inputs, method, max_new_tokens=tokens, ignore_end=True)
+    return method.generate(lm, inputs, max_new_tokens=tokens, ignore_end=True)
 
 
 def measure(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.embedded.world import TASKS
-from audiomarathon.evaluation.run import run
+from audiomarathon.engine.run import run
 from audiomarathon.settings import RunSettings
 
 

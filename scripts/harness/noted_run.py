@@ -46,7 +46,7 @@ def note_calls(calls: list[dict[str, Any]]) -> None:
 
 def audiomarathon(_: str) -> None:
     """Run this project's command line."""
-    from audiomarathon.cli import main
+    from audiomarathon.cli.app import main
 
     main()
 

@@ -1,5 +1,5 @@
 """`python -m audiomarathon` is the `audiomarathon` command."""
 
-from audiomarathon.cli import main
+from audiomarathon.cli.app import main
 
 main()

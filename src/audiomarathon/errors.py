@@ -9,6 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def told(error: BaseException) -> str:
+    """Return an exception as one line of at most 500 characters: its kind and its message."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # a stranger's exception may not even have a message
+        text = "its message cannot be shown"
+    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
+
+
 class AudioMarathonError(Exception):
     """Base of every error that is the user's to mend (bad input, missing data, a full disk)."""
 
@@ -25,6 +34,10 @@ class DataError(AudioMarathonError):
 
 class MissingDataError(DataError):
     """A task's data is nowhere under the data root."""
+
+
+class PluginError(DataError):
+    """A third party's task or method raised an error of its own. The message names the plug-in."""
 
 
 class AudioError(AudioMarathonError):
@@ -48,12 +61,32 @@ class ModelError(AudioMarathonError):
     """A checkpoint cannot be loaded as the family it is meant to be, or its internals moved."""
 
 
+class ConfigError(ModelError):
+    """A file that describes a checkpoint is no plain file, or holds what no model has. The message names the file."""
+
+
+class LogitsError(ModelError):
+    """A model's logits are not finite numbers: its reply means nothing."""
+
+
+class TemplateError(ModelError):
+    """A chat template cannot word a prompt. The message names its file."""
+
+
+class WeightsError(ModelError):
+    """A checkpoint's weights are not plain safetensors files of its folder, or not finite numbers."""
+
+
 class MethodError(AudioMarathonError):
     """A pruning method or press cannot do what was asked of it on this model."""
 
 
 class ExecutorError(AudioMarathonError):
     """Workers cannot be had, differ from each other, or are all lost."""
+
+
+class OutputError(AudioMarathonError):
+    """Standard output cannot be written; without a message where its reader has left, as `| head` does."""
 
 
 class RecordError(AudioMarathonError):

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import IO
 
+from audiomarathon.plain_file import open_plain
+
 _TRIES = 4  # `is_held` holds it for an instant, which means nothing
 
 
-def hold(file: Path) -> IO[str]:
+def hold(file: Path) -> IO[bytes]:
     """Lock a file, which is made where it is missing, with its folder; to close it is to let go.
 
     Raises
@@ -19,11 +21,11 @@ def hold(file: Path) -> IO[str]:
     BlockingIOError
         When another process holds it.
     OSError
-        When it cannot be made, or locked on this file system.
+        When it cannot be made, or locked on this file system; when it is a link or no plain file.
     """
     for left in reversed(range(_TRIES)):
         file.parent.mkdir(parents=True, exist_ok=True)
-        stream = file.open("w")
+        stream = open_plain(file, "r+b")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_in_place(stream, file):
@@ -40,7 +42,7 @@ def hold(file: Path) -> IO[str]:
     raise BlockingIOError(f"{file} comes and goes")
 
 
-def _is_in_place(stream: IO[str], file: Path) -> bool:
+def _is_in_place(stream: IO[bytes], file: Path) -> bool:
     """Whether a locked file is the one of that name; who held it before may have removed it."""
     return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
 
@@ -48,7 +50,7 @@ def _is_in_place(stream: IO[str], file: Path) -> bool:
 def is_held(file: Path) -> bool | None:
     """Return whether a process holds a file; None where it cannot be told."""
     try:
-        with file.open() as stream:
+        with open_plain(file) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
 import importlib.metadata
+import inspect
+import re
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
+from audiomarathon.text import did_you_mean, plain
 
 
 class Named(Protocol):
@@ -22,36 +26,103 @@ class Named(Protocol):
 
 
 _SHOWN = 60  # characters of a name that is refused
-T = TypeVar("T")
+_KEY = re.compile(r"[A-Za-z0-9][\w.-]*")  # it becomes a folder's name
+_FACTS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
 N = TypeVar("N", bound=Named)
 
 
-def plugins(group: str, kind: type[T]) -> list[T]:
+def plugins(group: str, kind: type[N], built_in: Sequence[N] = ()) -> list[N]:
     """Return what third parties register under an entry point `group`, sorted by entry point name.
 
-    An entry point yields an instance of `kind`, or a class or function without arguments that makes one. A broken one
-    is named in a warning and left out, so that one bad package cannot take the suite down.
+    An entry point yields an instance of `kind`, or a class or function without arguments that makes one. Whatever a
+    plug-in raises is one line with its name: a warning here, which leaves the plug-in out, and a :class:`PluginError`
+    from its methods later on. One bad package must not take down the commands of everybody else.
+
+    Parameters
+    ----------
+    built_in
+        What the suite itself has; these keep their names, and a plug-in with such a key is left out.
     """
-    found: list[T] = []
-    for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):
+    found: list[N] = []
+    for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
+        name = plain(f"{group} plug-in {entry.name!r}")
         try:
             value = entry.load()
             value = value() if isinstance(value, type) or callable(value) else value
-        except Exception as error:  # a stranger's code may raise anything, and must not take the suite down
-            warnings.warn(f"{group} plug-in {entry.name!r} ({entry.value}) cannot be loaded: {error}", stacklevel=2)
+            flaw = _flaw(value, kind)
+            if not flaw:
+                _guard(value, kind, f"{name} ({value.key})")
+        except BaseException as error:  # a stranger's code may raise anything, sys.exit and KeyboardInterrupt too
+            warnings.warn(f"{name} ({entry.value}) cannot be loaded: {plain(told(error))}", stacklevel=2)
             continue
-        if isinstance(value, kind):
-            found.append(value)
-        else:
-            warnings.warn(f"{group} plug-in {entry.name!r} yields no {kind.__name__}", stacklevel=2)
+        if flaw:
+            warnings.warn(f"{name} {flaw}", stacklevel=2)
+            continue
+        names = {word.lower(): item for item in (*built_in, *found) for word in (item.key, *item.aliases)}
+        if value.key.lower() in names:
+            warnings.warn(f"{name} is left out: its key {value.key!r} is taken; give it another", stacklevel=2)
+            continue
+        for alias in value.aliases:
+            if alias.lower() in names:
+                owner = names[alias.lower()].key
+                warnings.warn(f"{name}: its alias {plain(alias)!r} is ignored, it stands for {owner!r}", stacklevel=2)
+        found.append(value)
     return found
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" when `name` is close to one of `allowed`, else an empty string."""
-    lowered = {candidate.lower(): candidate for candidate in allowed}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
+@functools.lru_cache(maxsize=64)
+def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> list[Any]:
+    """Return a group's entry points by name, found once: the search reads a file of every installed package."""
+    return sorted(find(group=group), key=lambda entry: entry.name)
+
+
+def _flaw(value: object, kind: type) -> str:
+    """Return what is wrong with the facts that a plug-in states as attributes, or ""."""
+    if not isinstance(value, kind):
+        return f"yields no {kind.__name__}"
+    for name, written in kind.__annotations__.items():
+        wanted = written[len("ClassVar[") : -1] if written.startswith("ClassVar[") else written
+        fact = getattr(value, name, None)
+        items: tuple[object, ...] = (fact,)
+        if wanted.startswith("tuple["):
+            items = fact if isinstance(fact, tuple) else (None,)
+            if "..." not in wanted and len(items) != wanted.count(",") + 1:
+                items = (None,)
+        types = next((types for word, types in _FACTS.items() if wanted.startswith((word, f"tuple[{word}"))), object)
+        if not all(isinstance(item, types) for item in items):
+            return f"has no usable {name!r}; it must be a {wanted}"
+    key = getattr(value, "key", "")
+    return "" if _KEY.fullmatch(key) else f"has the key {plain(repr(key))}; allowed: letters, digits, and . _ - in it"
+
+
+def _guard(value: object, kind: type, name: str) -> None:
+    """Make a plug-in's public methods name the plug-in, whatever they raise; work its facts out once."""
+    owner = type(value)
+    if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return  # one of our own classes
+    for fact in kind.__annotations__:
+        if isinstance(inspect.getattr_static(owner, fact, None), property):
+            setattr(owner, fact, getattr(value, fact))
+    for method, declared in vars(kind).items():
+        inner = inspect.getattr_static(owner, method, None)
+        if method[0] == "_" or not inspect.isfunction(declared) or not inspect.isfunction(inner):
+            continue
+        if not hasattr(inner, "guarded"):
+            setattr(owner, method, _guarded(inner, f"{name}: {method}()"))
+
+
+def _guarded(inner: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def outer(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except (AudioMarathonError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise PluginError(f"{name} raised {plain(told(error))}") from error
+
+    outer.guarded = True  # type: ignore[attr-defined]
+    return outer
 
 
 def look_up(name: str, among: Sequence[N], *, kind: str) -> N:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.plugins import did_you_mean
-from audiomarathon.terminal import plain
+from audiomarathon.files import named_folder
+from audiomarathon.text import did_you_mean, nearly, plain
 
 DEVICES = "auto, cpu, cuda, cuda:N"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -25,6 +25,7 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
 _LONG_ENOUGH = 6  # letters of an env var that may be one of ours misspelt: shorter ones are others' too often
+_PREFIX = "PRUNE_"  # of the env vars that say what is pruned
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _LONGEST, _SHOWN = 1000, 60  # characters of a value, and of one that is refused
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -39,14 +40,8 @@ def _integer(low: int, beyond: float = math.inf) -> Callable[[str], int]:
     return parse
 
 
-def _folder(text: str) -> Path:
-    from audiomarathon.tasks.finding import named_folder
-
-    return named_folder(text)
-
-
 def _place(text: str) -> str:
-    _folder(text)
+    named_folder(text)
     return text
 
 
@@ -94,13 +89,13 @@ class RunSettings:
     """
 
     method: str = _setting("base", "PRUNE_METHOD", str, "a method's name (audiomarathon list methods)")
-    ratio: float = _setting(0.0, "PRUNE_RATIO", _ratio, "a fraction of audio tokens to remove, 0 to below 1")
+    ratio: float | None = _setting(None, "PRUNE_RATIO", _ratio, "a fraction of audio tokens to remove, 0 to below 1")
     layer: int = _setting(2, "PRUNE_LAYER_IDX", _integer(0), "a whole number from 0")
     scope: str = _setting("audio", "PRUNE_SCOPE", _one_of("audio", "all"), "audio; all (presses only)")
     limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
-    results: Path = _setting(Path("results"), "RESULTS_DIR", _folder, "a folder")
+    results: Path = _setting(Path("results"), "RESULTS_DIR", named_folder, "a folder")
     model_path: str = _setting("", "MODEL_PATH", _place, "a hub id or a folder; empty = the model's default")
-    data: str = _setting("", "AUDIOMARATHON_DATA", _place, "the folder that holds the tasks")
+    data: str = _setting("", "AUDIOMARATHON_DATA", _place, "the tasks' folder; mini = the mini benchmark")
     device: str = _setting("auto", "DEVICE", _device, DEVICES)
     device_map: str = _setting(
         "", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, balanced_low_0, sequential"
@@ -154,10 +149,11 @@ class RunSettings:
         Raises
         ------
         SettingsError
-            For a value that is not allowed: its name, the value and what is allowed, in one line.
+            For a value that is not allowed: its name, the value and what is allowed, in one line. For a misspelt
+            `PRUNE_` variable: ignored, it would let the wrong method run.
         """
         env = os.environ if env is None else env
-        _warn_misspelt(env)
+        _check_names(env)
         values: dict[str, Any] = {}
         if flags.get("data") is None:  # a flag wins over every env var, so over those of single tasks too
             values["data_paths"] = tuple(sorted((k, v) for k, v in env.items() if k.endswith("_DATA_PATH") and v))
@@ -176,7 +172,11 @@ class RunSettings:
             except (ValueError, DataError):
                 shown = plain(str(text)).replace("\n", "\\n")
                 shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown):,} characters)"
-                raise SettingsError(f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}") from None
+                lists = setting.name == "ratio" and "," in str(text)
+                several = "; a sweep takes several: audiomarathon sweep --ratios" if lists else ""
+                raise SettingsError(
+                    f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}{several}"
+                ) from None
         if flags:
             raise SettingsError(f"unknown setting {sorted(flags)[0]!r}")
         return cls(**values)
@@ -196,23 +196,15 @@ def _settings() -> list[dataclasses.Field[Any]]:
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 
 
-def _warn_misspelt(env: Mapping[str, str]) -> None:
-    """Warn of `PRUNE_RATOI`, silently ignored it would label a base run as pruned, and of names one edit off ours."""
-    from audiomarathon.tasks import all_tasks
-    from audiomarathon.tasks.finding import path_variable
-
-    known = [*env_names(), *_READ_ELSEWHERE, *(path_variable(task) for task in all_tasks())]
+def _check_names(env: Mapping[str, str]) -> None:
+    """Refuse `PRUNE_RATOI`, ignored it would let the wrong method run; warn of other names close to ours."""
+    known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
-        near = [one for one in known if len(name) >= _LONG_ENOUGH and _one_edit(name.upper(), one)]
-        if near or name.startswith("PRUNE_"):
-            among = near or [one for one in known if one.startswith("PRUNE_")]
-            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, among)}", stacklevel=3)
-
-
-def _one_edit(name: str, other: str) -> bool:
-    """Tell whether at most one letter is missing, added or another, or two neighbours have changed places."""
-    while name and other and name[0] == other[0]:
-        name, other = name[1:], other[1:]
-    while name and other and name[-1] == other[-1]:
-        name, other = name[:-1], other[:-1]
-    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])
+        near = [one for one in known if len(name) >= _LONG_ENOUGH and nearly(name.upper(), one)]
+        ours = [one for one in known if one.startswith(_PREFIX)]
+        if name.startswith(_PREFIX) or set(near) & set(ours):
+            raise SettingsError(
+                f"unknown env var {name}{did_you_mean(name, near or ours)}; allowed: {', '.join(ours)}; unset it"
+            )
+        if near:
+            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, near)}", stacklevel=3)

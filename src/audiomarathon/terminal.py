@@ -1,49 +1,91 @@
-"""What goes to a terminal: tables that fit its width, and text that others wrote, for control characters are obeyed."""
+"""What goes to a terminal: tables that fit its width, how far some work is, and streams that may be gone."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
+
+from audiomarathon.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column, Table
 
+from audiomarathon.text import counted
+
 LINE_EVERY_S = 30.0
 _WIDE = 200  # of tables in a pipe or a file
 _TEXT = 22  # of text that wraps
 
-# C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10);
-# halves of surrogate pairs, which no encoding takes.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+class _Stream:
+    """A standard stream that fails once: after its first failure it leads nowhere, as nothing could be shown there."""
+
+    def __init__(self, stream: TextIO, failed: Callable[[OSError], object]) -> None:
+        self._stream, self._failed = stream, failed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        if text != "":  # click tries whether a stream takes it, and would hide that it does not
+            self._guard(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        self._guard(self._stream.flush)
+
+    def _guard(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            with suppress(OSError), open(os.devnull, "w") as nowhere:  # noqa: PTH123
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            self._failed(error)
 
 
-def spreadsheet(value: object) -> object:
-    """Return a cell that a spreadsheet shows and does not work out, in one row of CSV, and that a terminal may be sent.
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Let a terminal, a log or a pipe that is closed or full end no work with a traceback.
 
-    A text that begins like a formula gets an apostrophe before it; control characters are written out.
+    Raises
+    ------
+    OutputError
+        From what writes to standard output. What standard error does not take is lost without a word.
     """
-    if not isinstance(value, str):
-        return value
-    text = plain(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+
+    def refuse(error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):
+            gone = OutputError()
+            gone.exit_code = 128 + 13  # as of a command that SIGPIPE ended
+            raise gone from None
+        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from None
+
+    before = sys.stdout, sys.stderr
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        sys.stdout = _Stream(before[0] or nowhere, refuse)
+        sys.stderr = _Stream(before[1] or nowhere, lambda _error: None)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
 
 
-def plain(text: str) -> str:
-    r"""Return a text whose control characters are written out (`\x1b`), so that it cannot colour, move or overwrite."""
-    return _OBEYED.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
-    )
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: `1 sample`, `1,145 samples`."""
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+@contextmanager
+def showing_records() -> Iterator[None]:
+    """Show what is on record; where it cannot be shown the command goes on, and its exit code stays."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OutputError as error:
+        if str(error):
+            print(f"warning: {error}; the records are not touched by that", file=sys.stderr)  # noqa: T201
 
 
 @contextmanager
@@ -81,7 +123,7 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
             counts = (
                 f"{done / 1e9:.2f} of {total / 1e9:.2f} GB" if unit == "B" else f"{done:,} of {counted(total, unit)}"
             )
-            with suppress(OSError):  # that a log is gone ends no work
+            with suppress(OSError):  # from Python: that a log is gone ends no work
                 print(f"{what}: {counts} ({done / max(1, total):.0%})", file=sys.stderr, flush=True)  # noqa: T201
 
     yield update

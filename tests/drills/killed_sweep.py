@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 
-import audiomarathon.evaluation.environment
-import audiomarathon.evaluation.evaluate
+import audiomarathon.engine.environment
+import audiomarathon.engine.evaluate
 import audiomarathon.models.qwen2_5_omni
 import audiomarathon.report.sweep_report  # noqa: F401
-from audiomarathon.evaluation.sweep import grid, sweep
+from audiomarathon.engine.sweep import Swept, grid, sweep
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import get_task
 
@@ -36,15 +36,19 @@ TASKS = ("tau", "librispeech")
 def go(data: str, model: str, results: str, *, logs: Path | None = None) -> int:
     """Sweep two tasks under three settings; return 0 when all is complete."""
     from audiomarathon.report.sweep_report import write_outcome
+    from audiomarathon.results.sweep_summary import read_outcome
 
     settings = RunSettings.read({}, data=data, model_path=model, results=Path(results), max_new_tokens=4)
     methods = grid(["random", "frame"], [0.5])
     tasks = [get_task(name) for name in TASKS]
-    outcome = sweep(
-        tasks, "qwen2.5-omni", settings, methods, progress=False, logs=logs,
-        finished=lambda found: write_outcome(found, settings.results, "qwen2.5-omni") and None,
-    )  # fmt: skip
-    return 0 if outcome.complete else 1
+    outcome = read_outcome(settings.results, seed=settings.seed)
+
+    def write(swept: Swept) -> None:
+        outcome.add(swept)
+        write_outcome(outcome, settings.results, "qwen2.5-omni")
+
+    swept = sweep(tasks, "qwen2.5-omni", settings, methods, progress=False, logs=logs, finished=write)
+    return 0 if swept.complete else 1
 
 
 def fork(arguments: list[str]) -> int:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import bad_clips
 import numpy as np
 import pytest
+import soundfile
 import task_folders
+from fake_lm import FakeLM, IdTask
 from hanging import no_hang
-from test_evaluation_loop import FakeLM, IdTask
 from typer.testing import CliRunner
 
-from audiomarathon import audio
-from audiomarathon.cli import app
+from audiomarathon.audio import decode as audio
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.errors import AudioError
-from audiomarathon.evaluation.batches import Plan
-from audiomarathon.evaluation.evaluate import Job, evaluate
-from audiomarathon.evaluation.records import RunFolder
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.runs.folder import Job, RunFolder
 from audiomarathon.tasks import Sample
+from audiomarathon.tasks.fingerprint import clip_hashes
 
 #: Silence in these is what the file says; the others hold a tone throughout.
 _MAY_BE_SILENT = {"not audio", "1 Hz", "absurd fields"}
@@ -77,6 +83,54 @@ def test_a_run_has_a_record_or_an_error_record_of_each(tmp_path: Path, times, te
     failed = [line["error"] for line in lines if line["error"]]
     assert all(reason.startswith("AudioError: ") for reason in failed)
     tell(f"{len(lines)} samples: {len(lines) - len(failed)} answered, {len(failed)} error records, none missing")
+
+
+def test_clips_that_are_replaced_while_a_run_is_on_are_never_heard_in_silence(tmp_path: Path, times, tell) -> None:
+    """An answered sample heard the clip that its record names: each clip is a constant, and so is its replacement."""
+    draw, labels, heard = np.random.default_rng(0), ("bus", "tram"), {}
+
+    def write(path: Path, level: float) -> Path:
+        soundfile.write(path, np.full(16_000, level), 16_000, subtype="PCM_16")
+        return path
+
+    clips = [write(tmp_path / f"{number}.wav", 0.25) for number in range(times(60, 1000))]
+    samples = tuple(Sample(clip.name, (clip,), "Which?", "A", clip.name, labels, labels) for clip in clips)
+    plan = Plan(IdTask(), samples, 8, batch_size=2, clips=clip_hashes(samples))
+    begun, over = threading.Event(), threading.Event()
+
+    def replace() -> None:
+        last, *others = range(len(clips) - 1, -1, -1)
+        for number in (last, *draw.permutation(others)[: len(clips) // 2]):
+            clip, facts = clips[number], clips[number].stat()
+            if number % 3:  # in one step, and not in place
+                write(tmp_path / "new.wav", 0.5).replace(clip)
+            else:
+                write(clip, 0.5)
+            if number % 2:
+                os.utime(clip, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+            begun.set()
+            if over.wait(0.001):
+                return
+
+    class Listening(FakeLM):
+        def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+            for prompt in prompts:
+                heard[prompt.text] = {round(float(level), 2) for level in np.unique(prompt.clips[0])}
+            return super().prepare(prompts)
+
+    thread = threading.Thread(target=replace)
+    with RunFolder(tmp_path / "run", {}) as folder:
+        thread.start()
+        begun.wait()
+        evaluate(Listening(), plan, [Job(get_method("base"), folder)], progress=False)
+        over.set()
+        thread.join()
+        records = folder.records
+    failed = [record["error"] for record in records.values() if record["error"]]
+    assert len(records) == len(samples)
+    assert failed
+    assert all(record["error"] or heard[id_] == {0.25} for id_, record in records.items())
+    tell(f"{len(records)} samples: {len(records) - len(failed)} heard the clip on record, {len(failed)} error records")
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -12,7 +12,7 @@ import task_folders
 from hanging import no_hang
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
+from audiomarathon.cli.app import app
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.tasks import get_task
 
@@ -125,7 +125,7 @@ def test_manifests(content: Any, tmp_path: Path, tell) -> None:
 
 def test_a_terminal_is_sent_no_control_characters(tmp_path: Path, no_env, tell) -> None:
     spoilt(tmp_path, "path", "\x1b[31mred\x07.wav")
-    for command in (["data", "verify", "tau"], ["run", "tau", "--results", str(tmp_path / "r")]):
+    for command in (["data", "verify", "tau"], ["run", "tau", "--model", "embedded", "--results", str(tmp_path / "r")]):
         done = CliRunner().invoke(app, [*command, "--data", str(tmp_path / "data")])
         assert done.exit_code
         assert "\x1b" not in done.output

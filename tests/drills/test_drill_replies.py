@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from builders import STAGES, a_record, records_in, write_run
+from conftest import content_of
 from hanging import no_hang
-from test_report_page import content_of
 from typer.testing import CliRunner
 
-from audiomarathon.cli import app
-from audiomarathon.evaluation.records import RunFolder
+from audiomarathon.cli.app import app
+from audiomarathon.runs.folder import RunFolder
 from audiomarathon.tasks import get_task
 
 HOSTILE = {
@@ -45,13 +46,11 @@ def record_of(task_key: str, id_: str, reply: str) -> dict[str, object]:
     reference = {"answer": "A", "options": ["Bus", "Tram", "Park", "Metro"], "labels": ["bus", "tram", "park", "metro"]}
     if task_key == "librispeech":
         reference = {"answer": "GO ON"}
-    facts = {"cluster": id_, "finish": "stop", "error": None, "clip_seconds": 90.0, "truncated": False}
     counts = dict.fromkeys(("audio_tokens", "kept_audio_tokens", "prompt_tokens", "new_tokens", "kv_bytes"), 4)
-    stages = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"), 0.1)
-    more = {"kv_lengths": [4], "peak_memory_bytes": None, "time": stages, "forced_decode": None, "session": "now"}
+    more = {"kv_lengths": [4], "time": STAGES, "forced_decode": None, "session": "now"}
     with no_hang(20):
         verdict = task.score(reply, reference)
-    return {"id": id_, "reply": reply, "reference": reference, **facts, **counts, **more, **verdict}
+    return a_record(id_, reply=reply, reference=reference, **counts, **more, **verdict)
 
 
 @pytest.fixture(params=["tau", "librispeech"])
@@ -99,7 +98,7 @@ def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
         assert not any(OBEYED.search(str(cell)) for cell in table[column])
     for name in ("scores.md", "scores.tex"):
         assert not OBEYED.search((tmp_path / "f" / name).read_text())
-    survived = [json.loads(line) for line in (run / "samples.jsonl").read_bytes().splitlines()]
+    survived = records_in(run)
     assert all(one["reply"] == HOSTILE[one["id"]] for one in survived if one["id"] in HOSTILE)
     characters = sum(len(one["reply"]) for one in survived)
     tell(f"{count} replies, {characters:,} characters: all on record as said, none obeyed")
@@ -122,8 +121,7 @@ def test_a_setting_of_any_name(name: str, tmp_path: Path, tell) -> None:
 
 
 def test_a_setting_that_would_colour_the_terminal_is_refused(tmp_path: Path, tell) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"task": "tau", "method": "\x1b[31mred", "samples": []}))
-    (tmp_path / "samples.jsonl").write_text("")
+    write_run(tmp_path, {"task": "tau", "method": "\x1b[31mred"}, [])
     for command in ("score", "report", "compare", "status"):
         done = CliRunner().invoke(app, [command, str(tmp_path)])
         assert done.exit_code

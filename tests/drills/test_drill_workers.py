@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -18,17 +17,16 @@ from typing import Any
 
 import pytest
 import task_folders
+from builders import records_in, steady
 from hanging import no_hang
-from test_evaluate import steady
 
-from audiomarathon.cli import reporting_errors
+from audiomarathon.cli.output import reporting_errors, say
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.run import run
+from audiomarathon.engine.sweep import Swept, sweep
 from audiomarathon.errors import ExecutorError
-from audiomarathon.evaluation.executor import Ray
-from audiomarathon.evaluation.outcome import Outcome
-from audiomarathon.evaluation.records import read_records
-from audiomarathon.evaluation.run import run
-from audiomarathon.evaluation.sweep import sweep
-from audiomarathon.pruning.registry import get_method
+from audiomarathon.runs.folder import read_records
 from audiomarathon.settings import RunSettings
 from audiomarathon.tasks import Sample, get_task
 
@@ -63,7 +61,7 @@ def answers(data: Path, model: Path, results: Path, ray: Ray | None, say: Any) -
     done = list(run([Told()], "qwen2.5-omni", settings, methods, ray=ray, say=say, progress=False))
     found = {f"{one.method} {id_}": record for one in done for id_, record in read_records(one.folder).items()}
     assert len(found) == 20
-    lines = [json.loads(line) for one in done for line in (one.folder / "samples.jsonl").open()]
+    lines = [record for one in done for record in records_in(one.folder)]
     assert sum(not line["error"] for line in lines) == sum(not one["error"] for one in found.values())  # each once
     return {key: one if one["error"] else steady(one) for key, one in found.items()}
 
@@ -129,7 +127,7 @@ def test_workers_killed_at_random_moments(go, tmp_path: Path, times, tell) -> No
 
 
 def test_all_workers_killed_between_tasks(go, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
-    def kill(_outcome: Outcome) -> None:
+    def kill(_swept: Swept) -> None:
         for file in (tmp_path / "pids").iterdir():
             with suppress(ProcessLookupError):
                 os.kill(int(file.name), signal.SIGKILL)
@@ -198,7 +196,7 @@ def test_a_machine_lost_with_two_of_three_workers(go, tmp_path: Path, tell) -> N
 
 
 def test_all_machines_lost(go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell) -> None:
-    from audiomarathon.evaluation import ray_crew
+    from audiomarathon.engine import ray_crew
 
     monkeypatch.setattr(ray_crew, "_PATIENCE_S", 5)
     with (
@@ -228,8 +226,21 @@ def processes(mark: str) -> set[int]:
 def command(data: str, model: str, results: str) -> int:
     """Run on two workers as the command line does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
-    answers(Path(data), Path(model), Path(results), Ray(workers=2), print)
+    answers(Path(data), Path(model), Path(results), Ray(workers=2), say)
     return 0
+
+
+def begun(mark: str, data: Path, model: Path, results: Path) -> subprocess.Popen[str]:
+    """Start `command` in a process that, as its children, has a word in its environment; return after a record."""
+    script = "import sys, test_drill_workers; test_drill_workers.command(*sys.argv[1:])"
+    main = subprocess.Popen(
+        [sys.executable, "-c", script, data, model, results],
+        env=os.environ | {"DRILL_MARK": mark}, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not any(file.stat().st_size for file in results.rglob("samples.jsonl")):
+        assert main.poll() is None
+        time.sleep(0.02)
+    return main
 
 
 @pytest.mark.parametrize(
@@ -242,15 +253,8 @@ def test_main_is_stopped(
 ) -> None:
     """No process of Ray's is left, and a run elsewhere goes on."""
     mark, results = f"drill-{os.getpid()}-{number}-{times_sent}", tmp_path / "killed"
-    script = "import sys, test_drill_workers; test_drill_workers.command(*sys.argv[1:])"
-    main = subprocess.Popen(
-        [sys.executable, "-c", script, data, tiny_checkpoint, results],
-        env=os.environ | {"DRILL_MARK": mark}, start_new_session=True, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
     with no_hang(300):
-        while not any(file.stat().st_size for file in results.rglob("samples.jsonl")):
-            assert main.poll() is None
-            time.sleep(0.02)
+        main = begun(mark, data, tiny_checkpoint, results)
         for _ in range(times_sent):
             with suppress(ProcessLookupError):
                 os.killpg(main.pid, number) if number == signal.SIGINT else os.kill(main.pid, number)
@@ -265,3 +269,30 @@ def test_main_is_stopped(
     assert go("killed", None) == go("local", None)
     what = f"{times_sent} × {signal.Signals(number).name}"
     tell(f"{what}: exit code {main.returncode}, {before} of 20 records, no process left; elsewhere the rest was done")
+
+
+@pytest.mark.parametrize(
+    ("part", "fault", "code", "told"),
+    [
+        ("raylet", signal.SIGSTOP, 130, "Ray does not stop"),
+        ("raylet", signal.SIGKILL, 2, "has ended (raylet)"),
+    ],
+)
+def test_rays_own_processes_freeze_or_end(
+    go, part: str, fault: int, code: int, told: str, data, tiny_checkpoint, tmp_path, tell
+) -> None:
+    """Of a frozen one Ctrl-C gets rid; of a dead one a line tells, and none is left."""
+    mark = f"drill-{os.getpid()}-{part}-{fault}"
+    with no_hang(300):
+        main = begun(mark, data, tiny_checkpoint, tmp_path / "killed")
+        for pid in processes(mark):
+            if Path(f"/proc/{pid}/exe").resolve().name == part:
+                os.kill(pid, fault)
+        if fault == signal.SIGSTOP:
+            os.kill(main.pid, signal.SIGINT)
+        said = main.communicate()[1]
+        assert (main.returncode, told in said, "Traceback" in said) == (code, True, False), said
+        while processes(mark):
+            time.sleep(0.1)
+    assert go("killed", None) == go("local", None)
+    tell(f"{part}, {signal.Signals(fault).name}: exit code {code}, {told!r}; elsewhere the rest was done")

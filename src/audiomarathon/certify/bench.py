@@ -12,11 +12,11 @@ import torch
 from transformers import GenerationConfig
 
 from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.method import Base, Method
 from audiomarathon.embedded.signals import noise, voice
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
-from audiomarathon.pruning.method import Base, Method
 
 QUESTION = "What is said in this recording? Answer in one sentence."
 STEPS = 8
@@ -130,7 +130,7 @@ class Bench:
 
     def replies(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> list[Replied]:
         """Generate `steps` tokens for each sample of a batch."""
-        done = self.lm.generate(inputs, method or Base(), max_new_tokens=steps, ignore_end=True, keep_logits=True)
+        done = (method or Base()).generate(self.lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
         assert done.logits is not None
         logits = done.logits.float().unbind(1)
         return [Replied(reply.token_ids, own) for reply, own in zip(done.replies, logits, strict=True)]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import datetime
 import functools
-import importlib.metadata
-import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +13,19 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from audiomarathon import __version__
 from audiomarathon.certify import method_checks, model_checks, timing_checks
 from audiomarathon.certify.bench import Bench
-from audiomarathon.certify.finding import FAIL, PASS, Finding
+from audiomarathon.certify.check_result import Finding
+from audiomarathon.compression.layers import window_of
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.registry import all_methods
+from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.engine.environment import environment
+from audiomarathon.engine.local import LocalEngine
+from audiomarathon.engine.stamp import FAIL, PASS, about, place
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.evaluation.environment import device_name, environment
-from audiomarathon.evaluation.files import write_json
-from audiomarathon.evaluation.records import identity_hash
-from audiomarathon.evaluation.session import Session
-from audiomarathon.kvpress.press import KVPress
-from audiomarathon.pruning.layers import window_of
-from audiomarathon.pruning.registry import all_methods
-from audiomarathon.pruning.token_pruner import TokenPruner
-from audiomarathon.settings import cache_folder
+from audiomarathon.files import write_json
+from audiomarathon.version import __version__
 
 _SECONDS = 30.0
 
@@ -113,15 +109,15 @@ def checks() -> Iterator[Check]:
     yield Check("leftovers", "one setting changes what the next one runs", model_checks.leftovers)
 
 
-def usual_seconds(session: Session) -> float:
+def usual_seconds(engine: LocalEngine) -> float:
     """Return a length for the clips: 30 s, or as many windows of it as outgrow those of the model's attention."""
-    config: Any = session.lm.decoder.config
+    config: Any = engine.lm.decoder.config
     widest = max(window_of(config, layer) or 0 for layer in range(config.num_hidden_layers))
-    return _SECONDS * max(1, math.ceil(widest / session.spec.tokens_per_second / _SECONDS))
+    return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))
 
 
 def certify(
-    session: Session, seconds: float | None = None, say: Callable[[str], None] = lambda _line: None
+    engine: LocalEngine, seconds: float | None = None, say: Callable[[str], None] = lambda _line: None
 ) -> Certificate:
     """Make every check on a loaded model.
 
@@ -131,8 +127,8 @@ def certify(
         Length of the synthetic clips; one is three times as long. None for :func:`usual_seconds`.
     """
     start = time.monotonic()
-    seconds = seconds or usual_seconds(session)
-    bench = Bench(session.lm, session.checkpoint.path, seconds)
+    seconds = seconds or usual_seconds(engine)
+    bench = Bench(engine.lm, engine.setup.checkpoint.path, seconds)
     rows = []
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # one check sets a sampling config on purpose
@@ -145,7 +141,8 @@ def certify(
         transformers_logging.set_verbosity(verbosity)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     took = time.monotonic() - start
-    return Certificate(about(session), session.spec.key, environment()["commit"], date, seconds, took, tuple(rows))
+    what, model = about(engine.setup), engine.setup.spec.key
+    return Certificate(what, model, environment()["commit"], date, seconds, took, tuple(rows))
 
 
 def _made(check: Check, bench: Bench) -> Finding:
@@ -157,44 +154,8 @@ def _made(check: Check, bench: Bench) -> Finding:
         return Finding.fail(f"{type(error).__name__}: {reason.strip()}")
 
 
-def about(session: Session) -> dict[str, str]:
-    """Return what a certificate is of: where any of it differs, it says nothing about a run."""
-    hardware, settings = session.hardware, session.settings
-    return {
-        "checkpoint": session.checkpoint_hash,
-        "device": device_name(hardware.device, settings.device_map),
-        "dtype": hardware.dtype,
-        "attention": settings.attn_implementation,
-        "audiomarathon": __version__,
-        "torch": importlib.metadata.version("torch"),
-        "transformers": importlib.metadata.version("transformers"),
-    }
-
-
 def store(certificate: Certificate) -> Path:
     """Keep a certificate, passed or failed, for later runs; return its file."""
-    path = _place(certificate.about)
+    path = place(certificate.about)
     write_json(path, certificate.as_json())
     return path
-
-
-def stamp(session: Session) -> dict[str, Any] | None:
-    """Return the stamp for `run.json`: date, version, verdicts of all and of each check; None without a certificate.
-
-    Warns when the certificate of this checkpoint on this machine is one that failed.
-    """
-    path = _place(about(session))
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        checks = {name: finding["verdict"] for name, finding in content["checks"].items()}
-        held = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    if held["verdict"] != PASS:
-        failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
-        warnings.warn(f"{session.spec.key} FAILED its certificate ({failed}); see {path}", stacklevel=2)
-    return {**held, "checks": checks}
-
-
-def _place(about_: dict[str, str]) -> Path:
-    return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

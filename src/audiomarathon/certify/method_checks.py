@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 import torch
 
 from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
-from audiomarathon.certify.finding import Finding
+from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries
-from audiomarathon.kvpress.press import KVPress
+from audiomarathon.compression.dropping import call_of
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs
-from audiomarathon.pruning.dropping import call_of
-from audiomarathon.pruning.method import Base, Method, Trace, kept_count
-from audiomarathon.pruning.token_pruner import TokenPruner
+from audiomarathon.models.trace import Trace
 
 RATIO = 0.7
 
@@ -46,9 +47,9 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])
     entered: list[tuple[torch.Tensor, ...]] = []
-    generation = bench.lm.generate(
+    generation = _Watched(inner=method, layer=method.layer, entered=entered).generate(
+        bench.lm,
         bench.inputs,
-        _Watched(inner=method, layer=method.layer, entered=entered),
         max_new_tokens=STEPS,
         ignore_end=True,
         keep_logits=True,
@@ -91,8 +92,8 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
     lm, inputs = bench.lm, bench.inputs
     caches: list[Any] = []
     with _caches_caught(lm, caches):
-        full = lm.generate(inputs, Base(), max_new_tokens=1, ignore_end=True)
-        pressed = lm.generate(inputs, method, max_new_tokens=1, ignore_end=True, keep_entries=True)
+        full = Base().generate(lm, inputs, max_new_tokens=1, ignore_end=True)
+        pressed = method.generate(lm, inputs, max_new_tokens=1, ignore_end=True, keep_entries=True)
     assert pressed.kept_entries is not None
     (total,), (prompt,), layers = inputs.audio_tokens, inputs.prompt_tokens, len(lm.decoder_layers)
     planned = tuple(prompt - total + budget for budget in method.budgets(total, layers))

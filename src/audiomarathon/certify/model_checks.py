@@ -12,9 +12,10 @@ from transformers import GenerationConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from audiomarathon.certify.bench import LONGER, STEPS, Bench, highest_floor
-from audiomarathon.certify.finding import PASS, Finding
+from audiomarathon.certify.check_result import Finding
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.engine.stamp import PASS
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.frame import Frame
 
 _SAMPLING = {"do_sample": True, "temperature": 5.0, "top_k": 0, "top_p": 1.0}
 

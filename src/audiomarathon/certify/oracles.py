@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from audiomarathon.pruning.method import Method, Trace
+from audiomarathon.compression.method import Method
+from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM

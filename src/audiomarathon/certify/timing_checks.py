@@ -6,19 +6,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from audiomarathon.certify.bench import STEPS, Bench
-from audiomarathon.certify.finding import PASS, Finding
-from audiomarathon.evaluation.timing import Stages
-from audiomarathon.kvpress import audio_features
+from audiomarathon.certify.check_result import Finding
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.engine import encoder_cache
+from audiomarathon.engine.stamp import PASS
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.pruning.frame import Frame
-from audiomarathon.pruning.method import Base
+from audiomarathon.models.timing import Stages
 
 _FEW, _MANY, _ROUNDS, _ATTEMPTS = 4, 24, 3, 4
 _STAGES = ("encoder", "llm_prefill", "decode")
@@ -77,7 +77,7 @@ def _attempt(bench: Bench) -> Finding:
 def _timed(bench: Bench, tokens: int) -> _Timed:
     bench.lm.clock.synchronize()
     start = time.perf_counter()
-    done = bench.lm.generate(bench.inputs, Base(), max_new_tokens=tokens, ignore_end=True)
+    done = Base().generate(bench.lm, bench.inputs, max_new_tokens=tokens, ignore_end=True)
     bench.lm.clock.synchronize()
     return _Timed(done.stages, time.perf_counter() - start)
 
@@ -92,7 +92,7 @@ def shared_encoder(bench: Bench) -> Finding:
         runs.clear()
         together = []
         for inputs in samples:
-            with audio_features.encoder_shared(lm):
+            with encoder_cache.encoder_shared(lm):
                 together += [_logits(lm, inputs, method) for method in (Base(), pruned)]
         shared = len(runs)
     if not all(torch.equal(one, other) for one, other in zip(alone, together, strict=True)):
@@ -104,8 +104,8 @@ def shared_encoder(bench: Bench) -> Finding:
     return Finding.ok("two settings of two samples: encoded twice instead of four times; replies bit-identical")
 
 
-def _logits(lm: AudioLM, inputs: Inputs, method: Any) -> torch.Tensor:
-    done = lm.generate(inputs, method, max_new_tokens=STEPS, ignore_end=True, keep_logits=True)
+def _logits(lm: AudioLM, inputs: Inputs, method: Method) -> torch.Tensor:
+    done = method.generate(lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True)
     assert done.logits is not None
     return done.logits
 

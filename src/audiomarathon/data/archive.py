@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
-import os
+import bz2
+import gzip
+import io
+import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from pathlib import Path
+from typing import IO, Any, NoReturn, Protocol
 
-from audiomarathon.errors import DataError
+from audiomarathon.data import members
+from audiomarathon.data.members import Entry, RefusedError, beyond, normal, vetted
+from audiomarathon.errors import DataError, told
+from audiomarathon.tasks.finding import walk
 
-MAX_BYTES = 200 * 10**9
-"""What an archive may unpack to: three times the benchmark."""
-
-MAX_FILES = 1_000_000
 _CHUNK = 1 << 20
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, RuntimeError, ValueError)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file of a source: its path there, its bytes, and its hash where the source knows one.
-
-    `digest` is `sha256:…`, or `git:…` for the SHA-1 of a git blob.
-    """
-
-    path: str
-    size: int
-    digest: str = ""
+_KINDS = ".zip, .tar, .tar.gz, .tar.bz2, .tar.xz"
+_DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError,
+    ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
+)  # fmt: skip
+_COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
 
 
 class Source(Protocol):
@@ -63,23 +58,26 @@ def open_source(path: Path) -> Source:
         return FolderSource(path)
     if not path.is_file():
         raise DataError(f"--from {path}: no such folder or archive")
-    with reading(path):
+    with _reading(path):
         if zipfile.is_zipfile(path):
             return ZipSource(path)
-        if tarfile.is_tarfile(path):
+        with _tar(path):
             return TarSource(path)
-    raise DataError(f"--from {path}: neither a folder nor an archive; allowed: .zip, .tar, .tar.gz, .tar.bz2, .tar.xz")
 
 
 @contextmanager
-def reading(archive: Path) -> Iterator[None]:
-    """Turn what a damaged archive raises into one line; a full disk keeps its own error."""
+def _reading(archive: Path) -> Iterator[None]:
+    """Turn what a damaged or hostile archive raises into one line; a full disk keeps its own error."""
     try:
         yield
-    except DataError:
-        raise
+    except RefusedError as error:
+        raise DataError(f"{archive}: refused, nothing was unpacked: {error}") from None
     except _DAMAGE as error:
-        raise DataError(f"{archive}: damaged, or not an archive that can be read ({error})") from error
+        raise DataError(f"{archive}: damaged, or not an archive ({told(error)}); allowed: {_KINDS}") from error
+    except OSError as error:
+        if error.errno is not None and error.filename != str(archive):
+            raise
+        raise DataError(f"{archive}: damaged, or cannot be read ({told(error)})") from error
 
 
 @dataclass(frozen=True)
@@ -94,15 +92,10 @@ class FolderSource:
         return str(self.folder)
 
     def entries(self) -> list[Entry]:
-        """Return the files in it, hidden ones left out."""
-        found = []
-        for place, folders, files in os.walk(self.folder, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(name for name in files if not name.startswith(".")):
-                path = Path(place) / name
-                if path.is_file():
-                    found.append(Entry(path.relative_to(self.folder).as_posix(), path.stat().st_size))
-        return found
+        """Return the files in it, hidden ones left out, each folder once: links may lead back."""
+        found = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
+        top = self.folder.absolute()
+        return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in found if file.is_file()]
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Copy each file."""
@@ -124,24 +117,43 @@ class ZipSource:
 
     def entries(self) -> list[Entry]:
         """Return its files, or refuse it for what one of them is."""
-        with reading(self.archive), zipfile.ZipFile(self.archive) as opened:
-            found = []
-            for member in opened.infolist():
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise _refused(self.archive, member.filename, "is a link or a device")
-                _check_name(self.archive, member.filename)
-                if not member.is_dir():
-                    found.append(Entry(_normal(member.filename), member.file_size))
-            return _bounded(self.archive, found)
+        with _zip(self.archive) as opened:
+            held = opened.infolist()
+            found = vetted(
+                (
+                    member.filename,
+                    stat.S_IFDIR if member.is_dir() else stat.S_IFMT(member.external_attr >> 16) or stat.S_IFREG,
+                    member.file_size,
+                    len(member.extra) + len(member.comment),
+                )
+                for member in held
+            )
+            for member in held:  # no checksum covers the names in the directory; each stands before its file too
+                opened.open(member).close()
+            return found
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack each file."""
-        with reading(self.archive), zipfile.ZipFile(self.archive) as opened:
-            members = {_normal(member.filename): member for member in opened.infolist() if not member.is_dir()}
+        with _zip(self.archive) as opened:
+            files = {normal(member.filename): member for member in opened.infolist() if not member.is_dir()}
             for entry in wanted:
-                with opened.open(members[entry.path]) as stream:
+                with opened.open(files[entry.path]) as stream:
                     yield entry, copied(stream, entry, stage)
+
+
+class _ZipFile(io.BufferedReader):
+    """A zip archive whose directory, which is read in one piece, is bounded."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > members.MAX_HEADERS:
+            raise RefusedError(beyond(members.MAX_HEADERS, "bytes of headers"))
+        return super().read(size)
+
+
+@contextmanager
+def _zip(archive: Path) -> Iterator[zipfile.ZipFile]:
+    with _reading(archive), _ZipFile(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened:
+        yield opened
 
 
 @dataclass(frozen=True)
@@ -156,31 +168,67 @@ class TarSource:
         return str(self.archive)
 
     def entries(self) -> list[Entry]:
-        """Return its files, or refuse it for what one of them is; a bomb is noticed at its first header too many."""
-        with reading(self.archive), tarfile.open(self.archive, "r|*") as opened:
-            found: list[Entry] = []
-            total = 0
-            for member in opened:
-                if not (member.isreg() or member.isdir()):
-                    raise _refused(self.archive, member.name, "is a link or a device")
-                _check_name(self.archive, member.name)
-                total += member.size
-                if total > MAX_BYTES or len(found) > MAX_FILES:
-                    _bounded(self.archive, [Entry(member.name, total)] * (1 + len(found) // MAX_FILES))
-                if member.isreg():
-                    found.append(Entry(_normal(member.name), member.size))
-            return _bounded(self.archive, found)
+        """Return its files, or refuse it for what one of them is; its compressed content is checked to the end."""
+        with _tar(self.archive) as (opened, content):
+            found = vetted(
+                (
+                    member.name,
+                    stat.S_IFDIR if member.isdir() else stat.S_IFREG if member.isreg() else stat.S_IFLNK,
+                    member.size,
+                    sum(len(name) + len(value) for name, value in member.pax_headers.items()),
+                )
+                for member in _members(opened)
+            )
+            after = 0
+            while chunk := content.read(_CHUNK):  # gzip's checksum stands at the very end
+                after += len(chunk)
+                if after > members.MAX_HEADERS:
+                    raise RefusedError(beyond(members.MAX_HEADERS, "bytes after its last member"))
+            return found
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack the wanted files in the archive's order, in one pass."""
         left = {entry.path: entry for entry in wanted}
-        with reading(self.archive), tarfile.open(self.archive, "r|*") as opened:
-            for member in opened:
-                entry = left.pop(_normal(member.name), None) if member.isreg() else None
+        with _tar(self.archive) as (opened, _content):
+            for member in _members(opened):
+                entry = left.pop(normal(member.name), None) if member.isreg() else None
                 if entry is not None and (stream := opened.extractfile(member)) is not None:
                     yield entry, copied(stream, entry, stage)
                 if not left:
                     return
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar archive; an extended one is bounded before it is read, and sparse files are refused."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        if self.size < 0:
+            raise tarfile.ReadError("a negative size")
+        if not (self.isreg() or self.isdir()) and self.size > members.MAX_HEADER:
+            raise RefusedError(beyond(members.MAX_HEADER, "bytes in one header"))
+        return super()._proc_member(tar)  # type: ignore[misc]  # tarfile's own hook for subclasses
+
+    def _refuse_sparse(self, *_: object) -> NoReturn:
+        raise RefusedError("holds a sparse file (pack without --sparse)")
+
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+@contextmanager
+def _tar(archive: Path) -> Iterator[tuple[tarfile.TarFile, IO[bytes]]]:
+    """Open a tar archive to be read from front to back, never by seeking, and its unpacked content below it."""
+    with _reading(archive), archive.open("rb") as file:
+        start = file.peek(8)
+        unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
+        content: Any = unpack(file) if unpack else file
+        with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as opened:
+            yield opened, content
+
+
+def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := opened.next()) is not None:
+        opened.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
+        yield member
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
@@ -197,34 +245,6 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
         found = "more" if written > entry.size else written
         raise DataError(f"{entry.path}: announced with {entry.size} bytes, it has {found}")
     return target
-
-
-def _normal(name: str) -> str:
-    return PurePosixPath(name).as_posix()  # drops "./" and doubled slashes; ".." was refused
-
-
-def _check_name(archive: Path, name: str) -> None:
-    parts = name.split("/")
-    if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or parts[0].endswith(":"):
-        raise _refused(archive, name, "would leave the folder it is unpacked into")
-
-
-def _refused(archive: Path, name: str, why: str) -> DataError:
-    return DataError(f"{archive}: refused, nothing was unpacked: {name!r} {why} (links: pack with tar --dereference)")
-
-
-def _bounded(archive: Path, entries: list[Entry]) -> list[Entry]:
-    total = sum(entry.size for entry in entries)
-    if total > MAX_BYTES or len(entries) > MAX_FILES:
-        raise DataError(
-            f"{archive}: refused, nothing was unpacked: {len(entries):,} files of {total / 1e9:.0f} GB or more; "
-            f"allowed: {MAX_FILES:,} files, {MAX_BYTES / 1e9:.0f} GB"
-        )
-    if len({entry.path for entry in entries}) < len(entries):
-        twice = sorted(entry.path for entry in entries)
-        name = next(one for one, other in itertools.pairwise(twice) if one == other)
-        raise DataError(f"{archive}: refused, nothing was unpacked: {name!r} is in it twice")
-    return entries
 
 
 def free_bytes(place: Path) -> int:

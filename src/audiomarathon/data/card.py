@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from audiomarathon.audio import decode, probe
+from audiomarathon.audio.decode import decode, probe
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.errors import AudioError, DataError, SettingsError
 from audiomarathon.tasks import Loaded, Sample, Task, select

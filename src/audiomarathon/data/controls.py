@@ -20,9 +20,9 @@ from typing import Any, get_args
 import numpy as np
 import soundfile
 
-from audiomarathon.audio import Samples, decode, probe
-from audiomarathon.data.background import Kind, background, noise_like
-from audiomarathon.data.rewrite import relative_clip, write_manifest, write_rows
+from audiomarathon.audio.decode import Samples, decode, probe
+from audiomarathon.audio.noise import Kind, background, noise_like
+from audiomarathon.data.subset import relative_clip, write_manifest, write_rows
 from audiomarathon.errors import DataError
 from audiomarathon.lock import hold
 from audiomarathon.tasks import Loaded, Sample, Task

@@ -11,19 +11,22 @@ import errno
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.data.archive import Entry, Source, free_bytes
-from audiomarathon.data.rewrite import write_manifest, write_rows
+from audiomarathon.data.archive import Source, free_bytes
+from audiomarathon.data.members import Entry
+from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.files import writing
 from audiomarathon.lock import hold
 from audiomarathon.tasks import Loaded, Task, select
 from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
-from audiomarathon.terminal import counted, progress_of
+from audiomarathon.terminal import progress_of
+from audiomarathon.text import counted
 
 STAGE = ".download"
 SPARE_BYTES = 200 * 2**20
@@ -89,9 +92,11 @@ def download(
         A task is not in the source, or lies in the root elsewhere; too little space; a file's hash is not the source's;
         no network. Every file that was finished stays, and the same call goes on from there.
     """
-    with _stage(root) as stage, tempfile.TemporaryDirectory() as mirror:
-        entries = {entry.path: entry for entry in source.entries()}
-        plans = [_plan(task, source, entries, Path(mirror) / task.key, root, limit, seed) for task in tasks]
+    with _stage(root) as stage, tempfile.TemporaryDirectory() as scratch:
+        mirror = Path(scratch)
+        entries = {entry.path: entry for entry in source.entries() if not _is_hidden(entry.path)}
+        _mirror(source, entries, mirror)
+        plans = [_plan(task, source, entries, mirror, root, limit, seed) for task in tasks]
         for plan in plans:
             _refuse_another_place(plan, root)
             for row in plan.loaded.bad_rows[:3]:
@@ -108,14 +113,16 @@ def download(
             for entry, file in _fetched(source, missing, stage, progress):
                 _place(file, root / entry.path)
             for plan in plans:
-                _write_metadata(plan, Path(mirror) / plan.task.key, root, source, limit, seed)
+                _write_metadata(plan, mirror, root, source, limit, seed)
         return plans
 
 
-def _plan(
-    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path, limit: int, seed: int
-) -> Wanted:
-    """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
+    """Make an empty file for each of a source's."""
     for path in entries:
         place = mirror / path
         try:
@@ -123,6 +130,12 @@ def _plan(
             place.touch()
         except OSError as error:
             raise DataError(f"{source.name}: {path[:80]!r} cannot be a file's path ({error.strerror})") from None
+
+
+def _plan(
+    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path, limit: int, seed: int
+) -> Wanted:
+    """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
     try:
         if not entries:
             raise MissingDataError("the source is empty")
@@ -241,8 +254,21 @@ def _is_there(entry: Entry, root: Path) -> bool:
 
 
 def _place(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    file.replace(target)
+    """Move a whole file to its place in one step; on another file system, by way of a hidden copy beside the target."""
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            beside = target.with_name(".partial")
+            try:
+                shutil.copyfile(file, beside)
+                beside.replace(target)
+            finally:
+                beside.unlink(missing_ok=True)
+            file.unlink()
 
 
 @contextmanager

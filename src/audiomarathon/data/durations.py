@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.audio import ClipInfo, decode, probe
+from audiomarathon.audio.decode import ClipInfo, decode, probe
 from audiomarathon.errors import AudioError
-from audiomarathon.evaluation.files import write_text
+from audiomarathon.files import write_text
 from audiomarathon.models.registry import all_models
 from audiomarathon.tasks import Loaded, Sample, Task
 from audiomarathon.terminal import progress_of
@@ -149,14 +149,17 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | Non
 
 
 def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
-    """Write `durations.json` and `durations.csv` into a folder, one entry or row a task, and return their paths.
+    """Write JSON and CSV into a folder, one entry or row a task, and return their paths.
+
+    They are called `durations.*`, of a single task `<task>.*`, so that tasks measured one by one keep their files.
 
     Raises
     ------
     RecordError
         When they cannot be written; what was there before stays.
     """
-    as_json, as_csv = folder / "durations.json", folder / "durations.csv"
+    name = found[0].task.key if len(found) == 1 else "durations"
+    as_json, as_csv = folder / f"{name}.json", folder / f"{name}.csv"
     content = [one.as_json() for one in found]
     write_text(as_json, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
     rows: list[Mapping[str, Any]] = [

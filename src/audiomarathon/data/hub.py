@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audiomarathon.data.archive import Entry
+from audiomarathon.data.members import Entry
 from audiomarathon.errors import DataError
+from audiomarathon.hub import hub_errors
 from audiomarathon.tasks.finding import HUB_DATASET
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class HubSource:
         """Return its files, with the hashes that the hub keeps."""
         from huggingface_hub.hf_api import RepoFolder
 
-        with _hub_errors(self.repository):
+        with _errors(self.repository):
             self._revision = self._api.dataset_info(self.repository).sha
             tree = self._api.list_repo_tree(
                 self.repository, recursive=True, repo_type="dataset", revision=self._revision
@@ -64,7 +65,7 @@ class HubSource:
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Download several files at once; one that was cut off goes on where it stopped."""
-        with _hub_errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
+        with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
                 # In groups, so that no more than these wait on the disk for the caller.
                 for start in range(0, len(wanted), _AT_ONCE):
@@ -85,28 +86,11 @@ class HubSource:
         )
 
 
-@contextmanager
-def _hub_errors(name: str) -> Iterator[None]:
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    again = "run the same command again, it goes on where it stopped"
-    web_error: type[Exception] = HfHubHTTPError.__mro__[1]  # of the hub's HTTP library, another from version to version
-    try:
-        yield
-    except RepositoryNotFoundError:
-        raise DataError(f"the hub has no data set {name}; from a copy on disk: --from FOLDER or ARCHIVE") from None
-    except LocalEntryNotFoundError:
-        raise _unreachable(name, again) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
-        hint = "the hub limits anonymous downloads, `export HF_TOKEN=…` raises the limit; " if status == 429 else ""
-        raise DataError(f"{name}: the hub answered {status}; {hint}{again}") from None
-    except (web_error, ConnectionError, TimeoutError):
-        raise _unreachable(name, again) from None
-
-
-def _unreachable(name: str, again: str) -> DataError:
-    return DataError(
-        f"{name}: the hub cannot be reached (no network, a proxy, HF_ENDPOINT or HF_HUB_OFFLINE?); {again}, "
-        "or take a copy on disk: --from FOLDER or ARCHIVE"
+def _errors(name: str) -> AbstractContextManager[None]:
+    return hub_errors(
+        name,
+        DataError,
+        what="data set",
+        fetch="run the same command again",
+        instead="take a copy on disk: --from FOLDER or ARCHIVE",
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import DataError
+from audiomarathon.files import append_line
 from audiomarathon.tasks import Loaded, Sample, select
 from audiomarathon.tasks.task import LETTERS
 
@@ -70,7 +71,7 @@ def review(
             break
         if answer[0] in _VERDICTS:
             verdict = {"id": sample.id, "verdict": _VERDICTS[answer[0]], "note": answer[1:].strip(), "seed": seed}
-            _append(verdicts, verdict)
+            append_line(verdicts, verdict)
             known[sample.id] = verdict
     count = Counter(str(known[sample.id]["verdict"]) for sample in chosen if sample.id in known)
     count["left"] = sum(sample.id not in known for sample in chosen)
@@ -126,19 +127,8 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """Return verdicts by sample, the last one counting; a torn last line, of a killed review, is passed over."""
     try:
-        lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else [""]
-        rows = [json.loads(line) for line in lines[:-1]]
-        if lines[-1]:
-            file.write_text("".join(f"{line}\n" for line in lines[:-1]), encoding="utf-8")
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return {row["id"]: {**row, "verdict": row["verdict"]} for row in rows}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(f"{file}: not a file of verdicts ({error})") from error
-
-
-def _append(file: Path, verdict: Mapping[str, Any]) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(verdict, ensure_ascii=True) + "\n")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be written: {error.strerror or error}") from error

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from audiomarathon.audio import ClipInfo
+from audiomarathon.audio.decode import ClipInfo
 from audiomarathon.data.durations import clips_of, probe_clips
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.tasks import Task, task_folder
 from audiomarathon.tasks.manifest import Expected, read_manifest
-from audiomarathon.terminal import counted
+from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
 """By how much a clip may miss the range: the published one is rounded to quarters of a minute."""

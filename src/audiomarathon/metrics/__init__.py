@@ -1,0 +1,1 @@
+"""Scores and their intervals, over clusters, and paired tests."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from audiomarathon.metrics.statistics import (
@@ -23,7 +24,9 @@ from audiomarathon.metrics.statistics import (
 )
 
 DRAWS = 10_000
+Drawing = npt.NDArray[np.integer[Any]]
 _BLOCK = 4_000_000  # numbers of drawn weights in memory at a time
+_CODES = 1 << 17  # ways to draw up to which many draws are alike
 
 
 @dataclass(frozen=True)
@@ -95,19 +98,33 @@ class Pair:
     def resampled(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference in each of so many bootstrap samples of clusters, shape (draws,)."""
         found = [
-            self._apart(_weights(rng, rows, self.clusters) @ self.totals) for rows in _blocks(draws, self.clusters)
+            self._judged(_weights(rng, rows, self.clusters), self.totals) for rows in _blocks(draws, self.clusters)
         ]
-        return np.concatenate(found)[:, self.figure]
+        return np.concatenate(found)
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # what swapping a cluster does to the sums
         moved = moved[moved.any(axis=1)]  # for most clusters nothing: both sides answered alike
         found = [
-            self._apart(self.totals.sum(axis=0) + rng.integers(0, 2, (rows, len(moved)), np.int8).astype(float) @ moved)
+            self._judged(rng.integers(0, 2, (rows, len(moved)), np.int8), moved, self.totals.sum(axis=0))
             for rows in _blocks(draws, len(moved))
         ]
-        return np.concatenate(found)[:, self.figure]
+        return np.concatenate(found)
+
+    def _judged(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
+        """Return the judged difference after each draw, worked out once for draws that are alike."""
+        columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
+        if kinds**columns > _CODES:
+            return self._apart(start + drawn.astype(float) @ totals)[:, self.figure]
+        codes = drawn @ kinds ** np.arange(columns)
+        place = np.zeros(kinds**columns, np.intp)
+        place[codes] = np.arange(len(codes))
+        found = np.flatnonzero(np.bincount(codes))
+        distinct = drawn[place[found]].astype(float)
+        place[found] = np.arange(len(found))
+        judged: Floats = self._apart(start + distinct @ totals)[place[codes], self.figure]
+        return judged
 
 
 @dataclass(frozen=True)
@@ -210,7 +227,7 @@ def _blocks(draws: int, count: int) -> Iterator[int]:
     yield from (min(size, draws - start) for start in range(0, draws, size))
 
 
-def _weights(rng: np.random.Generator, rows: int, count: int) -> Floats:
+def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
     """Return how often each of so many bootstrap samples has each cluster, shape (rows, count)."""
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
-    return np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(float)
+    return np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)

@@ -1,8 +1,8 @@
 """Intervals that respect what makes samples dependent.
 
-Samples of one speaker, passage or location rise and fall together, so whole clusters are resampled, never samples
-(DESIGN.md, section 4.6). Every metric of the project is a function of sums over samples (errors, words, hits a class),
-so a resample is a weighted sum of per-cluster totals, and thousands of them are one matrix product.
+Samples of one speaker, passage or location rise and fall together, so whole clusters are resampled, never samples.
+Every metric of the project is a function of sums over samples (errors, words, hits a class), so a resample is a
+weighted sum of per-cluster totals, and thousands of them are one matrix product.
 """
 
 from __future__ import annotations
@@ -123,6 +123,13 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     """Return the mean; None where there is nothing to average, or a value is missing."""
     present = [value for value in values if value is not None]
     return float(np.mean(present)) if present and len(present) == len(values) else None
+
+
+def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
+    """Return the mean of each column; None where there is none, or a row is missing or differs in length."""
+    present = [row for row in rows if row is not None]
+    alike = len(present) == len(rows) and len({*map(len, present)}) == 1
+    return np.mean(present, axis=0).tolist() if alike else None
 
 
 def expanded_tail(clusters: int) -> float:

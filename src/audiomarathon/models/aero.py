@@ -20,7 +20,7 @@ class Aero(Qwen2Audio):
     """Aero-1-Audio."""
 
     title: ClassVar[str] = "Aero-1"
-    kind: ClassVar[str] = "aero"
+    model_types: ClassVar[tuple[str, ...]] = ("aero",)
     renamed: ClassVar[Mapping[str, str]] = {
         "^audio_modal_projector": "model.multi_modal_projector",
         "^audio_tower": "model.audio_tower",

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
     AudioFlamingo3ForConditionalGeneration,
     AudioFlamingo3Processor,
     AutoTokenizer,
-    WhisperFeatureExtractor,
 )
 
 from audiomarathon.errors import ModelError
@@ -30,7 +29,6 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _AUDIO = "<sound>"
@@ -40,28 +38,17 @@ _MOST_SECONDS = 600
 class AudioFlamingo3(AudioLM):
     """Audio Flamingo 3."""
 
+    title: ClassVar[str] = "Audio Flamingo 3"
+    architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
+    encoder_window_seconds: ClassVar[float] = 30.0
+
     @classmethod
-    def load(
-        cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = ""
-    ) -> AudioFlamingo3:
-        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
-        with loading(path, "Audio Flamingo 3"):
-            refuse_other_kinds(path, "audioflamingo3")
-            model, info = pretrained(
-                AudioFlamingo3ForConditionalGeneration,
-                path,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                device_map=device_map,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path)
-            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
-            if not device_map:
-                model = model.to(device)
-        check_loading(path, info)
-        # The tokenizer's own template is the bare LLM's and knows no audio.
+    def read_tokenizer(cls, path: Path) -> Any:
+        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's own template is the bare LLM's and knows no audio."""
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         tokenizer.chat_template = processor_template(path) or template_beside(path)
-        return cls(model, tokenizer, feature_extractor)
+        return tokenizer
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -118,7 +105,7 @@ class AudioFlamingo3(AudioLM):
 
         Several clips, which the processor refuses, stand there on a line each.
         """
-        head, placeholder, rest = chat_text(self.tokenizer, prompt).partition(_AUDIO)
+        head, placeholder, rest = chat_text(self.tokenizer, prompt, _AUDIO).partition(_AUDIO)
         return with_audio_tokens(head + "\n".join([placeholder] * len(counts)) + rest, _AUDIO, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:

@@ -6,29 +6,39 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
-from transformers import AutoConfig, GenerationConfig, LogitsProcessorList
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
-from audiomarathon.errors import MethodError, ModelError
-from audiomarathon.evaluation.timing import CacheProbe, FirstToken, StageTimer, make_clock
+from audiomarathon.errors import LogitsError, ModelError
+from audiomarathon.models.chat import processor_template, template_beside
 from audiomarathon.models.generation import Generation, Reply
+from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
-
-if TYPE_CHECKING:
-    from audiomarathon.pruning.method import Method
+from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
+from audiomarathon.models.trace import Trace
 
 
 class AudioLM(ABC):
     """A loaded audio LLM of some family.
 
-    A family says how it loads, how its prompt looks and where its parts are; generating, timing and counting are here,
-    once.
+    A family says what is its own of loading, how its prompt looks and where its parts are; loading, generating, timing
+    and counting are here, once.
+
+    Class attributes: `title` (as people call the family), `architecture` (transformers' class), `model_types` (of the
+    configs that it runs, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
     """
 
+    title: ClassVar[str]
+    architecture: ClassVar[Any]
+    model_types: ClassVar[tuple[str, ...]]
+    feature_extractor_class: ClassVar[Any] = WhisperFeatureExtractor
+
     sampling_rate: ClassVar[int] = 16000
+    encoder_window_seconds: ClassVar[float] = 0.0
+    """The audio tower hears whole windows of so many seconds, the last one filled up; 0 for none."""
     audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -42,9 +52,8 @@ class AudioLM(ABC):
         self.clock = make_clock(self.model)
 
     @classmethod
-    @abstractmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> AudioLM:
-        """Load a checkpoint folder.
+    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
+        """Load a checkpoint folder: the same steps for every family, which says what is its own in the hooks below.
 
         Parameters
         ----------
@@ -62,6 +71,53 @@ class AudioLM(ABC):
         ModelError
             When weights are missing or left over, or the checkpoint is of another kind.
         """
+        cls.check_folder(path)
+        with loading(path, cls.title):
+            refuse_other_kinds(path, *cls.model_types)
+            model, info = pretrained(
+                cls.architecture,
+                path,
+                dtype=dtype,
+                attn_implementation=cls.attention(attn_implementation),
+                device_map=device_map,
+                **cls.load_options(path),
+            )
+            tokenizer = cls.read_tokenizer(path)
+            feature_extractor = cls.feature_extractor_class.from_pretrained(path)
+            cls.complete(model, path, info)
+        check_loading(path, info)
+        if not device_map:
+            with loading(path, cls.title):
+                model = model.to(device)
+        return cls(model, tokenizer, feature_extractor)
+
+    @classmethod  # noqa: B027
+    def check_folder(cls, path: Path) -> None:
+        """Refuse what can be refused before anything is loaded: a missing extra, another layout; nothing by default."""
+
+    @classmethod
+    def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
+        """Return the attention of the whole model, or of its parts by the names of their configs."""
+        return attn_implementation
+
+    @classmethod
+    def load_options(cls, path: Path) -> dict[str, Any]:  # noqa: ARG003
+        """Return what the family gives `from_pretrained` beside the usual."""
+        return {}
+
+    @classmethod
+    def read_tokenizer(cls, path: Path) -> Any:
+        """Read the tokenizer, with the chat template that knows audio.
+
+        A template file of its own goes first, as for the processor: the tokenizer's may be the bare LLM's.
+        """
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
+        return tokenizer
+
+    @classmethod  # noqa: B027
+    def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:
+        """Add what the checkpoint holds in its own way, and take it out of what `info` says is missing."""
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
@@ -161,19 +217,22 @@ class AudioLM(ABC):
     def generate(
         self,
         inputs: Inputs,
-        method: Method,
+        applied: AbstractContextManager[Trace],
         *,
         max_new_tokens: int,
         ignore_end: bool = False,
         keep_logits: bool = False,
         keep_entries: bool = False,
     ) -> Generation:
-        """Generate greedily for a batch under a method, in one timed pass.
+        """Generate greedily for a batch, in one timed pass.
 
-        Prefill ends when the first token's logits exist; decode is the rest (DESIGN.md, section 4.1).
+        Prefill ends when the first token's logits exist; decode is the rest.
 
         Parameters
         ----------
+        applied
+            The block inside which the model generates; its trace says what it did. A method makes one: see
+            :meth:`audiomarathon.compression.method.Method.generate`.
         ignore_end
             Go on after the end token until `max_new_tokens`: the forced decode run.
         keep_logits
@@ -193,8 +252,9 @@ class AudioLM(ABC):
         )
         timer = StageTimer(self.clock)
         cache = CacheProbe()
+        watch = TokenWatch(timer.mark_first_token, cache.read)
         with ExitStack() as stack, torch.inference_mode():
-            trace = stack.enter_context(method.applied_to(self, inputs))
+            trace = stack.enter_context(applied)
             trace.kept_entries = [] if keep_entries else None
             stack.enter_context(_last_position_only(self.lm_head))
             stack.enter_context(cache.watching(self.decoder))
@@ -204,20 +264,23 @@ class AudioLM(ABC):
             output = self.model.generate(
                 **inputs.tensors,
                 generation_config=config,
-                logits_processor=LogitsProcessorList([FirstToken(timer.mark_first_token, cache.read)]),
+                logits_processor=LogitsProcessorList([watch]),
             )
             timer.stop()
-        if trace.expected_lengths not in (None, cache.lengths):
-            raise MethodError(
-                f"{method.label} did not do what it says: the cache holds {cache.lengths} entries a layer, "
-                f"{trace.expected_lengths} were to stay"
-            )
         prompt_length = inputs.audio_mask.shape[1]
+        replies = tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist())
+        for row, reply in enumerate(replies):
+            if step := watch.first_unsound(row, reply.new_tokens):
+                raise LogitsError(
+                    f"the logits of token {step} are NaN or infinite, so the reply means nothing; "
+                    "float16 overflows where float32 and bfloat16 do not (DTYPE), else the weights or the method do it"
+                )
         return Generation(
-            replies=tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist()),
+            replies=replies,
             stages=timer.stages(),
             kept_audio_tokens=trace.kept_audio_tokens,
             kv_lengths=cache.lengths,
+            expected_lengths=trace.expected_lengths,
             kv_bytes=cache.bytes,
             peak_memory_bytes=timer.peak_memory_bytes(),
             encoder_peak_memory_bytes=timer.encoder_peak_memory_bytes(),
@@ -249,7 +312,7 @@ def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
     """Show the LM head only the last position of the prompt.
 
     Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), which pruning would then
-    seem to save. Only the last position is ever used, so replies do not change (DESIGN.md, section 4.2).
+    seem to save. Only the last position is ever used, so replies do not change.
     """
 
     def keep_last(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

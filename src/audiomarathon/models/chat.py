@@ -10,23 +10,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models.prompt import Prompt, Waveform
+from audiomarathon.models.templates import render, template_file
 
 
-def chat_text(tokenizer: Any, prompt: Prompt, **options: Any) -> str:
+def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) -> str:
     """Return the prompt as the tokenizer's chat template words one user's turn: the clips, then the text.
+
+    Parameters
+    ----------
+    placeholder
+        What the template writes for a clip.
 
     Raises
     ------
     ModelError
         When the text holds a control token.
+    TemplateError
+        When the template fails, or writes nothing for a clip.
     """
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     refuse_control_tokens(prompt.text, [*tokenizer.all_special_tokens, *added])
-    text: str = tokenizer.apply_chat_template(
-        conversation(prompt), tokenize=False, add_generation_prompt=True, **options
-    )
+    text = render(tokenizer, conversation(prompt), **options)
+    if prompt.clips and placeholder not in text:
+        raise TemplateError(
+            f"{template_file(tokenizer)}: the chat template writes no {placeholder} for audio: it is another model's"
+        )
     return text
 
 

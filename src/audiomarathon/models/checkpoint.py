@@ -6,6 +6,7 @@ A checkpoint is a local folder, a hub id (downloaded once into the hub's cache),
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -15,11 +16,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from audiomarathon.errors import ModelError
+from audiomarathon.fingerprint import blocks, feed, join_rules
+from audiomarathon.hub import hub_errors
+from audiomarathon.models.checkpoint_files import check_files
 from audiomarathon.models.registry import EMBEDDED
 
 _SAMPLE_BYTES = 65536
 _SAMPLES = 64
-_TENSOR_BYTES = 4096
+_SMALL_BYTES = _SAMPLE_BYTES * _SAMPLES
+_GAP_BYTES = 1 << 20  # between the blocks of a large tensor
+_MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
 _IGNORED = (
     "*.gguf",
@@ -59,13 +65,13 @@ class Checkpoint:
         return f"{name}-{self.variant}" if self.variant else name
 
     def fingerprint(self) -> str:
-        """Return a hash of the checkpoint's content that is quick even for 60 GB.
+        """Return a hash of the checkpoint's content that is quick even for 60 GB (audiomarathon/fingerprint.py).
 
-        Small files count whole. Of safetensors files the header counts, and of each tensor its first and last bytes and
-        a block in its middle, so that any fine-tune differs, whichever part it touched. An adapter in a folder of its
-        own counts; files that are not downloaded do not.
+        Small files count whole. Of large safetensors files the header counts, and of each tensor its ends, its middle
+        and a block for each megabyte, so that a fine-tune differs, whichever part it touched. An adapter in a folder of
+        its own counts; files that are not downloaded do not.
         """
-        digest = hashlib.sha256(self.variant.encode())
+        rule_1, rule_2 = (hashlib.sha256(self.variant.encode()) for _ in range(2))
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
         found = [*self.path.iterdir(), *self.path.glob("*/adapter_*")]
         files = {file.relative_to(self.path).as_posix(): file for file in found if file.suffix in kinds}
@@ -73,13 +79,15 @@ class Checkpoint:
             if is_ignored(name):
                 continue
             size = file.stat().st_size
-            digest.update(f"{name}:{size}\n".encode())
             with file.open("rb") as stream:
-                spans = _tensor_spans(stream, size) if file.suffix == ".safetensors" else _blocks(size)
-                for start, end in spans:
-                    stream.seek(start)
-                    digest.update(stream.read(end - start))
-        return digest.hexdigest()[:16]
+                header = _header(stream, size) if file.suffix == ".safetensors" else 0
+                # Rule 1 was to read tensors too, but lost its place in the header and always fell back to even blocks.
+                read_1 = [(0, header), *_even_blocks(size)]
+                read_2 = (size > _SMALL_BYTES and _tensor_blocks(stream, size, header)) or _even_blocks(size)
+                for digest, spans in ((rule_1, read_1), (rule_2, read_2)):
+                    digest.update(f"{name}:{size}\n".encode())
+                    feed(digest, stream, spans)
+        return join_rules(rule_1, rule_2)
 
 
 def is_ignored(name: str) -> bool:
@@ -87,25 +95,33 @@ def is_ignored(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
-def _tensor_spans(stream: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of a safetensors file that stand for it: its header, and parts of every tensor."""
-    header = min(size, 8 + int.from_bytes(stream.read(8), "little"))
-    yield 0, header
+def _header(stream: BinaryIO, size: int) -> int:
+    """Return how long a safetensors file's header is, its length field included."""
+    return min(size, 8 + int.from_bytes(stream.read(8), "little"))
+
+
+def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, int]]:
+    """Return the byte ranges that stand for a safetensors file: its header, and blocks of every tensor.
+
+    Empty for any other file, and for a damaged one, which is the loader's to refuse.
+    """
+    if not 8 <= header <= _MOST_HEADER_BYTES:
+        return []
+    stream.seek(8)
     try:
-        tensors = json.loads(stream.read(header - 8))
-        offsets = sorted(facts["data_offsets"] for name, facts in tensors.items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        yield from _blocks(size)  # a damaged file is the loader's to refuse
-        return
-    for first, last in offsets:
-        middle = (first + last) // 2
-        for start in (first, middle, max(first, last - _TENSOR_BYTES)):
-            yield header + start, header + min(last, start + _TENSOR_BYTES)
+        facts = json.loads(stream.read(header - 8))
+        offsets = sorted(one["data_offsets"] for name, one in facts.items() if name != "__metadata__")
+        if any(not 0 <= first <= last <= size - header for first, last in offsets):
+            return []
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    parts = (blocks(header + first, header + last, _GAP_BYTES) for first, last in offsets)
+    return [(0, header), *itertools.chain.from_iterable(parts)]
 
 
-def _blocks(size: int) -> Iterator[tuple[int, int]]:
+def _even_blocks(size: int) -> Iterator[tuple[int, int]]:
     """Yield evenly spaced blocks of a file, all of it when it is small."""
-    if size <= _SAMPLE_BYTES * _SAMPLES:
+    if size <= _SMALL_BYTES:
         yield 0, size
         return
     for index in range(_SAMPLES):
@@ -131,7 +147,8 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     Raises
     ------
     ModelError
-        When there is no such folder or repository, the hub refuses, or cannot be reached; it says what to do.
+        When there is no such folder or repository, the hub refuses, or cannot be reached; it says what to do. Or a
+        :class:`ConfigError` or :class:`WeightsError` for files that cannot be loaded safely.
     """
     if source in _MISTAKEN:
         raise ModelError(f"{source}: there is no such model on the hub; did you mean {_MISTAKEN[source]}?")
@@ -141,7 +158,7 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: no config.json, so this folder is not a checkpoint")
-        return Checkpoint(folder.resolve().name, folder.resolve())
+        return _checked(Checkpoint(folder.resolve().name, folder.resolve()))
     if folder.is_absolute() or source.startswith((".", "~")) or _name_of(source).count("/") != 1:
         raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
     return _from_hub(source, download=download)
@@ -154,59 +171,21 @@ def _name_of(source: str) -> str:
 
 def _from_hub(source: str, *, download: bool) -> Checkpoint:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
     name, revision = _name_of(source), source.partition("@")[2]
-    fetch = f"audiomarathon models download {source}"
-    try:
+    fetch = f"run `audiomarathon models download {source}`"
+    copied = "copy the cache, or set MODEL_PATH to a folder that holds the checkpoint"
+    with hub_errors(source, ModelError, what="model", fetch=fetch, instead=copied):
         path = snapshot_download(
             name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=not download
         )
-    except HFValidationError as error:
-        raise ModelError(f"{source}: not a hub id of the form 'organisation/name' ({error})") from None
-    except GatedRepoError:
-        raise ModelError(
-            f"{name} is gated: accept its terms at https://huggingface.co/{name}, make a token at "
-            f"https://huggingface.co/settings/tokens, then `export HF_TOKEN=…` and run `{fetch}`"
-        ) from None
-    except RevisionNotFoundError:
-        raise ModelError(f"{name}: the hub has no revision {revision!r}") from None
-    except RepositoryNotFoundError:
-        raise ModelError(
-            f"{name}: the hub knows no such model; if it is private, `export HF_TOKEN=…` with a token that may read it"
-        ) from None
-    except LocalEntryNotFoundError:
-        raise ModelError(
-            f"{name} is not in the hub's cache, and the hub cannot be reached (no network, a proxy, HF_ENDPOINT or "
-            f"HF_HUB_OFFLINE?); run `{fetch}` where it can, and copy the cache or set "
-            f"MODEL_PATH to a folder that holds it"
-        ) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
-        if status == 429:
-            raise ModelError(
-                f"{name}: the hub limits the rate of anonymous downloads (429); `export HF_TOKEN=…` raises the limit, "
-                f"then run `{fetch}` again: it continues where it stopped"
-            ) from None
-        raise ModelError(f"{name}: the hub answered {status}: {error}; run `{fetch}` again to continue") from None
-    except (_http_error(), OSError) as error:
-        raise ModelError(f"{name}: download failed ({error}); run `{fetch}` again, it continues there") from None
-    return Checkpoint(name, Path(path))
+    return _checked(Checkpoint(name, Path(path)))
 
 
-def _http_error() -> type[Exception]:
-    """Return the base of all errors of the hub's HTTP library, which is another one from version to version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    base: type[Exception] = HfHubHTTPError.__mro__[1]
-    return base
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    weights = [file for file in checkpoint.path.glob("*.safetensors") if not is_ignored(file.name)]
+    check_files(checkpoint.path, weights)
+    return checkpoint
 
 
 def hub_cache() -> Path:

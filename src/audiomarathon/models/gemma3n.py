@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
     AutoModel,
-    AutoTokenizer,
     Gemma3nAudioFeatureExtractor,
     Gemma3nConfig,
     Gemma3nForConditionalGeneration,
@@ -30,12 +29,10 @@ from audiomarathon.models.chat import (
     audio_token,
     chat_text,
     conversation,
-    processor_template,
-    template_beside,
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
+from audiomarathon.models.loading import refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _WINDOW = 480000  # samples: 30 s
@@ -61,6 +58,12 @@ AutoModel.register(_NoVisionConfig, _NoVision)
 class Gemma3n(AudioLM):
     """Gemma 3n E2B and E4B, hearing clips whole: window after window."""
 
+    title: ClassVar[str] = "Gemma 3n"
+    architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("gemma3n",)
+    feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
+    encoder_window_seconds: ClassVar[float] = 30.0
+
     @classmethod
     def read_config(cls, path: Path) -> Gemma3nConfig:
         """See :meth:`AudioLM.read_config`. The vision tower's part is replaced by what its embedding needs."""
@@ -71,24 +74,9 @@ class Gemma3n(AudioLM):
         return Gemma3nConfig.from_dict(given | {"vision_config": _NoVisionConfig(**seen)})
 
     @classmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Gemma3n:
-        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
-        with loading(path, "Gemma 3n"):
-            model, info = pretrained(
-                Gemma3nForConditionalGeneration,
-                path,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                device_map=device_map,
-                config=cls.read_config(path),
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path)
-            feature_extractor = Gemma3nAudioFeatureExtractor.from_pretrained(path)
-            if not device_map:
-                model = model.to(device)
-        check_loading(path, info)
-        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
-        return cls(model, tokenizer, feature_extractor)
+    def load_options(cls, path: Path) -> dict[str, Any]:
+        """See :meth:`AudioLM.load_options`."""
+        return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -131,7 +119,7 @@ class Gemma3n(AudioLM):
     def _text(self, prompt: Prompt) -> str:
         token = self.tokenizer.audio_token
         framed = f"\n\n{self.tokenizer.boa_token}{token}{self.tokenizer.eoa_token}\n\n"
-        text = chat_text(self.tokenizer, prompt).replace(token, framed)
+        text = chat_text(self.tokenizer, prompt, token).replace(token, framed)
         return with_audio_tokens(text, token, [self.tokens_per_window] * len(prompt.clips))
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from audiomarathon.evaluation.timing import Stages
+from audiomarathon.models.timing import Stages
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Generation:
         Audio tokens a sample that the method left; None where it does not say.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
+    expected_lengths
+        What the method says these lengths are; None where it does not say.
     kv_bytes
         Bytes of all keys and values after prefill.
     peak_memory_bytes
@@ -70,3 +72,4 @@ class Generation:
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
     encoder_peak_memory_bytes: int | None = None
+    expected_lengths: tuple[int, ...] | None = None

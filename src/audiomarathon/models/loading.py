@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import AudioMarathonError, ModelError, WeightsError
 
 
 @contextmanager
@@ -28,9 +27,13 @@ def loading(path: Path, family: str) -> Iterator[None]:
     transformers_logging.set_verbosity_error()
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+    except AudioMarathonError:
+        raise
+    except Exception as error:  # a strange config may raise anything in the libraries that build models from it
         if isinstance(error, torch.OutOfMemoryError):
             raise ModelError(f"{path}: the GPU's memory does not hold this model; try DEVICE_MAP=auto") from error
+        if isinstance(error, OSError) and error.strerror:  # the system's own word, not transformers'
+            raise ModelError(f"{error.filename or path}: {error.strerror}, while {family} was loaded") from error
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
     finally:
@@ -103,6 +106,31 @@ def check_loading(path: Path, info: Mapping[str, Any]) -> None:
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             raise ModelError(f"{path}: {kind.replace('_', ' ')} in the checkpoint: {shown}")
+
+
+def check_finite(path: Path, model: torch.nn.Module) -> None:
+    """Refuse weights that hold NaN or infinities: every reply would be nonsense, timed as if sound.
+
+    Raises
+    ------
+    WeightsError
+        Naming the first such tensor.
+    """
+    ends = {  # lowest and highest of each; NaN passes on, and a GPU is asked once at the end
+        name: torch.stack(torch.aminmax(tensor.detach()))
+        for name, tensor in model.named_parameters()
+        if tensor.is_floating_point() and tensor.numel() and tensor.device.type != "meta"
+    }
+    for device in {end.device for end in ends.values()}:
+        names = [name for name, end in ends.items() if end.device == device]
+        finite = torch.stack([ends[name].float() for name in names]).isfinite().all(-1).tolist()
+        if not all(finite):
+            bad = names[finite.index(False)]
+            kind = str(ends[bad].dtype).removeprefix("torch.")
+            raise WeightsError(
+                f"{path}: the weights of {bad} hold NaN or infinity in {kind}; fetch the checkpoint again, or, for "
+                "numbers that float16 does not hold, DTYPE=bfloat16 or float32"
+            )
 
 
 def check_installed(package: str, extra: str) -> None:

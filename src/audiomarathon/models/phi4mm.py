@@ -12,57 +12,54 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
-    AutoTokenizer,
     GenerationMixin,
     Phi4MultimodalFeatureExtractor,
     Phi4MultimodalForCausalLM,
     Phi4MultimodalProcessor,
 )
 
-from audiomarathon.errors import ModelError
+from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import AudioOnly, chat_text, processor_template, template_beside, with_audio_tokens
-from audiomarathon.models.loading import check_loading, loading, pretrained
+from audiomarathon.models.chat import AudioOnly, chat_text, with_audio_tokens
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.shadowing import shadowed
+from audiomarathon.models.templates import render
 
 
 class Phi4MM(AudioLM):
     """Phi-4-multimodal with its speech adapter; the vision adapter stays on disk."""
 
+    title: ClassVar[str] = "Phi-4-multimodal"
+    architecture: ClassVar[Any] = Phi4MultimodalForCausalLM
+    model_types: ClassVar[tuple[str, ...]] = ("phi4_multimodal",)
+    feature_extractor_class: ClassVar[Any] = Phi4MultimodalFeatureExtractor
+
     @classmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Phi4MM:
-        """Load a checkpoint in the layout of the hub's converted revision; see :meth:`AudioLM.load`."""
+    def check_folder(cls, path: Path) -> None:
+        """See :meth:`AudioLM.check_folder`: only the hub's converted revision, with its speech adapter."""
         _refuse_other_layouts(path)
         speech_adapter.refuse_without(path)
-        # The encoders stay on sdpa: the audio encoder adds a bias to every pair of frames, which flash attention cannot
-        # take, and both have an eager attention of their own, which attention_patch.py would mistake for the LLM's.
-        attention = {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
-        with loading(path, "Phi-4-multimodal"):
-            model, info = pretrained(
-                Phi4MultimodalForCausalLM,
-                path,
-                dtype=dtype,
-                attn_implementation=attention,
-                device_map=device_map,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            feature_extractor = Phi4MultimodalFeatureExtractor.from_pretrained(path)
-        check_loading(path, info)
+
+    @classmethod
+    def attention(cls, attn_implementation: str) -> Mapping[str, str]:
+        """See :meth:`AudioLM.attention`.
+
+        The encoders stay on sdpa: the audio encoder adds a bias to every pair of frames, which flash attention cannot
+        take, and both have an eager attention of their own, which `compression/attention.py` would take for the LLM's.
+        """
+        return {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
+
+    @classmethod
+    def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
+        """See :meth:`AudioLM.complete`: the speech adapter."""
         speech_adapter.load_into(model, path)
-        if not device_map:
-            with loading(path, "Phi-4-multimodal"):
-                model = model.to(device)
-        # A file of its own goes first, as for the processor: the tokenizer's may know nothing of audio.
-        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
-        return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -173,14 +170,10 @@ class Phi4MM(AudioLM):
 
     def _chat(self, prompt: Prompt) -> str:
         try:
-            return chat_text(self.tokenizer, prompt)
-        except TypeError:  # an older template, which takes only strings
-            text: str = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": self.audio_text * len(prompt.clips) + prompt.text}],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-            return text
+            return chat_text(self.tokenizer, prompt, self.audio_text)
+        except TemplateError:  # an older template, which takes only strings
+            content = self.audio_text * len(prompt.clips) + prompt.text
+            return render(self.tokenizer, [{"role": "user", "content": content}])
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`."""

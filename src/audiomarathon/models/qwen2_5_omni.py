@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
-    AutoTokenizer,
     Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerForConditionalGeneration,
     WhisperFeatureExtractor,
@@ -26,11 +25,8 @@ from audiomarathon.models.chat import (
     audio_token,
     chat_text,
     conversation,
-    processor_template,
-    template_beside,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
@@ -42,31 +38,10 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     """The Qwen2.5-Omni thinker."""
 
     title: ClassVar[str] = "Qwen2.5-Omni"
-    thinker: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
+    architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
     processor: ClassVar[Any] = _Processor
     placeholder: ClassVar[str] = "<|AUDIO|>"
-
-    @classmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint in the hub's layout or in the thinker's own; see :meth:`AudioLM.load`."""
-        with loading(path, cls.title):
-            kind = cls.thinker.config_class.model_type
-            refuse_other_kinds(path, kind.removesuffix("_thinker"), kind)
-            model, info = pretrained(
-                cls.thinker,
-                path,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                device_map=device_map,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
-            if not device_map:
-                model = model.to(device)
-        check_loading(path, info)
-        # A file of its own goes first, as for the processor: the tokenizer's may be the bare LLM's.
-        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
-        return cls(model, tokenizer, feature_extractor)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -108,7 +83,11 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
             raise ModelError("a clip is too short for a single audio token")
         counts = iter(tokens.tolist())
         texts = [
-            with_audio_tokens(chat_text(self.tokenizer, prompt), self.placeholder, [next(counts) for _ in prompt.clips])
+            with_audio_tokens(
+                chat_text(self.tokenizer, prompt, self.placeholder),
+                self.placeholder,
+                [next(counts) for _ in prompt.clips],
+            )
             for prompt in prompts
         ]
         return self.batch(prompts, texts, input_features=features, feature_attention_mask=mask.long())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from transformers import (
     Qwen2AudioConfig,
     Qwen2AudioForConditionalGeneration,
     Qwen2AudioProcessor,
-    WhisperFeatureExtractor,
 )
 
 from audiomarathon.errors import ModelError
@@ -31,7 +30,7 @@ from audiomarathon.models.chat import (
     windows,
     with_audio_tokens,
 )
-from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
+from audiomarathon.models.loading import refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _AUDIO = "<|AUDIO|>"
@@ -40,8 +39,10 @@ _AUDIO = "<|AUDIO|>"
 class Qwen2Audio(AudioLM):
     """Qwen2-Audio, hearing clips whole: window after window."""
 
+    encoder_window_seconds: ClassVar[float] = 30.0
     title: ClassVar[str] = "Qwen2-Audio"
-    kind: ClassVar[str] = "qwen2_audio"
+    architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Names in the checkpoint that the native class does not know, as patterns, and what it calls them."""
     template: ClassVar[str] = (
@@ -56,33 +57,26 @@ class Qwen2Audio(AudioLM):
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
         """See :meth:`AudioLM.read_config`. An Aero's is Qwen2-Audio's under another name."""
-        refuse_other_kinds(path, cls.kind)
+        refuse_other_kinds(path, *cls.model_types)
         return Qwen2AudioConfig.from_pretrained(path)
 
     @classmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`."""
-        with loading(path, cls.title):
-            config = cls.read_config(path)
-            model, info = pretrained(
-                Qwen2AudioForConditionalGeneration,
-                path,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                device_map=device_map,
-                config=config,
-                key_mapping=dict(cls.renamed),
-            )
-            # Without the config it would ask whether to run the code that Aero's checkpoint names.
-            tokenizer = AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)
-            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
-            if not device_map:
-                model = model.to(device)
-            _tie_head(model, info)
-        check_loading(path, info)
-        # The tokenizer's own template, where it has one, is the bare LLM's and knows no audio.
+    def load_options(cls, path: Path) -> dict[str, Any]:
+        """See :meth:`AudioLM.load_options`."""
+        return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
+
+    @classmethod
+    def read_tokenizer(cls, path: Path) -> Any:
+        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's own template is the bare LLM's and knows no audio."""
+        # Without the config it would ask whether to run the code that Aero's checkpoint names.
+        tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
         tokenizer.chat_template = processor_template(path) or cls.template
-        return cls(model, tokenizer, feature_extractor)
+        return tokenizer
+
+    @classmethod
+    def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
+        """See :meth:`AudioLM.complete`."""
+        _tie_head(model, info)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -102,7 +96,7 @@ class Qwen2Audio(AudioLM):
         tokens = ((features["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1
         counts = iter(tokens.tolist())
         texts = [
-            with_audio_tokens(chat_text(self.tokenizer, prompt), _AUDIO, [next(counts) for _ in prompt.clips])
+            with_audio_tokens(chat_text(self.tokenizer, prompt, _AUDIO), _AUDIO, [next(counts) for _ in prompt.clips])
             for prompt in prompts
         ]
         return self.batch(

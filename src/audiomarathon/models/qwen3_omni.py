@@ -28,7 +28,8 @@ class Qwen3Omni(Qwen2_5Omni):
     """The Qwen3-Omni thinker."""
 
     title: ClassVar[str] = "Qwen3-Omni"
-    thinker: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
+    architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe", "qwen3_omni_moe_thinker")
     processor: ClassVar[Any] = _Processor
     placeholder: ClassVar[str] = "<|audio_pad|>"
 

@@ -9,7 +9,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import ModelError, SettingsError, told
 from audiomarathon.plugins import look_up, plugins
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class ModelSpec:
     def load_family(self) -> type[AudioLM]:
         """Import and return the family's class."""
         module, _, name = self.family.partition(":")
-        family: type[AudioLM] = getattr(importlib.import_module(module), name)
+        try:
+            family: type[AudioLM] = getattr(importlib.import_module(module), name)
+        except (Exception, SystemExit) as error:  # a plug-in's module may raise anything
+            raise ModelError(f"{self.key}: its family {self.family!r} cannot be imported: {told(error)}") from error
         return family
 
 
@@ -194,7 +197,7 @@ _BUILT_IN = (
     ),
     ModelSpec(
         key="openai",
-        family="audiomarathon.models.openai_endpoint:Endpoint",
+        family="audiomarathon.endpoint.client:Endpoint",
         checkpoint="any OpenAI-compatible endpoint",
         tokens_per_second=0,
         title="a model behind an endpoint: OPENAI_BASE_URL, OPENAI_API_KEY, and --model-path for its name",
@@ -205,7 +208,7 @@ _BUILT_IN = (
 
 def all_models() -> tuple[ModelSpec, ...]:
     """Return every known model: the built-in ones, then third parties' by name."""
-    return (*_BUILT_IN, *plugins("audiomarathon.models", ModelSpec))
+    return (*_BUILT_IN, *plugins("audiomarathon.models", ModelSpec, _BUILT_IN))
 
 
 def get_model(name: str) -> ModelSpec:

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import soundfile
@@ -22,13 +22,12 @@ from transformers import (
     MistralCommonBackend,
     VoxtralForConditionalGeneration,
     VoxtralProcessor,
-    WhisperFeatureExtractor,
 )
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import left_padded
-from audiomarathon.models.loading import check_installed, check_loading, loading, pretrained, refuse_other_kinds
+from audiomarathon.models.loading import check_installed
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _LANGUAGE = "en"
@@ -38,25 +37,20 @@ _SILENCE = np.zeros(1, np.float32)
 class Voxtral(AudioLM):
     """Voxtral Mini and Small."""
 
+    title: ClassVar[str] = "Voxtral"
+    architecture: ClassVar[Any] = VoxtralForConditionalGeneration
+    model_types: ClassVar[tuple[str, ...]] = ("voxtral",)
+    encoder_window_seconds: ClassVar[float] = 30.0
+
     @classmethod
-    def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Voxtral:
-        """Load a checkpoint in the hub's layout; see :meth:`AudioLM.load`. `consolidated*` is not looked at."""
+    def check_folder(cls, path: Path) -> None:  # noqa: ARG003
+        """See :meth:`AudioLM.check_folder`."""
         check_installed("mistral_common", "voxtral")
-        with loading(path, "Voxtral"):
-            refuse_other_kinds(path, "voxtral")
-            model, info = pretrained(
-                VoxtralForConditionalGeneration,
-                path,
-                dtype=dtype,
-                attn_implementation=attn_implementation,
-                device_map=device_map,
-            )
-            tokenizer = MistralCommonBackend.from_pretrained(path)
-            feature_extractor = WhisperFeatureExtractor.from_pretrained(path)
-            if not device_map:
-                model = model.to(device)
-        check_loading(path, info)
-        return cls(model, tokenizer, feature_extractor)
+
+    @classmethod
+    def read_tokenizer(cls, path: Path) -> Any:
+        """See :meth:`AudioLM.read_tokenizer`: mistral-common words the prompt, without a template."""
+        return MistralCommonBackend.from_pretrained(path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)

@@ -11,8 +11,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from audiomarathon.evaluation.compare import Compared, Comparison
-from audiomarathon.terminal import plain, spreadsheet
+from audiomarathon.results.compare import Compared, Comparison
+from audiomarathon.text import plain, spreadsheet
 
 SCORES = ("setting", "n", "score", "difference [95 %]", "p", "Holm", "McNemar")
 SPEED_UPS = ("setting", "LLM prefill ×", "first token ×", "decode ×")

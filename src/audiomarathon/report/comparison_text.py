@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from audiomarathon.evaluation.choice import Candidate, Field
-from audiomarathon.evaluation.compare import Compared, Comparison, LeftOut, told
-from audiomarathon.evaluation.savings import in_one_session
-from audiomarathon.evaluation.shared import OTHER_SESSION
 from audiomarathon.metrics.paired import Verdict
+from audiomarathon.results.best import Candidate, Field
+from audiomarathon.results.compare import Compared, Comparison, LeftOut, told
+from audiomarathon.results.savings import in_one_session
+from audiomarathon.results.shared import OTHER_SESSION
 
 
 def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.records import read_run
 from audiomarathon.report.figures import new_figure, save_figure
+from audiomarathon.runs.folder import read_records, read_run, read_summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,10 +61,9 @@ def control_runs(folders: Sequence[Path]) -> list[ControlRun]:
 def _read(folder: Path) -> ControlRun | None:
     facts = read_run(folder)
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        lines = (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [record for record in map(json.loads, lines) if record.get("error") is None]
-    except (OSError, ValueError):
+        summary = read_summary(folder)
+        records = [record for record in read_records(folder).values() if record.get("error") is None]
+    except RecordError:
         return None
     if summary.get("score") is None or not records:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.records import checkpoint_of
-from audiomarathon.evaluation.savings import (
+from audiomarathon.metrics.statistics import mean_of
+from audiomarathon.report.lines import conditions, line_of, method_and_ratio
+from audiomarathon.results.savings import (
     STAGES,
-    Record,
-    Run,
     ideal_of,
     in_one_session,
     mean_interval,
@@ -23,9 +22,9 @@ from audiomarathon.evaluation.savings import (
     paired,
     speed_up,
 )
-from audiomarathon.evaluation.sides import control_name, readable, run_folders
-from audiomarathon.metrics.statistics import mean_of
-from audiomarathon.report.lines import conditions, line_of, method_and_ratio
+from audiomarathon.results.systems import control_name, readable, run_folders
+from audiomarathon.runs.folder import checkpoint_of, read_summary
+from audiomarathon.runs.read import Record, Run
 
 QUANTITIES = ("score", "prefill_ms", "speed_up", "kv_mb")
 _SEED = 42  # of the bootstrap
@@ -136,26 +135,18 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 
 def finished_of(runs: Iterable[tuple[Path, Run]]) -> list[Finished]:
     """Return those runs that have a summary."""
-    return [Finished(folder, run, found) for folder, run in runs if (found := read_summary(folder, run)) is not None]
+    return [Finished(folder, run, found) for folder, run in runs if (found := summary_of(folder, run)) is not None]
 
 
-def read_summary(folder: Path, run: Run) -> dict[str, Any] | None:
-    """Read a run's `summary.json`; None while there is none, or only that of fewer samples.
-
-    Raises
-    ------
-    RecordError
-        When it cannot be read.
-    """
-    file = folder / "summary.json"
-    if not file.exists():
+def summary_of(folder: Path, run: Run) -> dict[str, Any] | None:
+    """Read a run's `summary.json`; None while there is none, only that of fewer samples, or one that cannot be read."""
+    if not (folder / "summary.json").exists():
         return None
     try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(summary, dict):
-        raise RecordError(f"{file}: is no summary")
+        summary = read_summary(folder)
+    except RecordError as error:
+        warnings.warn(f"{error}; the run counts as not finished, audiomarathon score writes it again", stacklevel=2)
+        return None
     return summary if run.sums_up(summary) else None
 
 

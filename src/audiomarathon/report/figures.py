@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import SettingsError
-from audiomarathon.evaluation.files import write_bytes
+from audiomarathon.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,9 +37,13 @@ def save_figure(figure: Figure, path: Path) -> Path:
         When it cannot be written; what was there before stays.
     """
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
     drawn = io.BytesIO()
-    with rc_context({"pdf.fonttype": 42}):  # outlines that can be searched and edited; publishers refuse Type 3
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name with a $ in it is no formula
+    # Type 42: outlines that can be searched and edited; publishers refuse Type 3.
+    with rc_context({"pdf.fonttype": 42, "text.parse_math": False}):
         figure.savefig(drawn, format=path.suffix.lstrip(".") or "png")
     write_bytes(path, drawn.getvalue())
     return path

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from audiomarathon.fingerprint import same
+
 Identity = Mapping[str, Any]
 
 ASKED = ("checkpoint", "prompts", "data", "max_new_tokens", "seed", "dtype", "attention")
@@ -39,7 +41,7 @@ def conditions(identity: Identity, reference: Identity, names: Sequence[str] = T
     A hash says nothing to a reader, and differs from task to task: `other prompts`. A run without times has no device,
     which is no other one.
     """
-    differing = [name for name in names if identity.get(name) != reference.get(name)]
+    differing = [name for name in names if not same(identity.get(name), reference.get(name))]
     if None in (identity.get("device"), reference.get("device")):
         differing = [name for name in differing if name != "device"]
     return ", ".join(f"other {name}" if name in _HASHES else f"{name} {identity.get(name)}" for name in differing)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
+from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
-from audiomarathon.pruning.registry import all_methods
 from audiomarathon.tasks import all_tasks
+from audiomarathon.text import plain
 
 
 def tasks_table() -> Table:
@@ -19,7 +21,7 @@ def tasks_table() -> Table:
         low, high = task.seconds
         minutes = f"{low / 60:.3g}–{high / 60:.3g}"
         score = "1 − WER" if task.headline == "wer" else "macro-F1"
-        table.add_row(task.key, task.acronym, task.title, task.group, str(task.count), minutes, score)
+        _add(table, task.key, task.acronym, task.title, task.group, str(task.count), minutes, score)
     return table
 
 
@@ -36,7 +38,7 @@ def models_table() -> Table:
             f"{model.tokens_per_second:g}" if model.tokens_per_second else "–",
             model.title,
         )
-        table.add_row(*row)
+        _add(table, *row)
     return table
 
 
@@ -45,8 +47,13 @@ def methods_table() -> Table:
     table = _table("Methods", "key", "paper", "saves", "needs", "what")
     for method in all_methods():
         paper = f"arXiv {method.paper}" if method.paper else "–"
-        table.add_row(method.key, paper, method.saves, method.needs or "–", method.title)
+        _add(table, method.key, paper, method.saves, method.needs or "–", method.title)
     return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """Add a row of texts, some of them third parties': neither markup nor control characters are obeyed."""
+    table.add_row(*(Text(plain(" ".join(cell.split()))) for cell in cells))
 
 
 def _table(title: str, *columns: str) -> Table:

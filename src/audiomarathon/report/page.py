@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import audiomarathon
-from audiomarathon import audio
+from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioMarathonError, SettingsError
-from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
-from audiomarathon.terminal import plain
+from audiomarathon.results.systems import Side
+from audiomarathon.text import plain
+from audiomarathon.version import __version__
 
 PLAYERS = ("link", "embed", "none")
 _TEMPLATES = Path(__file__).parent / "page_template"
@@ -84,7 +84,7 @@ def page(sides: Sequence[Side], options: PageOptions, *, step: Callable[[], obje
         browser_js=trusted("browser.js"),
         js=trusted("report.js"),
         data=Markup(as_script(content)),
-        version=audiomarathon.__version__,
+        version=__version__,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 

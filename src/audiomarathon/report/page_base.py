@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.evaluation.savings import STAGES
-from audiomarathon.evaluation.shared import Shared
-from audiomarathon.evaluation.sides import Side
 from audiomarathon.report.lines import method_and_ratio
+from audiomarathon.results.savings import STAGES
+from audiomarathon.results.shared import Shared
+from audiomarathon.results.systems import Side
 
 
 @dataclass(frozen=True)

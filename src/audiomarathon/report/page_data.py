@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from audiomarathon.evaluation.savings import Record, Run
-from audiomarathon.evaluation.sides import Side
-from audiomarathon.report.curves import read_summary
+from audiomarathon.report.curves import summary_of
 from audiomarathon.report.lines import line_of, method_and_ratio
 from audiomarathon.report.page_base import Beside, bases_of, identity_of
 from audiomarathon.report.palette import colour, marker
+from audiomarathon.results.systems import Side
+from audiomarathon.runs.read import Record, Run
 from audiomarathon.tasks import get_task
 from audiomarathon.tasks.registry import GROUPS
 
@@ -67,7 +67,7 @@ def cells_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
         _cell(task, index, run, summary, side.control)
         for index, side in enumerate(sides)
         for task, run in side.runs.items()
-        if (summary := read_summary(side.folders[task], run)) is not None
+        if (summary := summary_of(side.folders[task], run)) is not None
     ]
 
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import scipy.fft
 import scipy.signal
 
-from audiomarathon import audio
+from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.evaluation.kept_bits import unpack
-from audiomarathon.evaluation.savings import Record
-from audiomarathon.evaluation.sides import Side
+from audiomarathon.results.systems import Side
+from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.read import Record
 from audiomarathon.tasks import get_task, task_folder
 from audiomarathon.tasks.task import Sample
 

@@ -15,7 +15,7 @@ BASE = "#222222"
 
 @cache
 def _built_in() -> tuple[str, ...]:
-    from audiomarathon.pruning.registry import all_methods
+    from audiomarathon.compression.registry import all_methods
 
     return tuple(method.key for method in all_methods() if method.key != "base")
 

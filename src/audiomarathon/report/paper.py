@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from audiomarathon.evaluation.files import write_text
-from audiomarathon.evaluation.sides import Side
+from audiomarathon.files import file_name, write_text
 from audiomarathon.report.comparison_table import markdown_row
 from audiomarathon.report.curves import Panel, finished_of, panels_of
 from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import PAPER, plot_panel
-from audiomarathon.terminal import plain, spreadsheet
+from audiomarathon.results.systems import Side
+from audiomarathon.text import plain, spreadsheet
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -56,8 +56,9 @@ def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
     panels = panels_of(finished_of((side.folders[task], run) for side in sides for task, run in side.runs.items()))
     written = []
     for panel in panels:
-        written.append(plot_panel(panel, folder / f"{panel.name}.pdf", PAPER))
-        written.append(_write(folder / f"{panel.name}.csv", pd.DataFrame(_rows(panel)).to_csv(index=False)))
+        name = file_name(panel.name)
+        written.append(plot_panel(panel, folder / f"{name}.pdf", PAPER))
+        written.append(_write(folder / f"{name}.csv", pd.DataFrame(_rows(panel)).to_csv(index=False)))
     table = scores(sides)
     written.append(_write(folder / "scores.md", markdown(table)))
     written.append(_write(folder / "scores.tex", latex(table)))
@@ -73,9 +74,9 @@ def _write(path: Path, text: str) -> Path:
 def _rows(panel: Panel) -> list[dict[str, Any]]:
     return [
         {
-            "setting": one.label,
-            "method": one.method,
-            "line": one.line,
+            "setting": spreadsheet(one.label),
+            "method": spreadsheet(one.method),
+            "line": spreadsheet(one.line),
             "ratio": one.ratio,
             "ideal_speed_up": one.ideal,
             **{

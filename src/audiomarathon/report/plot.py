@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from audiomarathon.evaluation.run import Result
+from audiomarathon.engine.run import Result
 from audiomarathon.report.figures import new_figure, save_figure
 
 

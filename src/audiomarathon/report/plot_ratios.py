@@ -8,10 +8,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from audiomarathon.files import file_name
 from audiomarathon.report import palette
 from audiomarathon.report.curves import Panel, Setting, Value, read_panels
 from audiomarathon.report.figures import new_figure, save_figure
-from audiomarathon.terminal import plain
+from audiomarathon.text import plain
 
 _QUANTITIES = {
     "score": "score",
@@ -45,7 +46,7 @@ def plot_runs(paths: Sequence[Path], folder: Path) -> list[Path]:
     SettingsError
         Without matplotlib (the extra `report`).
     """
-    return [plot_panel(panel, folder / f"{panel.name}.png") for panel in read_panels(paths)]
+    return [plot_panel(panel, folder / f"{file_name(panel.name)}.png") for panel in read_panels(paths)]
 
 
 def plot_panel(panel: Panel, path: Path, sheet: Sheet = SCREEN) -> Path:

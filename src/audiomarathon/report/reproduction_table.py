@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from audiomarathon.evaluation.reproduce import Reproduced
-from audiomarathon.terminal import plain
+from audiomarathon.results.reproduce import Reproduced
+from audiomarathon.text import plain
 
 HEADINGS = (
     "task", "n", "unparsed", "mine × 100", "95 % interval", "weighted F1", "published", "difference", "published within"

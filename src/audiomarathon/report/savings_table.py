@@ -9,8 +9,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from audiomarathon.evaluation.outcome import Compared
-from audiomarathon.evaluation.run import Result
+from audiomarathon.engine.run import Result
+from audiomarathon.results.sweep_summary import Compared
 
 
 def savings_table(settings: Sequence[Compared], title: str = "") -> Table:

@@ -13,13 +13,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError
-from audiomarathon.evaluation.files import write_json
-from audiomarathon.evaluation.outcome import Compared, Outcome, Pooled, pooled_accuracy
-from audiomarathon.pruning.method import Base
+from audiomarathon.files import write_json
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import LEAST, results_table
-from audiomarathon.terminal import counted, fitted
+from audiomarathon.results.sweep_summary import Compared, Outcome, Pooled, pooled_accuracy
+from audiomarathon.terminal import fitted
+from audiomarathon.text import counted
 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
@@ -38,7 +39,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         if pooled := pooled_accuracy(settings, seed=outcome.seed):
             console.print(_pooled_table(pooled, f"Accuracy, choice tasks pooled{of}"))
         console.print(savings_table(settings, f"Savings against base of the same samples{of}"))
-    for task, reason in outcome.failures.items():
+    for task, reason in outcome.swept.failures.items():
         _print_line(console, f"FAILED {task}: {reason.removeprefix(f'{task}: ')}")
     for result in (one.result for settings in checkpoints.values() for one in settings):
         if result.summary["errors"]:
@@ -89,7 +90,7 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
     text = Console(file=io.StringIO(), width=200)
     print_outcome(outcome, text)
     rows = [_row(one) for settings in outcome.groups.values() for one in settings]
-    rows += [{"task": task, "error": reason} for task, reason in outcome.failures.items()]
+    rows += [{"task": task, "error": reason} for task, reason in outcome.swept.failures.items()]
     table = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(table, ["task", *(name for name in columns if name != "task")], lineterminator="\n")
@@ -112,8 +113,8 @@ def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
     pooled = {name: pooled_accuracy(settings, seed=outcome.seed) for name, settings in outcome.checkpoints.items()}
     return {
         "model": model,
-        "complete": outcome.complete,
-        "failures": outcome.failures,
+        "complete": outcome.swept.complete,
+        "failures": outcome.swept.failures,
         "results": [
             {
                 "task": task,

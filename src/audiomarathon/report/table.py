@@ -10,8 +10,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from audiomarathon.evaluation.run import Result
-from audiomarathon.terminal import counted
+from audiomarathon.engine.run import Result
+from audiomarathon.text import counted
 
 #: Columns that a narrow terminal can do without, the least important first.
 LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")

@@ -19,6 +19,7 @@ class Desed(MultipleChoice):
     seconds = (270.0, 300.0)
     metadata_file = "desed_sound_event_detection_task.json"
     rows_key = "tasks"
+    one_class_a_clip = False
     classes = (
         "alarm_bell_ringing",
         "blender",

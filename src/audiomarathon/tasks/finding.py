@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.files import named_folder
 from audiomarathon.tasks.task import Task
+from audiomarathon.text import did_you_mean, nearly
 
 HUB_DATASET = "Hezep/AudioMarathon"
 
-_LONGEST_NAME, _SHOWN_NAME = 255, 60
 
 #: The tasks of the public data set, all of which `audiomarathon data download` can fetch.
 HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
@@ -89,23 +91,6 @@ def by_metadata(task: Task, root: Path, file_name: str) -> Path:
     return the_one(task, root, nearest(root, lambda folder: file_name in folder.files), file_name)
 
 
-def named_folder(text: str | Path) -> Path:
-    """Return the folder that a user names, `~` resolved; it need not be there.
-
-    Raises
-    ------
-    DataError
-        When it cannot be there: `~nobody`, or a name longer than file systems take.
-    """
-    try:
-        folder = Path(text).expanduser()
-    except RuntimeError:
-        raise DataError(f"{text}: there is no such user") from None
-    if max((len(os.fsencode(part)) for part in folder.parts), default=0) > _LONGEST_NAME:
-        raise DataError(f"{str(text)[:_SHOWN_NAME]}…: no folder can have so long a name")
-    return folder
-
-
 def path_variable(task: Task) -> str:
     """Return the env var that names this task's own folder (`VESUS_DATA_PATH`)."""
     return f"{task.key.upper().replace('-', '_')}_DATA_PATH"
@@ -147,6 +132,9 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
         if not folder.is_dir():
             raise DataError(f"{variable}={own}: not a folder. {how_to_get(task)}")
         return task.find(folder)
+    for name in os.environ:
+        if name != variable and nearly(name.upper(), variable):
+            warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, [variable])}", stacklevel=2)
     if data_root is None and (root := env.get("AUDIOMARATHON_DATA", "").strip()):
         data_root = named_folder(root)
     if data_root is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.tasks.finding import Folder, the_one, walk
-from audiomarathon.tasks.rows import RowError, clean, natural, shortened, shown
+from audiomarathon.tasks.rows import RowError, clean, natural, read_text, shortened, shown
 from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task, storable
 
 if TYPE_CHECKING:
@@ -144,14 +144,14 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
                     texts[name] = clean(text, f"transcript of {shown(name)}")
                 except RowError as error:
                     bad.append(BadRow(file, number, str(error)))
-        except (OSError, UnicodeDecodeError) as error:
-            bad.append(BadRow(file, 0, f"transcript cannot be read ({error})"))
+        except DataError as error:
+            bad.append(BadRow(file, 0, f"transcript: {str(error).removeprefix(f'{file}: ')}"))
     return texts, bad
 
 
 def _lines(file: Path, chapter: Folder) -> Iterator[tuple[int, str, str]]:
     """Yield line, clip name and text: of every line, or of the whole file where it is named after one clip."""
-    content = file.read_text(encoding="utf-8-sig")
+    content = read_text(file)
     stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
     if f"{stem}.flac" in chapter.files:
         text = " ".join(content.split())

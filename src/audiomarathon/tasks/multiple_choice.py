@@ -32,12 +32,16 @@ class MultipleChoice(Task):
         Names of the classes, in the form of `Sample.labels`; empty where options are no classes.
     option_count
         How many options every row has.
+    one_class_a_clip
+        Whether a clip is of one class. Where it may be of several, a row's own label that names no option says nothing
+        about the answer.
     """
 
     metadata_file: ClassVar[str] = ""
     rows_key: ClassVar[str | None] = None
     classes: ClassVar[tuple[str, ...]] = ()
     option_count: ClassVar[int] = 4
+    one_class_a_clip: ClassVar[bool] = True
     max_new_tokens = 16
     headline = "macro_f1"
 
@@ -96,7 +100,7 @@ class MultipleChoice(Task):
         cluster
             Default: the clip's path.
         own_label
-            The name of the field in which the row itself says the class; it must agree with the answer.
+            The name of the field in which the row itself says the class; it must not contradict the answer.
         meta
             What to pass on beside the common extra fields.
         """
@@ -109,8 +113,9 @@ class MultipleChoice(Task):
             twice = next(label for label in labels if labels.count(label) > 1)
             raise RowError(f"two of the options {_listed(options)} stand for the same class {shown(twice)}")
         letter = self._letter(answer, options)
-        if own_label and (said := row.optional(own_label)) and self.label(said) != labels[LETTERS.index(letter)]:
-            right = options[LETTERS.index(letter)]
+        said = row.optional(own_label) if own_label else ""
+        own, right = self.label(said), options[LETTERS.index(letter)]
+        if said and own != labels[LETTERS.index(letter)] and (self.one_class_a_clip or own in labels):
             raise RowError(f"{own_label} {shown(said)} contradicts the answer {shown(answer)} ({shortened(right)})")
         return Sample(
             id=identifier or row.identifier(clip),
@@ -146,9 +151,9 @@ class MultipleChoice(Task):
     def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
         """Read the reply and compare its letter with the answer; `strict` wants the exact form as well."""
         try:
-            answer, options = str(reference["answer"]), [str(option) for option in reference["options"]]
+            answer, options, _ = str(reference["answer"]), list(map(str, reference["options"])), reference["labels"]
         except (KeyError, TypeError) as error:
-            raise DataError(f"{self.key}: a record's reference lacks 'answer' or 'options'") from error
+            raise DataError(f"{self.key}: a record's reference lacks 'answer', 'options' or 'labels'") from error
         read = read_reply(reply, options)
         correct = read.letter == answer
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up, plugins
 from audiomarathon.tasks.desed import Desed
 from audiomarathon.tasks.gtzan import Gtzan
@@ -46,7 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def all_tasks() -> tuple[Task, ...]:
     """Return the benchmark's tasks in the paper's order, then third parties' by entry point name."""
-    return (*BENCHMARK, *plugins(ENTRY_POINT_GROUP, Task))  # type: ignore[type-abstract]
+    return (*BENCHMARK, *plugins(ENTRY_POINT_GROUP, Task, BENCHMARK))  # type: ignore[type-abstract]
 
 
 def get_task(name: str) -> Task:
@@ -57,4 +58,8 @@ def get_task(name: str) -> Task:
     SettingsError
         There is no such task; the message names those there are, and the nearest name.
     """
+    if "," in name:
+        raise SettingsError(
+            f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
+        )
     return look_up(name, all_tasks(), kind="task")

@@ -1,32 +1,35 @@
-"""Which option a reply chooses. The rules in order; a letter is never read out of prose.
+"""Read which option a reply chooses. A wrong reading is worse than none: what is in doubt is `unparsed`.
 
-1. `letter`: the reply is one letter, possibly wrapped or punctuated: `B`, `(B)`, `B.`, `**B**`, and `b`, since a reply
-   of one letter holds no prose to misread.
-2. `leading letter`: it starts with a letter and its punctuation: `B. Jazz`, `B) Jazz`, `B: Jazz`, or a letter on a
-   line of its own. "A dog" (no punctuation) and "A.I. speech" (an abbreviation) do not; neither does a reply that goes
-   on to restate other options.
-3. `named letter`: it names one: `the answer is B`, `Option B`, `B is correct`. What follows the letter must end the
-   phrase, so "the answer is A dog" names none.
-4. `option text`: exactly one option's text occurs, by whole words, the longest first, so that "metro station" is not
-   metro too.
+1. Only visible text is read: no thinking, special tokens, markup, LaTeX or JSON quotes. A reply that is one letter,
+   wrapped or punctuated, or one option's text word for word, is that option.
+2. Every other reply is a row of *mentions*: letters that stand alone, and option texts by whole words, the longest
+   first. "A" and "I" before a word are an article and a pronoun. Initials are no letters. A small letter needs a cue or
+   a bracket. Either half of "Senior (51-70)" names it where no other option has that half. Numbers are read whole:
+   2.7, 10-12 and "between 7 and 12" are not 7.
+3. A mention is *denied* by a negation in its clause ("not B", "A is wrong"). It is *doubtful* in a question or after
+   "if". It is *listed* where the reply goes through the options ("Let me consider each option: A. Blues has a slow").
+4. A mention *commits* the reply *outright* ("the answer is B", "B is correct", "I think it's B"), or by *standing*
+   alone between punctuation ("B. Jazz", "Based on the audio, D"). "A or B" and "A, B" are one mention of two options.
+5. The reply is read if everything that commits it is one option that exists. Several options that are standing or
+   listed are a list, and then only what is said outright counts. Without a commitment, the only option's text that
+   occurs is read.
 
-Two options named, or one named in a negation ("not B", "isn't real"), is `unparsed`. A reply that is one option's text
-word for word is that option before rules 2 and 3 are asked, since options can look like anything. What a model writes
-inside `<think>` is not its reply.
+A reply that retracts ("no, wait") or contradicts itself, in letters or in texts, is `unparsed`.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from audiomarathon.tasks.rows import words_of
 from audiomarathon.tasks.task import LETTERS
 
 EDGE_CHARACTERS = 4000
+_CONTEXT = 160  # characters before and after a mention that are looked at
+_MOST_MENTIONS = 200  # a reply of more is no answer
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     options
         The options' texts in the order A, B, …; at most 26 are looked at.
     """
-    letter, rule = _decide(_visible(reply), options)
+    letter, rule = _decide(_visible(reply), dict(zip(LETTERS, map(_normal, options), strict=False)))
     exact: set[str] = set()
     if letter is not None:
         text = options[LETTERS.index(letter)].strip()
@@ -66,182 +69,367 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     return ReadReply(letter, rule, reply.strip() in exact)
 
 
-def _decide(text: str, options: Sequence[str]) -> tuple[str | None, str]:  # noqa: PLR0911 - one return a rule
-    texts = {letter: words_of(_normal(option)) for letter, option in zip(LETTERS, options, strict=False)}
-    if not texts:
-        return None, "unparsed"
-    forms = _forms(len(texts))
-    if match := forms.bare.fullmatch(text):
-        return match["letter"].upper(), "letter"
-    if len(verbatim := [letter for letter, words in texts.items() if words and words == words_of(text)]) == 1:
-        return verbatim[0], "option text"
-    leading, several = _leading(text, texts, forms)
-    named = _named(text, texts, forms)
-    if leading and not several:
-        return (leading, "leading letter") if named <= {leading} else (None, "unparsed")
-    if len(named) == 1:
-        return named.pop(), "named letter"
-    if named or several:
-        return None, "unparsed"
-    by_text = _by_text(text, texts, forms)
-    return (by_text, "option text") if by_text else (None, "unparsed")
+# --- What is read: the reply without what is not text.
+
+_THOUGHT = r"(?:think|thinking|thought|reasoning|analysis)"
+_OPEN_THOUGHT = re.compile(rf"<{_THOUGHT}>|\[think\]|◁think▷|<\|channel\|>analysis", re.IGNORECASE)
+_CLOSE_THOUGHT = re.compile(rf"</{_THOUGHT}>|\[/think\]|◁/think▷|<\|channel\|>final", re.IGNORECASE)
+_END = re.compile(r"<\|(?:im_end|end|eot_id|endoftext|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>")
+_MARKUP = re.compile(
+    r"<\|[^|<>]{0,40}\|>|</?(?:[a-z]|[A-Za-z_-]{2,20})(?:\s[^<>]{0,80})?/?>"  # <|start|>, <answer>, </b>; not <B>
+    r"|\\(?:boxed|fbox|text\w*|math\w*|bf|rm|quad)\b|\\[()\[\],;]|(?m:^\s*(?:[#•]+|[->*+](?=\s))\s*)|```(?:json)?"
+    r"|[*`\"“”„«»$]|(?<!\w)['_]+|['_]+(?!\w)"
+)
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_CJK_EDGE = re.compile(rf"(?<=[{_CJK}])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[{_CJK}])")
+_BRACKETS = str.maketrans("[]{}", "()()")
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("’", "'").replace("‘", "'")
 
 
 def _visible(reply: str) -> str:
     """Return the reply without a model's thinking, finished or cut off, and with look-alike characters made plain."""
-    text = re.split(r"</think>", reply, flags=re.IGNORECASE)[-1]
-    text = _normal(re.split(r"<think>", text, maxsplit=1, flags=re.IGNORECASE)[0]).strip()
+    text = _OPEN_THOUGHT.split(_CLOSE_THOUGHT.split(reply)[-1], maxsplit=1)[0]
+    text = _normal(next((part for part in _END.split(text) if part.strip()), "")).strip()
     # An essay answers at one of its ends; the cut bounds the time that a degenerate reply can cost.
     return text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
 
 
-def _normal(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).replace("’", "'")
+def _plain(text: str) -> str:
+    """Return a text without markup: bare letters, one kind of bracket."""
+    text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda found: " " if found[0][0] == "<" else "", text))
+    return _CJK_EDGE.sub(" ", text).translate(_BRACKETS)
+
+
+_RANGE = re.compile(r"(?<=\d)\s*(?:[-–—~]|\bto\b|\band\b|\bthrough\b|到|至)\s*(?=\d)")
+_WORD = re.compile(r"(?:(?<![^\s(])[-−<>≤≥])?\d+(?:[.,:/-]\d+)*(?![^\W_])[+%]?|[^\W_]+")
+
+
+def _words(text: str) -> list[tuple[str, int, int]]:
+    """Return a text's words in lower case with their places; a decimal or a range is one word."""
+    return [(word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text)]
+
+
+# --- What is mentioned.
 
 
 @dataclass(frozen=True)
-class _Forms:
-    """The regular expressions for a number of options; letters beyond it are no answers."""
+class _Mention:
+    """A place of the reply that names options; `own`: a letter beside its own text."""
 
-    bare: re.Pattern[str]
-    leading: re.Pattern[str]
-    listed: re.Pattern[str]
-    marker: re.Pattern[str]
-    cue: re.Pattern[str]
-    verdict: re.Pattern[str]
-    letter: re.Pattern[str]
-
-
-# Possessive (`*+`), so that long runs of such characters are not tried again and again.
-_OPEN = r"(?:\\boxed|\\text|[\s*_`\"'“‘(\[{<$])*+"
-_CLOSE = r"[\s*_`\"'”)\]}>$]*+"
+    start: int
+    end: int
+    options: frozenset[str]
+    by_letter: bool
+    number: bool = False
+    own: bool = False
 
 
-@lru_cache(maxsize=32)
-def _forms(count: int) -> _Forms:
-    last = LETTERS[count - 1]
-    upper = f"[A-{last}]"
-    either = f"(?:{upper}|{upper.lower()})"
-    # In running text a small "a" or "i" is a word; the other small letters count after a cue.
-    small = "".join(letter for letter in LETTERS[:count].lower() if letter not in "ai")
-    after_cue = rf"(?:(?-i:{upper}|[{small}])(?!\w|'\w))" if small else rf"(?:(?-i:{upper})(?!\w|'\w))"
-    joined = rf"{_CLOSE}(?:,|/|&|\+|\bor\b|\band\b|\bnor\b)\s*(?:(?:or|and)\b\s*)?(?:(?:option|choice)s?\b\s*)?{_OPEN}"
-    return _Forms(
-        bare=re.compile(rf"[-–•#]?{_OPEN}(?P<letter>{either})[\s*_`\"'”)\]}}>$.,:;!?]*"),
-        leading=re.compile(
-            rf"{_OPEN}(?P<letter>{either})"
-            r"(?P<mark>\s?\*\*[.:)]?|[*_`\"'”]*[.):\]}>]+[*_`\"'”)\]]*|[ \t]*\n)(?P<rest>.*)",
-            re.DOTALL,
-        ),
-        listed=re.compile(rf"{_OPEN}{upper}{joined}{upper}(?!\w|')"),
-        marker=re.compile(
-            rf"(?:^|(?<=[\s(,;/*\[|]))(?P<letter>{upper})(?:\*\*)?(?:[.):\]](?=[\s*]|$)|[ \t]*$)", re.MULTILINE
-        ),
-        cue=re.compile(
-            r"\b(?:answers?|options?|choices?|choose|chose|pick|select|go(?:ing)? with)\b[\s*_\"'`:=]*+"
-            r"(?:(?:is|are|was|be|(?:would|should|must|will) be)\b[\s*_\"'`:]*+)?"
-            r"(?:(?:clearly|definitely|probably|likely|most likely|therefore|thus|indeed)\b\s*)?"
-            rf"(?:(?:the\s+)?(?:letter|option|choice)s?\b[\s*_\"'`:]*+)?{_OPEN}"
-            rf"(?P<letters>{after_cue}(?:{joined}{after_cue})*)",
-            re.IGNORECASE,
-        ),
-        verdict=re.compile(
-            rf"(?:^|[.!?:,\n]|\bso\b|\btherefore\b){_OPEN}(?P<letters>{upper}(?!\w|'\w)){_CLOSE}"
-            r"\bis\s+(?:the\s+)?(?:most\s+\w+\s+)?(?:correct|right|best|answer)\b"
-        ),
-        letter=re.compile(rf"(?<!\w)(?:{upper}|[{small or last}])(?!\w)"),
-    )
+def _forms(options: dict[str, str]) -> list[tuple[list[str], list[bool], frozenset[str]]]:
+    """Return the word sequences by which options can be named, the longest first.
+
+    Beside each stands which of its words a plain space joins to the next: punctuation must not part them in a reply.
+    """
+    named: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
+    halves: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
+    for letter, text in options.items():
+        flat = _RANGE.sub("-", text.translate(_BRACKETS))
+        for index, part in enumerate((flat, *re.split(r"[()]|\s[-–—]\s", flat))):
+            words = _words(part)
+            key = tuple(word for word, _start, _end in words)
+            joined = [part[a[2] : b[1]].isspace() for a, b in pairwise(words)]
+            if not key or (len(key) == 1 and len(key[0]) == 1 and key[0].isascii() and key[0].isalpha()):
+                continue  # an option such as "A" is no word to look for in prose
+            (halves if index else named).setdefault(key, (joined, set()))[1].add(letter)
+    for key, (joined, letters) in halves.items():
+        if len(letters) == 1 and key not in named:
+            named[key] = (joined, letters)
+    ordered = sorted(named.items(), key=lambda item: (-len(item[0]), -len("".join(item[0]))))
+    return [(list(key), joined, frozenset(letters)) for key, (joined, letters) in ordered]
 
 
-def _leading(  # noqa: PLR0911 - one return a trap
-    text: str, texts: dict[str, list[str]], forms: _Forms
-) -> tuple[str | None, bool]:
-    """Return the letter that the reply starts with, and whether it starts by listing several."""
-    if forms.listed.match(text):
-        return None, True
-    match = forms.leading.match(text)
-    if match is None:
-        return None, False
-    written, mark, rest = match["letter"], match["mark"], match["rest"]
-    letter, following = written.upper(), words_of(rest)
-    own = bool(texts[letter]) and following[: len(texts[letter])] == texts[letter]
-    if rest[:1].strip() and not own and (rest[0].isalnum() or mark[-1] in ".:>"):
-        return None, False  # "A.I. generated", "C:\\folder"; but "B.Jazz" and "(B), because"
-    if re.match(r"\s*\w\.(?:\s|\w\.)", rest) and not own and not forms.marker.match(rest.lstrip()):
-        return None, False  # initials: "J. S. Bach"
-    if mark.isspace() and (written.islower() or (written in "AI" and rest.lstrip()[:1].islower())):
-        return None, False  # a line that broke after the article
-    if written.islower() and ")" not in mark and following != texts[letter]:
-        return None, False
-    unnamed = forms.cue.sub(" ", rest)  # "A. The answer is B" names two; it restates none
-    others = forms.marker.finditer(unnamed.upper() if written.islower() else unnamed)
-    if any(other["letter"] != letter for other in others):
-        return None, True
-    return letter, False
-
-
-#: What may follow a named letter: the end of the phrase, or words that go on from it.
-_PHRASE_END = re.compile(
-    r"[*_`\"'”)\]}>]*(?:\s*$|[.,:;!)](?!\w)|\s*\n|\s+[(–—-]"
-    r"|\s+(?:because|since|as|due|based|given|which|is\s+(?:the\s+)?(?:correct|right|best))\b)"
+_LETTER = re.compile(r"(?<![\w'.&\\])(?<!\w\w-)(?P<letter>[A-Za-z])(?![\w'\\#]|\+\+|-\w\w|\.,|:\\)")
+_INITIALS = re.compile(r"(?<!\w)(?:(?:[A-Z]\.\s?){2,}(?=[A-Z][a-z])|(?:[A-Za-z]\.)+[A-Za-z]\b)")
+_NOTE = re.compile(r"\b(?:key|chord|note|scale|tune|tuning|grade|vitamin|blood)\b", re.IGNORECASE)
+_GOES_ON = (
+    r"(?:because|since|as|due to|based on|given (?:that|the)|which|rather than|instead of|over|but|although|though"
+    r"|whereas|and not|not(?=\s+(?:option\s+)?\(?[A-Z]\b)|with (?:\w+ )?(?:confidence|certainty)|for sure"
+    r"|I (?:think|believe|guess)|parce|weil|porque)\b"
 )
-_CLAUSE_EDGE = re.compile(r"[.,;:!?\n]|\bbut\b", re.IGNORECASE)
-_NEGATION = re.compile(
-    r"\b(?:no|non|not|none|never|neither|nor|cannot|without|lack\w*|wrong|incorrect|except|if|whether|unlikely"
-    r"|instead of|rather than|rul\w+ out|eliminat\w+|exclud\w+)\b|n't\b",
-    re.IGNORECASE,
+#: What may follow a mention that stands by itself: punctuation, or words that go on from it.
+_CLOSES = (
+    rf"\s*(?:$|[.,;!?()\n–—…。、|/&+]|:(?!\s*\d)|-\s|→|[{_CJK}]|{_GOES_ON}"
+    r"|(?:(?:most )?likely|probably|definitely|certainly|clearly|it is)\b)"
 )
-_REFUTED = re.compile(
-    r"(?:,\s*\w+\s*,)?[^.,;!?\n]*?"
-    r"\b(?:(?:is|are|was|seems?|looks?|be)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|unlikely|absent|missing)\b"
-    r"|(?:is|was|can|does|could)n't\b)",
-    re.IGNORECASE,
+#: What shows that an "A" before it is no article.
+_NO_ARTICLE = (
+    rf"\s*(?:$|[.,;:=!?()\n–—…。、|/&+]|-\s|→|[{_CJK}]|{_GOES_ON}"
+    r"|(?:is|was|seems|sounds|looks|fits|matches|would|must|could|might|may|means|stands|refers|describes|and|or|nor)\b)"
 )
 
 
-def _named(text: str, texts: dict[str, list[str]], forms: _Forms) -> set[str]:
-    """Return the letters that the reply names as its answer."""
-    named: set[str] = set()
-    for match in (*forms.cue.finditer(text), *forms.verdict.finditer(text)):
-        letters = {letter.upper() for letter in forms.letter.findall(match["letters"])}
-        start, tail = match.start("letters"), text[match.end("letters") :]
-        if match.re is forms.cue:
-            own = texts[next(iter(letters))] if len(letters) == 1 else []
-            if not _PHRASE_END.match(tail) and not (own and words_of(tail)[: len(own)] == own):
+def _mentions(text: str, options: dict[str, str]) -> Iterator[_Mention]:
+    """Yield what a reply mentions, unsorted: option texts, then the letters outside of them."""
+    words = _words(text)
+    taken: list[str | None] = [word for word, _start, _end in words]
+    covered: list[tuple[int, int]] = []
+    for form, joined, letters in _forms(options):
+        for place in range(len(words) - len(form) + 1):
+            if taken[place : place + len(form)] != form:
                 continue
-        if _negated(text, start) or _REFUTED.match(tail):
+            span = words[place : place + len(form)]
+            taken[place : place + len(form)] = [None] * len(form)
+            gaps = [text[a[2] : b[1]] for a, b in pairwise(span)]
+            broken = any(joint and re.search(r"[.,;:!?\n]", gap) for joint, gap in zip(joined, gaps, strict=True))
+            start, end = span[0][1], span[-1][2]
+            covered.append((start, end))
+            # "A metro. Station announcements" names neither the metro nor the metro station.
+            yield _Mention(
+                start, end, frozenset("?") if broken else letters, by_letter=False, number=form[0].isdecimal()
+            )
+    covered += [initials.span() for initials in _INITIALS.finditer(text)]
+    for match in _LETTER.finditer(text):
+        if any(start <= match.start() < end for start, end in covered):
             continue
-        named |= letters
-        # "Options: A. Jazz B. Rock" lists them; so does "the answer is B. C."
-        line = tail.split("\n", maxsplit=1)[0] if match.re is forms.verdict else tail
-        named |= {other["letter"] for other in forms.marker.finditer(line)}
-    return named
+        letter, rest = match["letter"].upper(), text[match.end() : match.end() + _CONTEXT]
+        before = text[max(0, match.start() - _CONTEXT) : match.start()]
+        if match["letter"].islower():
+            own = not before.strip() and rest[:1] in (".", ":") and _begins_with(rest, options.get(letter, ""))
+            asked = letter not in "AI" and (_ASKS.search(before) or _LABEL.search(before)) and re.match(_CLOSES, rest)
+            if letter not in options or not (rest.startswith(")") or own or asked):
+                continue
+        elif letter == "I":  # mostly a pronoun
+            if letter not in options or not re.match(r"\s*(?:$|[.):])", rest):
+                continue
+        elif letter == "A" and re.match(rf"(?!{_NO_ARTICLE})|\s*\n\s*[a-z]", rest):
+            continue
+        yield _Mention(match.start(), match.end(), frozenset(letter), by_letter=True)
 
 
-def _negated(text: str, start: int) -> bool:
-    """Tell whether the clause before a place in the text negates what stands there."""
-    before = text[:start]
-    edges = [edge.end() for edge in _CLAUSE_EDGE.finditer(before.rstrip(" :*_\"'`(["))]
-    return _NEGATION.search(before[edges[-1] if edges else 0 :]) is not None
+def _begins_with(text: str, option: str) -> bool:
+    wanted = [word for word, _start, _end in _words(option)]
+    return bool(wanted) and [word for word, _start, _end in _words(text)][: len(wanted)] == wanted
 
 
-def _by_text(text: str, texts: dict[str, list[str]], forms: _Forms) -> str | None:
-    """Return the only option whose words occur in the reply in a row, unless negated or contradicted by a letter."""
-    spans = [match.span() for match in re.finditer(r"[^\W_]+", text)]
-    tokens: list[str | None] = [text[start:end].casefold() for start, end in spans]
-    found: set[str] = set()
-    for letter, words in sorted(texts.items(), key=lambda item: (-len(item[1]), -len("".join(item[1])))):
-        if not words or (len(words) == 1 and len(words[0]) == 1 and words[0].isascii() and words[0].isalpha()):
-            continue  # an option such as "A" is no word to look for in prose
-        same = {other for other, its in texts.items() if its == words}
-        for place in range(len(tokens) - len(words) + 1):
-            if tokens[place : place + len(words)] == words:
-                start, end = spans[place][0], spans[place + len(words) - 1][1]
-                if _negated(text, start) or _REFUTED.match(text, end):
-                    return None
-                found |= same | {letter}
-                tokens[place : place + len(words)] = [None] * len(words)
-    if len(found) != 1:
-        return None
-    letter = found.pop()
-    return None if any(other["letter"] != letter for other in forms.marker.finditer(text)) else letter
+_BESIDE = re.compile(r"[\s.,:;()=>→–—-]*(?:(?:option|choice)\s*)?[\s(]*")
+_JOINS = re.compile(
+    r"[\s()]*(?:[,/&+<>~–—、-]|或|和|与|及|还是"
+    r"|,?\s*\b(?:or|and|nor|but also|also|as well as|plus|und|oder|et|ou|y|o|to|through|vs\.?|versus)\b)[\s()]*"
+    r"(?:(?:or|and|nor|maybe|perhaps|possibly|even|both)\b\s*)*(?:(?:options?|choices?|the|an?)\b\s*)*\(?"
+)
+
+
+def _grouped(text: str, mentions: Sequence[_Mention]) -> list[_Mention]:
+    """Merge letters with their own texts, and mentions that are joined ("A or B")."""
+    merged: list[_Mention] = []
+    for mention in sorted(mentions, key=lambda one: one.start):
+        if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:
+            last = merged[-1]
+            if _BESIDE.fullmatch(text, last.end, mention.start):
+                merged[-1] = replace(last, end=mention.end, by_letter=True, own=True)
+                continue
+        merged.append(mention)
+    groups: list[_Mention] = []
+    for mention in merged:
+        if groups and (gap := _JOINS.fullmatch(text, groups[-1].end, mention.start)):
+            comma_only = set(gap[0]) <= set(" \n(),")
+            alike = not mention.by_letter and not groups[-1].by_letter
+            if not comma_only or alike or re.match(rf"{_CLOSES}|\s*(?:or|and|nor)\b", text[mention.end :][:_CONTEXT]):
+                last = groups[-1]
+                groups[-1] = replace(last, end=mention.end, options=last.options | mention.options)
+                continue
+        groups.append(mention)
+    return groups
+
+
+# --- What is said about a mention.
+
+_FILLER = (
+    r"(?:\s*(?:[:=\"(→-]|\b(?:that|the|an?|my|it|letter|option|choice|answer|would|should|must|be|is|most|likely|only"
+    r"|therefore|thus|indeed|\w+ly|selon|la|le|die|der)\b|选项|是|为))*\s*+"
+)
+#: What stands before a mention that the reply says outright.
+_ASKS = re.compile(
+    r"(?:\b(?:(?<!there )is|was|be|like|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
+    r"|think|believe|guess|say|suppose|assume|conclude|prefer|prediction|(?:go|going|went) (?:with|for)|opt for"
+    r"|settle on|vot(?:e|es|ing)(?: (?:for|goes to))?|(?:points|leads|corresponds) to|match(?:es)?|suggests?|indicates?"
+    r"|est|ist|es|sei|réponse|antwort|respuesta|risposta|resposta|ответ)|'s|\bè|是|选|选择|答案|应为|は|답은|정답|답)"
+    rf"{_FILLER}$",
+    re.IGNORECASE,
+)
+_ASKS_TEXT = re.compile(
+    r"\b(?:are|am|hear|heard|contains?|mentions?|includes?|has|have|count(?:ed)?|find|found|total of|like)"
+    r"(?:\s+(?:an?|the|about|exactly|only|in total))*\s*$",
+    re.IGNORECASE,
+)
+#: What stands before a mention that stands by itself.
+_OPENS = re.compile(
+    r"(?:^|[.,;:!?)(\n–—…。=→|]|\s-\s)\s*"
+    r"(?:(?:so|hence|thus|then|maybe|perhaps|yes|yeah|sure|okay|ok|well|therefore|(?:most )?\w+ly)\b[\s,:]*)*"
+    r"(?:(?:(?:the|my|final|correct|best)\s+)*(?:option|choice|letter|answer)\b[\s:]*|选项\s*)*\(?\s*$",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"\b(?:option|choice|letter|answer)[\s:(]*$", re.IGNORECASE)
+#: An item of a list, whatever follows it.
+_ITEM = re.compile(
+    r"\b(?:each|every|possible|given|first|second|third|next|last) (?:option|choice|answer)\W*(?:is\W*)?$",
+    re.IGNORECASE,
+)
+_AND_SO = re.compile(r"\b(?:so|and|but|that|because|since|as)\s+(?:option\s+|choice\s+)?\(?$", re.IGNORECASE)
+_VERDICT = re.compile(
+    r"[\s)]*(?:\w+ly\s+)?(?:(?:is|was|seems?|sounds?|looks?|appears?|feels?|(?:would|must|should|might|may|could|to)"
+    r" be)\b(?:\s+(?:to be|the|my|most|more|likely|\w+ly))*\s+(?:correct|right|best|answer|choice|option|true|likely"
+    r"|probable|accurate|appropriate|suitable|plausible|fit|match)\b|(?:fits|matches|works)\b|是?正确|が正解)",
+    re.IGNORECASE,
+)
+_EDGE = re.compile(r"[.,;:!?\n。]|(?<!anything )\bbut\b|\bhowever\b", re.IGNORECASE)
+_DENIES = re.compile(
+    r"\b(?:no(?! (?:doubt|question)\b)|non|not(?! only\b)|none|never|neither|nor|cannot|without(?! (?:a )?doubt\b)"
+    r"|lack\w*|wrong|incorrect|except|unless|unlikely|unlike|hardly|barely|scarcely|far from|anything but|besides|than"
+    r"|instead of|rul\w+ out|eliminat\w+|exclud\w+|discard\w*|reject\w*|pas|nicht|kein\w*|nie)\b|n't\b|不|非|没",
+    re.IGNORECASE,
+)
+_DOUBTS = re.compile(
+    r"\b(?:if(?! i(?:'d)? (?:had|have|must)\b)|whether|si)\b"
+    r"|\b(?:more|less|fewer|older|younger) than\s*$"
+    r"|\b(?:at least|at most|up to|over|under|above|below|almost|nearly|beyond)\s*$",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"(?:,\s*\w+\s*,)?[^.,;!?\n]*?(?:\b(?:is|are|was|were|be|seems?|looks?|sounds?|does|do|did|can|could|would"
+    r"|should)\s+(?:\w+\s+)?(?:not|never|wrong|incorrect|false|unlikely|absent|missing|out|excluded|eliminated|ruled)\b"
+    r"|n't\b|\bcannot\b|\bmakes no\b|(?:是)?(?:不|错))",
+    re.IGNORECASE,
+)
+_REASON = re.compile(
+    r"\b(?:because|since|as|while|but|and|whereas|although|though|which|due|with|that)\b", re.IGNORECASE
+)
+_LISTS = re.compile(
+    r"\b(?:options|choices|answers|candidates|possibilities|each|every|one by one|step by step|let's|let me|let us"
+    r"|consider|considering (?:options?|all)|compar\w+|evaluat\w+|analy[sz]\w+|go(?:ing)? (?:through|over)"
+    r"|first(?:ly)?)\b|选项(?=\s*:)",
+    re.IGNORECASE,
+)
+_OR_BEFORE = re.compile(r"(?:\b(?:or|oder|ou)|或|还是)\s*(?:(?:maybe|perhaps|the|an?)\s+)*$", re.IGNORECASE)
+_OR_AFTER = re.compile(r"\s*,?\s*(?:(?:or|oder|ou)\b|或|还是|and\s*$)", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:^|\n)\s*\d{1,2}[.)]\s*$")
+_DESCRIBED = re.compile(
+    r"\s*(?:[:;(=→]|[–—-]\s|(?:is|are|has|have|features?|typically|usually|often|generally|tends?|refers?|means?)\b)",
+    re.IGNORECASE,
+)
+_UNITS = re.compile(
+    r"[\s-]*(?:seconds?|secs?|minutes?|mins?|hours?|days?|years?|percent|ms|s|k?Hz|dB)\b|\s*%", re.IGNORECASE
+)
+_RETRACTS = re.compile(
+    r"(?:^|[.,;!?…\n-])\s*(?:no|nope|wait|hmm+|actually|sorry|correction)\b\s*(?:$|[.,;:!?…\n])"
+    r"|\bon second thoughts?\b|\bscratch that\b|\bi change my\b",
+    re.IGNORECASE,
+)
+
+
+def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
+    """Return the letter and the rule; see the module's docstring."""
+    nothing = None, "unparsed"
+    if not options:
+        return nothing
+    said = [word for word, _start, _end in _words(text)]
+    same = [letter for letter, option in options.items() if said and [word[0] for word in _words(option)] == said]
+    plain = _RANGE.sub("-", _plain(text))
+    if bare := re.fullmatch(r"[\s().,:;!?…>=→–—-]*([A-Za-z])[\s().,:;!?…–—-]*", plain):
+        letter = bare[1].upper()
+        return (letter, "letter") if letter in options else nothing
+    found = list(_mentions(plain, options)) if len(_LETTER.findall(plain)) <= _MOST_MENTIONS else []
+    if len(found) > _MOST_MENTIONS:
+        return nothing
+    if len(same) == 1 and not any("?" in mention.options for mention in found):
+        return same[0], "option text"
+    return _weighed(plain, _grouped(plain, found), options)
+
+
+def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tuple[str | None, str]:
+    """Return the one option that the mentions commit to, or that is mentioned alone."""
+    kinds: dict[str, list[_Mention]] = {
+        kind: [] for kind in ("outright", "standing", "listed", "passing", "denied", "doubtful")
+    }
+    listing = _LISTS.search(text)
+    for index, mention in enumerate(mentions):
+        following = mentions[index + 1].start if index + 1 < len(mentions) else len(text)
+        kinds[_kind(text, mention, following, listing.start() if listing else len(text))].append(mention)
+    alone = _options_of([*kinds["standing"], *kinds["listed"]])
+    counting = [*kinds["outright"], *(kinds["standing"] if len(alone) == 1 else ())]
+    passing = kinds["passing"]
+    if counting:
+        first = counting[0]
+        by_text = not any(mention.by_letter for mention in counting)
+        if by_text and any(one.by_letter and one.start < first.start for one in (*passing, *kinds["listed"])):
+            return None, "unparsed"  # "Option A is blues"
+    elif alone or kinds["doubtful"] or any(mention.by_letter or mention.number for mention in passing):
+        return None, "unparsed"
+    else:
+        counting = passing
+    chosen = _options_of(counting)
+    numbers = _options_of(mention for mention in passing if mention.number)  # "7 persons and 3 places"
+    if len(chosen) != 1 or not chosen <= options.keys() or chosen & _options_of(kinds["denied"]) or numbers - chosen:
+        return None, "unparsed"
+    if _RETRACTS.search(text, counting[0].end):
+        return None, "unparsed"
+    letters = [mention for mention in counting if mention.by_letter]
+    rule = "named letter" if letters else "option text"
+    if letters and letters[0] in kinds["standing"] and not re.search(r"\w", text[: letters[0].start]):
+        rule = "leading letter"
+    return chosen.pop(), rule
+
+
+def _options_of(mentions: Iterable[_Mention]) -> set[str]:
+    return {option for mention in mentions for option in mention.options}
+
+
+def _kind(text: str, mention: _Mention, following: int, listing: int) -> str:  # noqa: PLR0911 - one return a kind
+    """Return how a mention stands in the reply.
+
+    Parameters
+    ----------
+    following
+        Where the next mention starts.
+    listing
+        Where the reply first talks of going through options.
+    """
+    before = text[max(0, mention.start - _CONTEXT) : mention.start]
+    after = text[mention.end : mention.end + _CONTEXT]
+    reason = _REASON.search(text[mention.end : min(following, mention.end + _CONTEXT)])
+    about = text[mention.end : mention.end + reason.start()] if reason else text[mention.end : following][:_CONTEXT]
+    if _DENIES.search(_EDGE.split(before.rstrip(" :("))[-1]) or _DENIED_AFTER.match(about):
+        return "denied"
+    end = re.search(r"[.!?\n。]", after)
+    asked = end is not None and end[0] == "?"
+    if asked or _DOUBTS.search(_EDGE.split(before)[-1]):
+        return "doubtful"
+    if _NUMBERED.search(before) or _OR_BEFORE.search(before) or _OR_AFTER.match(after):
+        return "listed"
+    closes = not _UNITS.match(after) if mention.number else mention.own or bool(re.match(_CLOSES, after))
+    opens, asks = _OPENS.search(before), _ASKS.search(before)
+    if not mention.by_letter:
+        asks = asks or _ASKS_TEXT.search(before)
+    if _VERDICT.match(after) and (opens or asks or _AND_SO.search(before)):
+        return "outright"
+    if _ITEM.search(before):
+        return "listed"
+    if mention.by_letter and not mention.own and _NOTE.search(_EDGE.split(before.rstrip(" :("))[-1]):
+        return "passing"
+    if asks and closes:
+        return "outright"
+    marked = mention.by_letter and bool(mention.own or re.match(r"\s*[.):]+\s*\w", text[mention.start + 1 :][:20]))
+    first = mention.options == {"A"} and (
+        (_begins(text, mention) and _DESCRIBED.match(after)) or (marked and before.rstrip()[-1:] == "?")
+    )
+    if first or (listing < mention.start and (marked or not mention.by_letter or before.rstrip()[-1:] == ":")):
+        return "listed"
+    if opens and closes:
+        return "standing"
+    return "listed" if marked else "passing"
+
+
+def _begins(text: str, mention: _Mention) -> bool:
+    return bool(re.fullmatch(r"\W*(?:(?:option|choice)\s+)?\W*", text[: mention.start], re.IGNORECASE))

@@ -6,9 +6,11 @@ import json
 import math
 import os
 import re
+import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,14 @@ MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud in a clip has some 5,000
 MAX_SHOWN = 120
+
+#: What libsndfile reads and data sets use; a clip called otherwise is not looked into.
+AUDIO_SUFFIXES = (
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".rf64", ".sph",
+)  # fmt: skip
+_KINDS = ", ".join(AUDIO_SUFFIXES)
+_REMEMBERED = 256  # texts: rows repeat their options and answers
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class RowError(ValueError):
@@ -35,9 +45,11 @@ class Row:
     def text(self, name: str) -> str:
         """Return a field that must hold text; a number counts as its digits, and 2.0 as those of 2."""
         value = self.fields.get(name)
+        if isinstance(value, str):
+            return clean(value, f"field {name!r}")
         if _is_absent(value):
             raise RowError(f"field {name!r} is missing")
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise RowError(f"field {name!r} holds a {type(value).__name__}, expected text")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -49,9 +61,9 @@ class Row:
 
     def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
         """Return `choice_a`, `choice_b`, …, up to the first that is absent or empty."""
-        names = [f"{prefix}{letter.lower()}" for letter in LETTERS]
-        present = [name for name in names if not self._lacks(name)]
-        if present != names[: len(present)]:
+        names = _names(prefix)
+        present = [name for name in names if name in self.fields and not self._lacks(name)]
+        if present != list(names[: len(present)]):
             absent = next(name for name in names if name not in present)
             raise RowError(f"field {absent!r} is missing though {present[-1]!r} is there")
         return tuple(self.text(name) for name in present)
@@ -64,14 +76,14 @@ class Row:
         """
         written = self.text(name)
         relative = written.replace("\\", "/")
-        direct = _inside(self.folder, self.folder / relative)
-        # Some rows repeat the name of the task's folder; joined to its parent they lead back inside.
-        bases = (self.folder, *(self.folder / sub for sub in subfolders), self.folder.parent)
+        top, bases = _bases(self.folder, subfolders)
         for base in bases:
-            candidate = _inside(self.folder, base / relative)
-            if candidate is not None and _is_file(candidate):
-                return candidate
-        if direct is None:
+            path = os.path.normpath(os.path.join(base, relative))  # noqa: PTH118  # see _bases
+            if path.startswith(top) and os.path.isfile(path):  # noqa: PTH113
+                if not path.lower().endswith(AUDIO_SUFFIXES) or f"{os.sep}." in path[len(top) - 1 :]:
+                    raise RowError(f"{name} {shown(written)} is not audio; allowed: {_KINDS}, and no hidden file")
+                return Path(path)
+        if not os.path.normpath(self.folder / relative).startswith(top):
             raise RowError(f"{name} {shown(written)} leaves the task's folder {self.folder}")
         raise RowError(f"clip {shown(written)} is missing under {self.folder}")
 
@@ -124,18 +136,34 @@ def read_rows(file: Path, key: str | None = None) -> list[Any]:
     return data
 
 
-def read_json(file: Path) -> Any:
-    """Return what a JSON file holds; anything that prevents it is a :class:`DataError` in one line."""
+def read_text(file: Path) -> str:
+    """Return a UTF-8 text of metadata: of a plain file, which a pipe or a device is not, and of a bounded size.
+
+    Raises
+    ------
+    DataError
+        It is none; nothing was opened.
+    """
     try:
-        if (size := file.stat().st_size) > MAX_METADATA_BYTES:
-            raise DataError(f"{file}: {size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
-        return json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{file}: is not a plain file")
+        if status.st_size > MAX_METADATA_BYTES:
+            raise DataError(f"{file}: {status.st_size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
+        return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_json(file: Path) -> Any:
+    """Return what a JSON file holds; anything that prevents it is a :class:`DataError` in one line."""
+    text = read_text(file)
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except RecursionError as error:
         raise DataError(f"{file}: not metadata: nested too deeply") from error
     except ValueError as error:  # an integer of thousands of digits, a field that stands twice
@@ -174,12 +202,14 @@ def collect(
     return sorted(samples.values(), key=lambda sample: natural(sample.id)), bad
 
 
-def words_of(text: str) -> list[str]:
+@lru_cache(_REMEMBERED)
+def words_of(text: str) -> tuple[str, ...]:
     """Return the words of a text as they are compared: lower-case, without punctuation, underscores being spaces."""
-    return re.findall(r"[^\W_]+", text.casefold())
+    return tuple(re.findall(r"[^\W_]+", text.casefold()))
 
 
-def class_of(text: str, classes: Sequence[str]) -> str:
+@lru_cache(_REMEMBERED)
+def class_of(text: str, classes: tuple[str, ...]) -> str:
     """Return the class that a text names, one of `classes` where it can be told, else the text in the same form.
 
     "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
@@ -206,9 +236,11 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 def clean(text: str, what: str) -> str:
     """Return the text stripped; text without a visible character, or that no file can hold, is a :class:`RowError`."""
     text = text.strip()
+    if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # nearly all are
+        return text
     if len(text) > MAX_TEXT_LENGTH:
         raise RowError(f"{what} holds {len(text):,} characters, at most {MAX_TEXT_LENGTH:,}")
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if _NO_TEXT.search(text):
         raise RowError(f"{what} holds characters that are no text")
     if all(unicodedata.category(character)[0] in "CZ" for character in text):  # zero-width ones are of these
         raise RowError(f"{what} is empty")
@@ -226,16 +258,17 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
 
 
-def _inside(folder: Path, candidate: Path) -> Path | None:
-    path = Path(os.path.normpath(candidate))
-    return path if path.is_relative_to(folder) and path != folder else None
+@lru_cache(_REMEMBERED)
+def _names(prefix: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}{letter.lower()}" for letter in LETTERS)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name longer than the file system allows
-        return False
+@lru_cache(_REMEMBERED)
+def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return how every path in a folder begins, and where clips are looked for; text, since paths are slow to join."""
+    top = str(folder / "_")[:-1]
+    # Some rows repeat the name of the task's folder; joined to its parent they lead back inside.
+    return top, (top, *(str(folder / sub) for sub in subfolders), str(folder.parent))
 
 
 def _is_absent(value: Any) -> bool:

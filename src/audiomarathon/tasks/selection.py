@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from audiomarathon.errors import SettingsError
 from audiomarathon.tasks.task import Sample
@@ -70,10 +71,16 @@ def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
     total = sum(sizes.values())
     ties = {name: (draw(seed, "class", name), name) for name in sizes}
     used = dict.fromkeys(sizes, 0)
+    waiting = [(0, name) for name in sizes]  # (place from which its next copy may stand, class)
+    ready: list[tuple[int, tuple[float, str]]] = []  # (deadline, (tie, class))
     order: list[str] = []
     for place in range(total):
-        ready = [name for name, size in sizes.items() if used[name] < size and used[name] * total < (place + 1) * size]
-        chosen = min(ready, key=lambda name: (-(-(used[name] + 1) * total // sizes[name]), ties[name]))
+        while waiting and waiting[0][0] <= place:
+            _, name = heappop(waiting)
+            heappush(ready, (-(-(used[name] + 1) * total // sizes[name]), ties[name]))
+        chosen = heappop(ready)[1][1]
         used[chosen] += 1
         order.append(chosen)
+        if used[chosen] < sizes[chosen]:
+            heappush(waiting, (used[chosen] * total // sizes[chosen], chosen))
     return order

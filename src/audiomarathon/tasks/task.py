@@ -97,7 +97,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Filters:
-    """Settings that leave samples out, off by default (DATA.md, `vesus` and `had`)."""
+    """Settings that leave samples out, off by default."""
 
     skip_persons: tuple[str, ...] = ()
     skip_emotion: str = ""
@@ -157,7 +157,7 @@ class Task(ABC):
 
     @abstractmethod
     def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
-        """Turn scored records (without error records) into the metrics of `summary.json` (DESIGN.md, section 5)."""
+        """Turn scored records (without error records) into the metrics of `summary.json`."""
 
     def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums | None:  # noqa: ARG002
         """Return the metrics of scored records as sums over samples, for paired comparisons; None: none are made.

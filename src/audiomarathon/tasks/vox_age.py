@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from audiomarathon.tasks.multiple_choice import MultipleChoice
 from audiomarathon.tasks.rows import Row, class_of, words_of
@@ -36,16 +37,7 @@ class VoxAge(MultipleChoice):
 
     def label(self, option: str) -> str:
         """Return the age group by its name, its range, or both where they agree; else the text's own words."""
-        words = set(words_of(option))
-        told = set()
-        for group in self.classes:
-            parts = words_of(group)
-            for part in ([p for p in parts if p.isalpha()], [p for p in parts if p.isdecimal()]):
-                if set(part) <= words:
-                    told.add(group)
-        if len(told) == 1 and _numbers(option) in ((), _numbers(next(iter(told)))):
-            return told.pop()
-        return class_of(option, ())
+        return _group(option)
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
@@ -58,6 +50,20 @@ class VoxAge(MultipleChoice):
             cluster=speaker(row, row.relative(clip)),
             meta=row.extras("speaker_age"),
         )
+
+
+@lru_cache(256)
+def _group(option: str) -> str:
+    words = set(words_of(option))
+    told = set()
+    for group in VoxAge.classes:
+        parts = words_of(group)
+        for part in ([p for p in parts if p.isalpha()], [p for p in parts if p.isdecimal()]):
+            if set(part) <= words:
+                told.add(group)
+    if len(told) == 1 and _numbers(option) in ((), _numbers(next(iter(told)))):
+        return told.pop()
+    return class_of(option, ())
 
 
 def _numbers(text: str) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Clips as samples: decoded exactly, or refused; and audio that says nothing."""

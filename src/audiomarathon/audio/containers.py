@@ -1,0 +1,254 @@
+"""What a file's container promises about its length, and where libsndfile would decode less without a word.
+
+libsndfile believes a length that is too small, shortens a cut WAV, skips damaged OGG pages, and stops an MP3 at a count
+that may be wrong. Nothing that it returns tells. Each check here reads the bytes that do.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import soundfile
+
+from audiomarathon.errors import AudioError
+
+_CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
+_STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}  # of writers that could not seek back
+_SAMPLE_BYTES = {"PCM_S8": 1, "PCM_U8": 1, "ULAW": 1, "ALAW": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4}
+_SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
+_FLAC_CANDIDATES = 100
+_FLAC_HERTZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000) + 4 * (0,)
+_BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
+
+
+def promised_length(path: Path, clip: soundfile.SoundFile) -> tuple[int, bool]:
+    """Return the clip's frames and whether decoding must yield them all.
+
+    Raises
+    ------
+    AudioError
+        Decoding would not yield all that the file holds, or held before it was cut; or its format does not tell.
+    """
+    if clip.format == "MP3":
+        return _mp3_length(path, clip)
+    if clip.format == "FLAC":
+        return _flac_length(path, clip), True
+    if clip.format == "OGG":
+        _check_ogg(path)
+    elif clip.format == "AU":
+        _check_au(path, clip)
+    elif clip.format in _CHUNKED:
+        _check_chunks(path, clip)
+    else:
+        raise AudioError(
+            path,
+            f"is {clip.format_info}, whose length cannot be checked; a clip must be WAV, AIFF, AU, FLAC, OGG or MP3: "
+            f"convert it (ffmpeg -i IN OUT.flac)",
+        )
+    return int(clip.frames), True
+
+
+def _check_chunks(path: Path, clip: soundfile.SoundFile) -> None:
+    """Require the chunks of a WAV or AIFF to fill the file exactly, with audio in one of them."""
+    size, position, held, long = path.stat().st_size, 12, 0, 0
+    with path.open("rb") as file:
+        order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
+        while position < size:
+            file.seek(position)
+            header, body = file.read(8), file.read(16)
+            if len(header) < 8 or not (header[:4].isascii() and header[:4].decode("ascii").isprintable()):
+                raise AudioError(path, f"its chunks end at byte {position}, but {size - position} more bytes follow")
+            name, announced = header[:4], int.from_bytes(header[4:], order)
+            there = length = size - position - 8
+            if name not in (b"data", b"SSND") or announced not in _STREAMED_BYTES:
+                length = announced
+            elif long:
+                length = long
+            if length > there:
+                chunk = name.decode()
+                raise AudioError(path, f"truncated: the {chunk} chunk announces {length} bytes, {there} are there")
+            if name == b"ds64":
+                long = int.from_bytes(body[8:16], "little")
+            elif name == b"fmt " and clip.subtype in _SAMPLE_BYTES:
+                pace = int.from_bytes(body[8:12], order)
+                if pace != clip.samplerate * clip.channels * _SAMPLE_BYTES[clip.subtype]:
+                    raise AudioError(
+                        path,
+                        f"its header contradicts itself: {pace} bytes a second, but {clip.samplerate} Hz, "
+                        f"{clip.channels} channels, {clip.subtype}",
+                    )
+            elif name == b"COMM" and clip.subtype in _SAMPLE_BYTES:
+                frames = int.from_bytes(body[2:6])
+                if frames not in (0, clip.frames):
+                    raise AudioError(path, f"its header promises {frames} samples, {clip.frames} would be decoded")
+            elif name in (b"data", b"SSND"):
+                if held:
+                    raise AudioError(path, "has two chunks of audio, of which only one would be decoded")
+                held = length if name == b"data" else length - 8 - int.from_bytes(body[:4])
+            position += 8 + length
+            file.seek(position)
+            position += length % 2 and file.read(1) == b"\0"  # writers forget the padding
+    _check_held(path, clip, held)
+
+
+def _check_au(path: Path, clip: soundfile.SoundFile) -> None:
+    with path.open("rb") as file:
+        order = ">" if file.read(4) == b".snd" else "<"
+        offset, announced = struct.unpack(f"{order}II", file.read(8))
+    there = path.stat().st_size - offset
+    if announced not in (there, 0xFFFFFFFF):
+        what = "truncated" if announced > there else "not all audio"
+        raise AudioError(path, f"{what}: the header announces {announced} bytes, {there} are there")
+    _check_held(path, clip, there)
+
+
+def _check_held(path: Path, clip: soundfile.SoundFile, held: int) -> None:
+    """Require libsndfile's count to be that of the bytes; of compressed samples libsndfile counts the blocks itself."""
+    width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
+    if width and clip.frames != held / width:
+        raise AudioError(path, f"{held} bytes of audio at {width} a sample, but {clip.frames} samples to decode")
+
+
+def _flac_length(path: Path, clip: soundfile.SoundFile) -> int:
+    """Return where the last frame ends, which must be the end of the file and the header's total (RFC 9639)."""
+    with path.open("rb") as file:
+        start = _id3_bytes(file.read(10))
+        file.seek(start + 8)
+        info = file.read(18)
+        block_size, total = int.from_bytes(info[2:4]), int.from_bytes(info[13:18]) & (1 << 36) - 1
+        file.seek(max(start + 42, path.stat().st_size - 64 - block_size * clip.channels * 5))
+        tail = file.read()
+    candidates = [match.start() for match in re.finditer(rb"\xff[\xf8\xf9]", tail)][::-1]
+    frames = (tail[offset:] for offset in candidates[:_FLAC_CANDIDATES])
+    frame = next((frame for frame in frames if len(frame) >= 10 and _crc16(frame) == 0), None)
+    if frame is None:
+        raise AudioError(path, "damaged or truncated: does not end with a whole FLAC frame")
+    end, rate = _flac_frame(frame, block_size)
+    if rate not in (0, clip.samplerate):
+        raise AudioError(path, f"its header says {clip.samplerate} Hz, its last frame {rate} Hz")
+    if total not in (0, end):
+        what = "truncated" if end < total else "not all of it would be decoded"
+        raise AudioError(path, f"{what}: the header promises {total} samples, the last frame ends after {end}")
+    return end
+
+
+def _flac_frame(frame: bytes, block_size: int) -> tuple[int, int]:
+    """Return the number of the sample after a frame's last, and its rate (0: the header's)."""
+    ones = 8 - (frame[4] ^ 0xFF).bit_length()
+    number, after = frame[4] & 0x7F >> ones, 4 + max(1, ones)
+    for byte in frame[5:after]:
+        number = number << 6 | byte & 0x3F
+    code, rate = frame[2] >> 4, frame[2] & 15
+    samples = 192 if code == 1 else 576 << code - 2 if 1 < code < 6 else 256 << code - 8 if code > 7 else 0
+    if not samples:
+        samples = int.from_bytes(frame[after : after + code - 5]) + 1
+        after += code - 5
+    fields = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
+    width, unit = fields.get(rate, (0, 0))
+    hertz = int.from_bytes(frame[after : after + width]) * unit if width else _FLAC_HERTZ[rate]
+    return (number if frame[1] & 1 else number * block_size) + samples, hertz
+
+
+def _crc16(data: bytes) -> int:
+    crc = 0
+    for byte in data:
+        crc = (crc << 8 & 0xFFFF) ^ _CRC16[crc >> 8 ^ byte]
+    return crc
+
+
+def _crc16_table() -> Iterator[int]:
+    for byte in range(256):
+        crc = byte << 8
+        for _ in range(8):
+            crc = crc << 1 ^ (crc >> 15) * 0x18005
+        yield crc
+
+
+_CRC16 = tuple(_crc16_table())
+
+
+def _check_ogg(path: Path) -> None:
+    """Require one stream of whole pages in unbroken order, the last one marked as its end (RFC 3533, section 6).
+
+    An OGG header holds no length: libsndfile takes the last page it can read for the end, skips each whose checksum is
+    wrong, and of streams that were chained one behind the other decodes the first only.
+    """
+    data, offset, last, serial, number, granule = path.read_bytes(), 0, False, None, -1, 0
+    while offset < len(data):
+        header = data[offset : offset + 27].ljust(27, b"\0")
+        page = data[offset : offset + 27 + header[26] + sum(data[offset + 27 : offset + 27 + header[26]])]
+        if header[:4] != b"OggS" or _ogg_checksum(page) != header[22:26]:
+            raise AudioError(path, f"damaged or truncated: no whole OGG page at byte {offset}")
+        flags, reached, stream, place = struct.unpack("<5xBqII", header[:22])
+        if last or stream != (stream if serial is None else serial):
+            raise AudioError(
+                path, "is a chain of OGG streams, of which only the first would be decoded; convert it to FLAC"
+            )
+        if place != number + 1 or -1 < reached < granule:
+            raise AudioError(path, f"damaged: OGG pages are missing or out of order at byte {offset}")
+        last, serial, number, granule, offset = flags & 4, stream, place, max(reached, granule), offset + len(page)
+    if not last:
+        raise AudioError(path, "truncated: the OGG stream ends without its last page")
+
+
+def _ogg_checksum(page: bytes) -> bytes:
+    """Return a page's CRC-32 as its header holds it: zlib's, with each byte's bits reversed and no inversion."""
+    bare = page[:22] + bytes(4) + page[26:]
+    return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
+
+
+def _mp3_length(path: Path, clip: soundfile.SoundFile) -> tuple[int, bool]:
+    """Return the Xing/Info header's length, which binds; without one, that of the frames found, which does not.
+
+    libsndfile decodes no further than the header's count, or else its own estimate, which is wrong by any factor for a
+    variable bit rate. Where that would cut the clip short, refuse it.
+    """
+    data = path.read_bytes()
+    frames = list(_mp3_frames(data))
+    if not frames:
+        return int(clip.frames), False
+    offset, size, _ = frames[0]
+    tag = re.search(rb"(?:Xing|Info)\0\0\0(.)", data[offset : offset + size], re.DOTALL)
+    binding = bool(tag and tag[1][0] & 0x01)  # the flag for "a frame count follows"
+    held = sum(samples for _, _, samples in frames)
+    if held - clip.frames > _MP3_PADDING_FRAMES * 1152:
+        cause = "joined from several files" if binding else "of variable bit rate without a Xing header"
+        raise AudioError(
+            path,
+            f"is an MP3 {cause}, of which {clip.frames / clip.samplerate:.2f} s of {held / clip.samplerate:.2f} s "
+            f"would be decoded; convert it (ffmpeg -i IN.mp3 OUT.flac)",
+        )
+    return (int(clip.frames) if binding else held), binding
+
+
+def _mp3_frames(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (offset, bytes, samples) of each layer-III frame (ISO 11172-3, section 2.4.1.3; 13818-3 for low rates)."""
+    mpeg1_kbps = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+    mpeg2_kbps = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+    offset = _id3_bytes(data[:10])
+    while 0 <= offset <= len(data) - 4:
+        _, second, third, _ = data[offset : offset + 4]
+        version, layer = second >> 3 & 3, second >> 1 & 3
+        bitrate, rate = third >> 4, third >> 2 & 3
+        if data[offset] != 0xFF or second < 0xE0 or version == 1 or layer != 1 or bitrate in (0, 15) or rate == 3:
+            offset = data.find(b"\xff", offset + 1)  # junk between frames: look for the next sync word
+            continue
+        hertz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
+        samples = 1152 if version == 3 else 576
+        kbps = (mpeg1_kbps if version == 3 else mpeg2_kbps)[bitrate]
+        size = samples // 8 * kbps * 1000 // hertz + (third >> 1 & 1)
+        yield offset, size, samples
+        offset += size
+
+
+def _id3_bytes(header: bytes) -> int:
+    """Return the length of an ID3v2 tag from its ten first bytes; 0 for none."""
+    if header[:3] != b"ID3" or len(header) < 10:
+        return 0
+    return 10 + sum((byte & 0x7F) << shift for byte, shift in zip(header[6:10], (21, 14, 7, 0), strict=True))

@@ -1,0 +1,1 @@
+"""The `audiomarathon` command: one file a command. Nothing below prints."""

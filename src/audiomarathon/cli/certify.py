@@ -1,0 +1,87 @@
+"""`audiomarathon certify`: prove on this machine and these weights that the numbers are what they are said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from audiomarathon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from audiomarathon.certify.certificate import Certificate
+
+_SHORTEST = 1.0
+
+
+def certify(
+    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
+    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
+    device_map: Annotated[str | None, typer.Option(help="Spread over GPUs: auto, … [env: DEVICE_MAP].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
+    attn_implementation: Annotated[
+        str | None, typer.Option(help="sdpa, eager, flash_attention_2 [env: ATTN_IMPLEMENTATION].")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Length of the synthetic clips; one is three times as long [default: 30]."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the certificate, as JSON.")] = None,
+) -> int:
+    """Check that this model, on this machine, does what the records will say; its stamp goes into later runs.
+
+    Example: audiomarathon certify --model qwen2.5-omni -o certificate.json
+
+    Takes minutes. Exit code 1 when a check fails.
+    """
+    from audiomarathon.settings import RunSettings, cache_folder
+
+    settings = RunSettings.read(
+        model_path=model_path,
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+    )
+    if seconds is not None and not seconds >= _SHORTEST:
+        raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
+    from audiomarathon.certify.certificate import certify as make
+    from audiomarathon.certify.certificate import store
+    from audiomarathon.cli.output import say
+    from audiomarathon.engine.local import open_local
+    from audiomarathon.files import check_writable, write_json
+    from audiomarathon.terminal import console, fitted, showing_records
+
+    for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
+        check_writable(folder)
+    certificate = make(open_local(model, settings, (), say=say), seconds, say)
+    path = store(certificate)
+    if output is not None:
+        write_json(output, certificate.as_json())
+    with showing_records():
+        out = console()
+        out.print(fitted(_table(certificate), out.width, ("when it fails",)))
+    say(f"certificate: {output or path}; later runs of this checkpoint on this machine carry its stamp")
+    return 0 if certificate.verdict == "pass" else 1
+
+
+def _table(certificate: Certificate) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    about = certificate.about
+    title = (
+        f"{certificate.model} on {about['device']}, {about['dtype']}, {about['attention']}: "
+        f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
+    )
+    table = Table("check", "verdict", "figure", "when it fails", title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    colours = {"pass": "green", "fail": "bold red"}
+    for check, finding in certificate.rows:
+        colour = colours.get(finding.verdict, "dim")
+        table.add_row(check.name, f"[{colour}]{finding.verdict}[/]", escape(finding.figure), check.meaning)
+    return table

@@ -1,0 +1,121 @@
+"""`audiomarathon compare`: settings or models against each other, on the samples that all of them answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from audiomarathon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from audiomarathon.results.compare import Compared
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some (a sweep's results).")],
+    against: Annotated[
+        str | None, typer.Option(help="The setting that all others are compared with; default base, else the first.")
+    ] = None,
+    at_latency: Annotated[
+        float | None,
+        typer.Option(help="Name the best score within this share of the reference's time to first token (0.5)."),
+    ] = None,
+    at_score: Annotated[
+        float | None, typer.Option(help="Name the fastest setting with this share of the reference's score (0.95).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the rows: .json, .csv or .md.")
+    ] = None,
+    across_sessions: Annotated[
+        bool, typer.Option("--across-sessions", help="Set times of different sessions of one device side by side too.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
+) -> None:
+    """Compare settings, or models, on the samples that both sides answered.
+
+    Examples:
+    audiomarathon compare results                                  # every setting against base
+    audiomarathon compare results --at-latency 0.5 --at-score 0.95
+    audiomarathon compare results/tau/M/base-0 results/tau/M/dart-0.5-layer2
+
+    Differences are paired: the interval is a bootstrap over clusters (speakers, passages, locations), p a sign-flip
+    permutation test over clusters, Holm's p corrects for the number of rows of the same kind (tasks, groups, overall).
+    Speed-ups are medians of reference ÷ setting. The control `random` stands beside every pruner, or "not run".
+    """
+    from audiomarathon.report.comparison_text import answer, notes, ranked
+    from audiomarathon.results.best import field_of
+    from audiomarathon.results.compare import compare as compare_sides
+    from audiomarathon.results.systems import find_reference, missing_controls, read_sides
+    from audiomarathon.terminal import console
+    from audiomarathon.text import plain
+
+    for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
+        if share is not None and not 0 < share < float("inf"):
+            raise SettingsError(f"{name} {share}: allowed is a share above 0, such as 0.5")
+    if output is not None and output.suffix not in (".json", ".csv", ".md"):
+        raise SettingsError(f"-o {output}: allowed are names that end in .json, .csv or .md")
+    sides = read_sides(runs)
+    reference = find_reference(sides, against)
+    if len(sides) == 1:
+        raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
+    compared = compare_sides(sides, reference, seed=seed, across_sessions=across_sessions)
+    missing = missing_controls(sides)
+    lines = notes(compared, missing)
+    answers: list[dict[str, Any]] = []
+    if at_latency is not None or at_score is not None:
+        field = field_of(compared)
+        answers += [answer(field, latency=at_latency)] if at_latency is not None else []
+        answers += [answer(field, score=at_score)] if at_score is not None else []
+        lines += [*(str(one["text"]) for one in answers), ranked(field)]
+    out = console()
+    for table in _tables(compared, list(missing), out.width):
+        out.print(table)
+    for line in lines:
+        out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
+    if output is not None:
+        _write(output, compared, list(missing), answers, lines)
+
+
+def _tables(compared: Compared, missing: list[str], width: int) -> list[Table]:
+    """Return one table where it fits, else scores and speed-ups one below the other."""
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table, least_width
+    from audiomarathon.terminal import fitted
+
+    title = f"against {compared.reference}"
+    whole = comparison_table(compared, title, missing)
+    for column in whole.columns:  # said once: rich would measure every cell three times
+        cells = (Text.from_markup(str(cell)) for cell in (column.header, *column.cells))
+        column.width = max(cell.cell_len for cell in cells)
+    roomy = Console(width=1_000)
+    if Measurement.get(roomy, roomy.options, whole).maximum <= width:
+        return [whole]
+    scores = comparison_table(compared, title, missing, SCORES)
+    speed_ups = comparison_table(compared, f"speed-ups {title}", (), SPEED_UPS)
+    both = [scores, speed_ups] if len(speed_ups.columns) > 1 else [scores]
+    return [one if least_width(one) <= width else fitted(one, width, ("McNemar", "Holm")) for one in both]
+
+
+def _write(path: Path, compared: Compared, missing: list[str], answers: list[dict[str, Any]], lines: list[str]) -> None:
+    import json
+
+    import pandas as pd
+
+    from audiomarathon.files import write_text
+    from audiomarathon.report.comparison_table import as_flat, as_json, markdown
+
+    if path.suffix == ".json":
+        content = {**as_json(compared), "controls_not_run": missing, "answers": answers, "notes": lines}
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    elif path.suffix == ".md":
+        text = markdown(compared, missing, lines)
+    else:
+        text = pd.DataFrame(as_flat(compared)).to_csv(index=False)
+    write_text(path, text)

@@ -1,0 +1,291 @@
+"""`audiomarathon data …`: from nothing to a verified data root, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from audiomarathon.tasks import Loaded, Task
+
+SHOWN_PROBLEMS = 20
+
+Root = Annotated[Path | None, typer.Option("--data", help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")]
+Tasks = Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all'; without any: those that are there.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one a core.")]
+
+
+def download(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).")] = None,
+    data: Root = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A folder or archive (.zip, .tar, .tar.gz) instead of the hub.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
+) -> None:
+    """Bring tasks' data into the data root: from the hub, or from a copy on disk.
+
+    Example: audiomarathon data download vesus --data data
+
+    An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
+    """
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.archive import open_source
+    from audiomarathon.data.download import download as fetch
+    from audiomarathon.data.hub import HubSource
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.tasks.manifest import PUBLISHED_LICENCE
+
+    if not tasks:
+        raise SettingsError("say which tasks: the smallest is vesus (under 1 GB), 'all' are 59 GB")
+    root = _root(data) or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
+    if source is None:
+        say(f"AudioMarathon's data is under {PUBLISHED_LICENCE}: not for commercial use, name its makers")
+    opened = open_source(source.expanduser()) if source else HubSource()
+    chosen = _named(tasks)
+    for one in fetch(chosen, opened, root, limit=limit, seed=seed, dry_run=dry_run, say=say):
+        size = sum(clip.size for clip in one.clips) / 1e9
+        done = "would be" if dry_run else "are"
+        say(
+            f"{one.task.key}: {len(one.ids):,} of {counted(len(one.loaded.samples), 'sample')}, "
+            f"{counted(len(one.clips), 'clip')}, "
+            f"{size:.2f} GB {done} in {root / one.folder} (licence: {one.manifest.licence})"
+        )
+    if not dry_run:
+        say(f"export AUDIOMARATHON_DATA={root.absolute()}")
+        say(f"next: audiomarathon data verify {' '.join(task.key for task in chosen)}")
+
+
+def verify(
+    tasks: Tasks = None,
+    data: Root = None,
+    deep: Annotated[bool, typer.Option(help="Decode every clip, not its header only.")] = False,
+    jobs: Jobs = 0,
+    tolerance: Annotated[float, typer.Option(min=0, help="Seconds a clip may miss the range.")] = 1.0,
+    report: Annotated[Path | None, typer.Option("--json", help="Write everything found into this file.")] = None,
+) -> int:
+    """Check rows, clips, durations and counts against what is expected of each task.
+
+    Example: audiomarathon data verify tau --deep
+
+    Exit code 0: nothing is wrong; 1: something is. A task that is not there is wrong when it was named, 'all' names the
+    ten; without names at least one must be there.
+    """
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.verify import verify as verify_task
+    from audiomarathon.report.data_tables import show, verify_table
+
+    reports = [
+        verify_task(task, _root(data), _env(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)
+    ]
+    show(verify_table(reports))
+    wrong = [one for one in reports if one.state == "wrong"]
+    missing = [one for one in reports if one.state == "missing"]
+    for one in wrong:
+        for problem in one.problems[:SHOWN_PROBLEMS]:
+            say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
+        if (more := len(one.problems) - SHOWN_PROBLEMS) > 0:
+            say(f"{one.task}: {counted(more, 'more problem')}; --json FILE lists all")
+    if missing:
+        say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
+    good = not wrong and not (missing and tasks) and len(missing) < len(reports)
+    if report:
+        content = {"good": good, "deep": deep, "tasks": [one.as_json() for one in reports]}
+        _write(report, json.dumps(content, indent=2) + "\n")
+    return 0 if good else 1
+
+
+def durations(
+    tasks: Tasks = None,
+    data: Root = None,
+    jobs: Jobs = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for JSON, CSV and a PNG a task and of all.")
+    ] = None,
+) -> int:
+    """Say how long the clips are, and how many audio tokens they cost each model.
+
+    Exit code 1 when a clip cannot be read; the others are measured all the same.
+    """
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.durations import durations as durations_of
+    from audiomarathon.data.durations import write_durations
+    from audiomarathon.report.data_tables import durations_table, show, tokens_table
+    from audiomarathon.report.durations import plot_durations
+
+    found = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
+    show(durations_table(found), tokens_table(found))
+    for one in found:
+        for clip, reason in one.broken:
+            say(f"{one.task.key}: broken: {clip}: {reason}")
+        if one.bad_rows:
+            rows = counted(one.bad_rows, "bad row")
+            say(f"{one.task.key}: {rows} left out (audiomarathon data verify {one.task.key})")
+    for path in [*write_durations(found, output), *plot_durations(found, output)] if output else ():
+        say(f"wrote {path}")
+    return 1 if any(one.broken for one in found) else 0
+
+
+def controls(
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder in which each variant is a data root.")],
+    data: Root = None,
+    durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
+    control: Annotated[
+        str, typer.Option(help="What is heard: audio, silence, noise, mismatched; several joined by commas.")
+    ] = "audio",
+    seed: Annotated[int, typer.Option(min=0, help="Of noise, and of whose audio is swapped in.")] = 42,
+    jobs: Jobs = 0,
+) -> None:
+    """Make variants of tasks: clips of one length, cut or extended; or nothing to hear, at the same lengths.
+
+    Example: audiomarathon data controls desed --durations 30,60,90 --control audio,silence -o controls
+
+    Each variant is a data root for --data of a run, whose records say which control it is.
+    """
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.controls import KINDS, build_controls
+    from audiomarathon.errors import SettingsError
+
+    try:
+        lengths: list[float | None] = [float(part) for part in durations.split(",") if part.strip()]
+    except ValueError:
+        lengths = [0.0]
+    if not all(length and 1 <= length <= 3600 for length in lengths):
+        raise SettingsError(f"--durations={durations}: not allowed; allowed: seconds from 1 to 3600, joined by commas")
+    kinds = [kind for kind in KINDS if kind in [part.strip() for part in control.split(",")]]
+    if len(kinds) < len(set(control.split(","))):
+        raise SettingsError(f"--control={control}: not allowed; allowed: {', '.join(KINDS)}, joined by commas")
+    if not lengths and "audio" in kinds:
+        raise SettingsError("--control audio without --durations would be the task as it is; name one of the two")
+    loaded = _present(tasks, data)
+    for length in lengths or [None]:
+        for kind in kinds:
+            root, left_out = build_controls(loaded, output, seconds=length, kind=kind, seed=seed, jobs=jobs)
+            for key, count in left_out.items():
+                if count:
+                    say(f"{key}: {counted(count, 'sample')} left out: their transcripts cannot be cut with the clip")
+            say(f"{root}: run it with --data {root} --results results/{root.name}")
+
+
+def plot_controls(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("controls.png"),
+) -> None:
+    """Draw score against duration, a line a control, from finished runs on the task and on its variants."""
+    from audiomarathon.cli.output import say
+    from audiomarathon.report.controls import control_runs
+    from audiomarathon.report.controls import plot_controls as plot
+    from audiomarathon.report.data_tables import controls_table, show
+
+    found = control_runs(runs)
+    show(controls_table(found))
+    say(f"picture: {plot(found, output)}")
+
+
+def review(
+    task: Annotated[str, typer.Argument(help="A task.")],
+    data: Root = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Of the task's samples.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Which samples.")] = 42,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Verdicts, JSONL; default review-TASK.jsonl.")
+    ] = None,
+    play: Annotated[bool, typer.Option(help="Play clips (ffplay, aplay, paplay or afplay).")] = True,
+) -> None:
+    """Show and play a sample of a task row by row, and store for each whether it is right; goes on where it stopped."""
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.review import review as ask_for_verdicts
+    from audiomarathon.tasks import get_task, task_folder
+
+    chosen = get_task(task)
+    loaded = chosen.load(task_folder(chosen, _root(data), _env(data)))
+    verdicts = output or Path(f"review-{chosen.key}.jsonl")
+    count = ask_for_verdicts(loaded, verdicts, seed=seed, share=share, ask=input, show=typer.echo, play=play)
+    say(f"{count['accept']} accepted, {count['reject']} rejected, {count['left']} left; verdicts in {verdicts}")
+
+
+def card(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of card.md, card.html and audio/.")],
+    tasks: Tasks = None,
+    data: Root = None,
+    jobs: Jobs = 0,
+) -> None:
+    """Describe a data root on a Markdown and an HTML page: counts, durations, classes, licence, ten audio examples."""
+    from audiomarathon.cli.output import say
+    from audiomarathon.data.card import write_card
+
+    for path in write_card(_present(tasks, data), output, jobs=jobs):
+        say(f"wrote {path}")
+
+
+def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
+    """Return the named tasks, or without names those that are there; none at all is an error."""
+    from audiomarathon.errors import MissingDataError
+    from audiomarathon.tasks import task_folder
+
+    found = []
+    for task in _named(tasks):
+        try:
+            folder = task_folder(task, _root(data), _env(data))
+        except MissingDataError as error:
+            if tasks:
+                raise
+            missing = error
+        else:
+            found.append((task, task.load(folder)))
+    if not found:
+        raise missing
+    return found
+
+
+def _named(names: list[str] | None) -> list[Task]:
+    """Return the tasks that names stand for; none and 'all' stand for every task."""
+    from audiomarathon.tasks import all_tasks, get_task
+    from audiomarathon.tasks.registry import BENCHMARK
+
+    if not names:
+        return list(all_tasks())
+    return list(BENCHMARK) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
+
+
+def _root(data: Path | None) -> Path | None:
+    from audiomarathon.files import named_folder
+
+    return named_folder(data) if data else None
+
+
+def _env(data: Path | None) -> dict[str, str]:
+    """Return the environment in which tasks are found: a flag wins over every variable, those of single tasks too."""
+    return {} if data else dict(os.environ)
+
+
+def _write(path: Path, text: str) -> None:
+    from audiomarathon.errors import DataError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
+    """Return the `data` command, each of its own commands wrapped so that a user's errors are one line."""
+    app = typer.Typer(
+        help="Download, verify, measure, vary and describe the benchmark's data.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    for command in (download, verify, review, durations, controls, plot_controls, card):
+        app.command()(reporting_errors(command))
+    return app

@@ -1,0 +1,48 @@
+"""`audiomarathon demo`: the whole suite on a tiny model and synthetic audio, on any machine."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo_results"),
+    limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
+) -> int:
+    """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
+    import shlex
+
+    from audiomarathon.cli.output import say, show
+    from audiomarathon.compression.registry import get_method
+    from audiomarathon.embedded.mini_benchmark import mini_benchmark
+    from audiomarathon.engine.run import run
+    from audiomarathon.errors import AudioMarathonError
+    from audiomarathon.files import writing
+    from audiomarathon.report.plot import plot_settings
+    from audiomarathon.settings import RunSettings, cache_folder
+    from audiomarathon.tasks.registry import BENCHMARK
+
+    with writing(cache_folder()):
+        data = mini_benchmark()
+    say(f"mini benchmark: {data}")
+    here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.
+    settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
+    methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
+    finished = list(run(BENCHMARK, "embedded", settings, methods, say=say))
+    title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
+    code = show(finished, title, folders=False)
+    try:
+        say(f"picture: {plot_settings(finished, here / 'demo.png', f'{title}, n = {limit} a task')}")
+    except AudioMarathonError as error:  # the records matter more
+        say(f"no picture: {error}")
+    say(f"records of all runs: {here}")
+    prefix = Path(sys.prefix)
+    if prefix != Path(sys.base_prefix):
+        say(f"to use this environment: source {shlex.quote(str(prefix / 'bin' / 'activate'))}")
+    return code

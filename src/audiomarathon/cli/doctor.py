@@ -1,0 +1,111 @@
+"""`audiomarathon doctor`: what is there, what is missing, what to do; with a model, whether it fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from audiomarathon.cli.doctor_checks import Finding
+    from audiomarathon.costs.memory import MemoryPlan
+
+
+def doctor(
+    model: Annotated[str | None, typer.Option(help="Tell instead what this model takes, and whether it fits.")] = None,
+    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
+    device_map: Annotated[str | None, typer.Option(help="Spread over GPUs: auto, … [env: DEVICE_MAP].")] = None,
+) -> int:
+    """Check versions, GPU, model cache and data: what is there, what is missing, what to do.
+
+    Example: audiomarathon doctor --model qwen2.5-omni
+
+    With --model: the memory that 90, 180 and 300 s of audio take, by the checkpoint's config, and the longest audio
+    that fits. Exit code 1 when 300 s do not fit the GPU at hand. With --model openai: whether the endpoint answers.
+    """
+    if model is not None or model_path is not None:
+        return _memory(model, model_path, dtype, device, device_map)
+    from audiomarathon.cli.doctor_checks import examine
+
+    return _tell(examine())
+
+
+def _tell(findings: list[Finding]) -> int:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path is no markup, and ":b:" is no picture
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
+        console.print(f"{mark} {escape(finding.text)}")
+        if finding.remedy:
+            console.print(f"   {finding.remedy}", markup=False)
+    return 1 if any(finding.fatal for finding in findings) else 0
+
+
+def _memory(
+    model: str | None, model_path: str | None, dtype: str | None, device: str | None, device_map: str | None
+) -> int:
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.models.registry import get_model
+    from audiomarathon.settings import RunSettings
+
+    if model is None:
+        raise SettingsError(f"--model-path {model_path}: say with --model which model's checkpoint this is")
+    spec = get_model(model)
+    settings = RunSettings.read(model_path=model_path, dtype=dtype, device=device, device_map=device_map)
+    if spec.remote:
+        from audiomarathon.cli.doctor_endpoint import examine_endpoint
+
+        return _tell(list(examine_endpoint(settings.model_path)))
+    from audiomarathon.costs.memory import LENGTHS, plan_memory
+    from audiomarathon.terminal import console, fitted
+
+    plan = plan_memory(spec, settings)
+    out = console()
+    out.print(fitted(_table(plan, LENGTHS), out.width))
+    for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
+        out.print(line, markup=False, soft_wrap=True)
+    return 1 if plan.fits(LENGTHS[-1]) is False else 0
+
+
+def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    title = f"{plan.spec.key} ({plan.checkpoint}), {plan.dtype}, batch 1, base: GB, estimated"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    last = "a GPU that would do" if plan.room is None else "fits"
+    for heading in ("audio", "tokens", *plan.need(0).parts, "sum", last):
+        table.add_column(heading, justify="right")
+    for seconds in lengths:
+        need, card = plan.need(seconds), plan.card(seconds)
+        fits = {True: "yes", False: "no", None: f"{card} GB" if card else "several, DEVICE_MAP=auto"}[
+            plan.fits(seconds)
+        ]
+        parts = [f"{size / 1e9:.2f}" for size in need.parts.values()]
+        table.add_row(f"{seconds} s", f"{need.tokens:,}", *parts, f"{need.total / 1e9:.1f}", fits)
+    return table
+
+
+def _lines(plan: MemoryPlan, most: int) -> list[str]:
+    kib = plan.facts.kv_bytes / 1024
+    lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position."]
+    lines.append("Not measured. What the audio encoder takes for itself, before the LLM does, is not in it.")
+    if plan.room is None:
+        if card := plan.card(most):
+            lines.append(f"No GPU here. On one of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")
+        return lines
+    longest = plan.longest(plan.room)
+    lines.append(f"{plan.room_name}: {plan.room / 1e9:.1f} GB free; the longest audio that fits: {_length(longest)}.")
+    if longest < min(most, plan.spec.heard_seconds or most):
+        lines.append("Less takes: a smaller checkpoint, DTYPE=bfloat16, or DEVICE_MAP=auto over several GPUs.")
+    return lines
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds else "none"

@@ -1,0 +1,178 @@
+"""`audiomarathon explain`: one sample, several methods, and a picture of which moments of the audio survive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from audiomarathon.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from audiomarathon.settings import RunSettings
+    from audiomarathon.tasks.task import Sample, Task
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked, about which clips, and who judges the reply."""
+
+    title: str
+    prompt: str
+    clips: tuple[Path, ...]
+    events: tuple[tuple[float, float], ...] = ()
+    judge: Callable[[str], tuple[str, bool | None]] = lambda reply: (reply, None)
+    max_new_tokens: int = 64
+    transcription: bool = False
+
+
+def explain(
+    sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or audio files of your own.")],
+    methods: Annotated[str, typer.Option(help="Methods with their ratios, joined by commas; base is added.")] = (
+        "fast_v:0.5,frame:0.5,random:0.5"
+    ),
+    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
+    task: Annotated[str | None, typer.Option(help="The sample's task.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="What to ask about files of your own.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("explain.png"),
+    layer: Annotated[
+        str | None, typer.Option(help="Layer K at which token pruning drops; default 2 [env: PRUNE_LAYER_IDX].")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(help="audio, or all for presses [env: PRUNE_SCOPE].")] = None,
+    data: Annotated[str | None, typer.Option(help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")] = None,
+    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
+    max_new_tokens: Annotated[
+        str | None, typer.Option(help="Token limit of a reply; 0 = the task's [env: MAX_NEW_TOKENS].")
+    ] = None,
+    seed: Annotated[str | None, typer.Option(help="Default 42 [env: SEED].")] = None,
+) -> None:
+    """Draw which moments of a sample's audio survive each method, with what the model then replies.
+
+    Examples:
+    audiomarathon explain desed:mini_desed_03 --methods fast_v:0.5,snapkv:0.5 -o explain.png
+    audiomarathon explain talk.wav --prompt "Who speaks?" --model qwen2.5-omni-3b --methods dart:0.7
+
+    With the embedded model and no data root the mini benchmark's samples are meant.
+    """
+    from audiomarathon.settings import RunSettings
+
+    given = {"layer": layer, "scope": scope, "data": data, "model_path": model_path, "device": device}
+    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
+    settings = RunSettings.read(env, **given, dtype=dtype, max_new_tokens=max_new_tokens, seed=seed)
+    names = ["base", *(name.strip() for name in methods.split(",") if name.strip() not in ("", "base"))]
+    if pathless := [name for name in names[1:] if ":" not in name]:
+        raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
+    question = _question(sample, task, prompt, model, settings)
+    path = _explained(question, names, model, settings, output)
+    from audiomarathon.cli.output import say
+
+    say(f"picture: {path}")
+
+
+def _question(given: list[str], task: str | None, prompt: str | None, model: str, settings: RunSettings) -> _Question:
+    from audiomarathon.tasks import all_tasks
+
+    head, _, rest = given[0].partition(":")
+    tasks = {name.lower() for known in all_tasks() for name in (known.key, *known.aliases)}
+    if task is None and rest and head.lower() in tasks:
+        task, given = head, [rest, *given[1:]]
+    if task is not None:
+        if len(given) > 1:
+            raise SettingsError(f"one sample at a time, {len(given)} are named")
+        return _of_task(given[0], task, model, settings)
+    if missing := [name for name in given if not Path(name).exists()]:
+        raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, give --task, or task:id")
+    if prompt is None:
+        raise SettingsError(f"{given[0]}: say with --prompt what to ask about this file")
+    clips = tuple(Path(name) for name in given)
+    return _Question(f"{', '.join(clip.name for clip in clips)}\n{prompt}", prompt, clips)
+
+
+def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Question:
+    from audiomarathon.embedded.without_data import MINI, data_root
+    from audiomarathon.tasks import get_task, task_folder
+    from audiomarathon.tasks.finding import path_variable
+    from audiomarathon.text import did_you_mean
+
+    task = get_task(name)
+    named = settings.data
+    if not named and model == "embedded" and not os.environ.get(path_variable(task)):
+        named = MINI
+    folder = task_folder(task, data_root(named), os.environ)
+    samples = {sample.id: sample for sample in task.load(folder).samples}
+    if id_ not in samples:
+        shown = ", ".join(list(samples)[:3])
+        raise DataError(
+            f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; there are {len(samples)}: {shown}, …"
+        )
+    sample = samples[id_]
+    onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
+    events = () if onset is None else ((float(onset), float(length or 1.0)),)
+    right = f"{sample.answer}. {_option(sample, sample.answer)}" if sample.options else sample.answer
+    title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {right}"
+    judge, limit = _judge(task, sample), task.max_new_tokens
+    return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcription)
+
+
+def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None]]:
+    def judge(reply: str) -> tuple[str, bool | None]:
+        verdict = task.score(reply, task.reference(sample))
+        if "words" in verdict:
+            return f"WER {verdict['errors'] / max(1, verdict['words']):.0%}: {reply.strip()}", verdict["errors"] == 0
+        letter = verdict.get("parsed")
+        return f"{letter}. {_option(sample, letter)}" if letter else reply.strip(), bool(verdict.get("correct"))
+
+    return judge
+
+
+def _option(sample: Sample, letter: str) -> str:
+    from audiomarathon.tasks.task import LETTERS
+
+    place = LETTERS.index(letter)
+    return sample.options[place] if place < len(sample.options) else "?"
+
+
+def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
+    from audiomarathon.audio import decode as audio
+    from audiomarathon.compression.external import as_method
+    from audiomarathon.engine.answer import generations, open_model
+    from audiomarathon.engine.batches import sample_seed
+    from audiomarathon.models.prompt import Prompt
+    from audiomarathon.models.registry import get_model
+    from audiomarathon.report.explain import Clip, Strip, by_clip, draw, shares_kept
+
+    methods = [as_method(name, settings) for name in names]
+    for path in question.clips:
+        audio.probe(path)
+    lm = open_model(model, settings, methods)
+    waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
+    clips = [
+        Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())
+        for index, (path, wave) in enumerate(zip(question.clips, waves, strict=True))
+    ]
+    id_ = question.title.splitlines()[0].partition(":")[2]
+    seed = sample_seed(settings.seed, id_)
+    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=question.transcription)])
+    limit = settings.max_new_tokens or question.max_new_tokens
+    strips = []
+    for method, generation in generations(lm, inputs, methods, limit, keep_entries=True):
+        shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
+        reply, right = question.judge(generation.replies[0].text)
+        parts: list[Any] = [getattr(method, "first", method), getattr(method, "second", None)]
+        key = "+".join(part.key for part in parts if part is not None)
+        strips.append(Strip(key, _label(method), shares, reply, right))
+    return draw(question.title, clips, strips, get_model(model).tokens_per_second, output)
+
+
+def _label(method: Any) -> str:
+    """Return a method's label for a reader: `fast_v 0.5`, one part a line."""
+    if method.key == "base":
+        return "base"
+    parts = [part for part in (getattr(method, "first", None), getattr(method, "second", None)) if part is not None]
+    return "\n+ ".join(f"{part.key} {part.ratio:g}" for part in parts or [method])

@@ -1,0 +1,23 @@
+"""`audiomarathon plot`: pictures of finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path("plots"),
+) -> None:
+    """Draw score, LLM prefill and KV cache against the ratio, a line a method: one PNG a task, and their mean.
+
+    Example: audiomarathon plot results -o plots
+    """
+    from audiomarathon.cli.output import say
+    from audiomarathon.report.plot_ratios import plot_runs
+
+    for path in plot_runs(runs, output):
+        say(f"picture: {path}")

@@ -1,0 +1,53 @@
+"""`audiomarathon report`: one HTML page of any number of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "AudioMarathon report",
+    samples: Annotated[
+        int, typer.Option(help="At most so many samples to browse; those on which settings disagree come first.")
+    ] = 500,
+    audio: Annotated[
+        str, typer.Option(help="link (clips play from where they lie), embed (inside the page), none.")
+    ] = "link",
+    spectrograms: Annotated[bool, typer.Option(help="Draw the clips, which decodes them.")] = True,
+    data: Annotated[Path | None, typer.Option(help="Root of the data; default where the runs found it.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write vector PDFs, the CSV behind each, tables (.md, .tex) and records.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a browser of samples.
+
+    Examples:
+    audiomarathon report results -o report.html
+    audiomarathon report results --figures paper/figures --audio none
+
+    The page needs no network and works from a file. Prompts, players and spectrograms want the data to be there;
+    without it the page has the rest.
+    """
+    from tqdm import tqdm
+
+    from audiomarathon.cli.output import say
+    from audiomarathon.files import write_text
+    from audiomarathon.report.page import PageOptions, page
+    from audiomarathon.results.systems import read_sides
+
+    options = PageOptions(title, samples, audio, spectrograms, data)
+    sides = read_sides(runs)
+    with tqdm(desc="samples", unit="sample", disable=None) as bar:
+        html = page(sides, options, step=bar.update)
+    write_text(output, html)
+    say(f"report: {output} ({len(html) / 1e6:.1f} MB)")
+    if figures is not None:
+        from audiomarathon.report.paper import write_paper
+
+        for path in write_paper(sides, figures):
+            say(f"written: {path}")

@@ -1,0 +1,128 @@
+"""`audiomarathon status`: how runs stand, from another shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Callable, Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from audiomarathon.results.status import RunStatus
+
+_STYLES = {"running": "cyan", "complete": "green", "unreadable": "red"}
+
+
+def status(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders, or folders that hold some; default RESULTS_DIR, or else results."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until nobody is at work.")] = False,
+    every: Annotated[float, typer.Option(help="With --watch: seconds between looks, from 0.1.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line a look.")] = False,
+) -> int:
+    """Show how runs stand: what is done, running scores, rates, the expected end, and whether a process is at work.
+
+    Example: audiomarathon status results --watch
+
+    Running scores have a quick interval, a jackknife over clusters; summary.json has the bootstrap's, which may differ
+    by some hundredths, more with few clusters. Only reads, and disturbs nobody. Tasks of a sweep that have not begun
+    have no folder yet, so they are not shown.
+    Exit code: 0 when all runs are complete, 1 when not, 2 when there is none.
+    """
+    from audiomarathon.errors import SettingsError
+    from audiomarathon.results.status import read_status
+    from audiomarathon.settings import RunSettings
+
+    if not every >= 0.1:
+        raise SettingsError(f"--every={every:g}: not allowed; allowed: seconds from 0.1")
+    paths = runs or [RunSettings.read().results]
+    found = read_status(paths)
+    if not watch:
+        _print(found, as_json=as_json)
+    elif as_json or not sys.stdout.isatty():
+        found = _watch(paths, every, lambda shown: _print(shown, as_json=as_json))
+    else:
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(), auto_refresh=False) as live:
+            found = _watch(paths, every, lambda shown: live.update(_rendered(shown, live.console.width), refresh=True))
+    return 0 if all(one.complete for one in found) else 1
+
+
+def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
+    """Show how things stand until nobody is at work in two looks running: a sweep pauses between its tasks."""
+    from audiomarathon.results.status import read_status
+
+    idle = 0
+    while True:
+        show(found := read_status(paths))
+        idle = 0 if any(one.alive for one in found) else idle + 1
+        if idle > 1:
+            return found
+        time.sleep(every)
+
+
+def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([one.as_json() for one in found]))
+        return
+    from audiomarathon.terminal import console
+
+    out = console()
+    out.print(_rendered(found, out.width))
+
+
+def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
+    """Return a table a checkpoint with a row a run, and below what could not be read."""
+    import datetime
+
+    from rich.console import Group
+    from rich.text import Text
+
+    from audiomarathon.terminal import fitted
+    from audiomarathon.text import plain
+
+    now = datetime.datetime.now().astimezone()
+    readable = [one for one in found if one.problem is None]
+    tables = [
+        fitted(_table([one for one in readable if one.checkpoint == checkpoint], now), width)
+        for checkpoint in sorted({one.checkpoint for one in readable})
+    ]
+    lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
+    return Group(*tables, *lines)
+
+
+def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from audiomarathon.engine.progress_view import answered_text, ending, rates
+    from audiomarathon.text import plain
+
+    table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("task", "setting", "answered", "running score [about 95 %]", "state"):
+        table.add_column(heading, justify="right" if heading in ("answered", "running score [about 95 %]") else "left")
+    for one in found:
+        state = Text(one.state, _STYLES.get(one.state, "yellow"))
+        if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
+            state.append(f", {rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60)}", "default")
+        if one.alive and one.quiet_s is not None:
+            state.append(f", last record {one.quiet_s:.0f} s ago", "default")
+        if one.left_s is not None:
+            state.append(f", {ending(one.left_s, now)}", "default")
+        names = (Text(plain(one.task)), Text(plain(one.setting)))
+        table.add_row(*names, answered_text(one.standing), Text(one.standing.score_text()), state)
+    return table

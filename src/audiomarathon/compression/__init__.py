@@ -1,0 +1,1 @@
+"""Methods that spend less on long audio: token pruners and KV presses under one registry."""

@@ -1,0 +1,79 @@
+"""Methods joined by `+`: token pruning first, then a press on what it left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.presses.pyramidkv import PyramidKV
+from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.trace import Trace
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+
+@dataclass(frozen=True)
+class Composed(Method):
+    """A token pruner, and a press that works on the audio tokens it left, with their number as its N.
+
+    In layers below K the pruner has left all audio tokens, so there the press has all of them to choose from.
+    """
+
+    key: ClassVar[str] = "composed"
+    title: ClassVar[str] = "token pruning, then a press"
+    saves: ClassVar[str] = "what its parts save"
+    batches: ClassVar[bool] = False
+
+    first: Method = field(default_factory=Base)
+    second: Method = field(default_factory=Base)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be joined."""
+        if isinstance(self.second, PyramidKV):
+            raise SettingsError(
+                f"{self.first.key}+{self.second.key}: layers differ in length after pruning, so budgets that fall from "
+                "layer to layer would not be k on average; join another press"
+            )
+        if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
+            raise SettingsError(
+                f"{self.first.key}+{self.second.key}: a token pruner and then a press can be joined, such as "
+                "fast_v:0.5+snapkv:0.3"
+            )
+
+    @property
+    def label(self) -> str:
+        """Both labels, joined by `+`."""
+        return f"{self.first.label}+{self.second.label}"
+
+    def parts(self) -> dict[str, object]:
+        """Both parts, as code."""
+        return {**self.first.parts(), **self.second.parts()}
+
+    def parameters(self) -> dict[str, Any]:
+        """Both parts' fields, for records and identities."""
+        parts = {"first": self.first, "second": self.second}
+        return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
+
+    def check_config(self, config: Any) -> None:
+        """Refuse what either part's config rules out."""
+        self.first.check_config(config)
+        self.second.check_config(config)
+
+    def check(self, lm: AudioLM) -> None:
+        """Refuse what either part refuses."""
+        self.first.check(lm)
+        self.second.check(lm)
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`."""
+        assert isinstance(self.second, KVPress)
+        with self.first.applied_to(lm, inputs) as left, self.second.applied_to(lm, inputs, before=left) as trace:
+            yield trace

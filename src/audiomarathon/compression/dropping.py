@@ -1,0 +1,221 @@
+"""The mechanics of dropping tokens at layer K by hooks: gathering, masks, and getting out of the way in decode.
+
+In prefill, the hook on layer K gathers the hidden states of the kept tokens; the hooks on layers K… gather the side
+inputs that the model's loop passes again to each layer (rotary cos and sin, position ids, mask, Gemma 3n's per-layer
+inputs), bound by signature since some models pass them by position. In decode a layer needs a hook only where it is
+given a mask or has a window; elsewhere its hook has removed itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from audiomarathon.compression.layers import source_of, window_of
+
+if TYPE_CHECKING:
+    from audiomarathon.models.prompt import Inputs
+
+
+@dataclass
+class Drop:
+    """Which prompt positions a batch keeps, ready for gathering.
+
+    Kept sets of unequal size are filled up on the left, as the prompts themselves were. Their sizes are known before
+    the choice is made, so that nothing waits for the device during prefill.
+
+    Attributes
+    ----------
+    audio, text
+        A sample's positions, ascending.
+    text_after
+        How many text tokens follow a sample's last audio token.
+    filler
+        Shape (B, S'): the places that stand for nothing.
+    prompt
+        S, the prompt's length.
+    index
+        Shape (B, S'): kept positions, once chosen.
+    inside
+        For each sample whether all chosen indices were in range.
+    """
+
+    audio: list[torch.Tensor]
+    text: list[torch.Tensor]
+    text_after: list[int]
+    filler: torch.Tensor
+    any_filler: bool
+    prompt: int
+    index: torch.Tensor
+    inside: list[torch.Tensor] = field(default_factory=list)
+
+    @classmethod
+    def plan(cls, inputs: Inputs, budgets: Sequence[int]) -> Drop:
+        """Lay out a batch whose samples keep `budgets` audio tokens each."""
+        mask = inputs.audio_mask
+        audio = [row.nonzero().flatten() for row in mask]
+        text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
+        text_after = [mask.shape[1] - 1 - int(spots[-1]) if len(spots) else 0 for spots in audio]
+        lengths = [len(words) + budget for words, budget in zip(text, budgets, strict=True)]
+        width = max(lengths)
+        places = torch.arange(width, device=mask.device)
+        filler = places[None] < torch.tensor([width - n for n in lengths], device=mask.device)[:, None]
+        none_yet = torch.empty(0, dtype=torch.long)
+        return cls(audio, text, text_after, filler, min(lengths) < width, mask.shape[1], none_yet)
+
+    def keep(self, chosen: Sequence[torch.Tensor]) -> None:
+        """Fix the choice: for each sample the indices into its audio positions that stay.
+
+        An index out of range would end a GPU's process: it is moved inside, and `inside` says so without a GPU sync.
+        """
+        picks = [pick.to(audio.device) for audio, pick in zip(self.audio, chosen, strict=True)]
+        self.inside = [((pick >= 0) & (pick < len(audio))).all() for audio, pick in zip(self.audio, picks, strict=True)]
+        rows = [
+            torch.cat([text, audio[pick.clamp(0, len(audio) - 1)]]).sort().values
+            for text, audio, pick in zip(self.text, self.audio, picks, strict=True)
+        ]
+        width = self.filler.shape[1]
+        self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
+
+    def kept_positions(self) -> tuple[torch.Tensor, ...]:
+        """Return each sample's kept positions, on the CPU."""
+        return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
+
+    def audio_places(self) -> torch.Tensor:
+        """Return where the first sample's kept audio tokens stand among its kept tokens."""
+        audio = torch.isin(self.index[0], self.audio[0])
+        return audio.nonzero().flatten()
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gather (…, B or 1, S, D) to (…, B, S', D)."""
+        index = self.index.to(tensor.device)
+        batch = len(index)
+        if batch == 1:
+            return tensor.index_select(-2, index[0])
+        lead, size = tensor.shape[:-3], tensor.shape[-1]
+        tensor = tensor.expand(*lead, batch, *tensor.shape[-2:])
+        return tensor.gather(-2, index[..., None].expand(*lead, batch, index.shape[1], size))
+
+    def places(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Gather (…, B or 1, S) to (…, B, S')."""
+        return self.rows(tensor[..., None])[..., 0]
+
+    def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the mask among kept tokens, of the same kind as the model's own."""
+        if given is None and not self.any_filler:
+            return None  # the model relies on plain causality, and order is kept
+        device = self.index.device if given is None else given.device
+        filler = self.filler.to(device)
+        if given is not None and given.dim() == 2:  # flash attention: which places are real
+            return self.places(given) * ~filler
+        width = filler.shape[1]
+        if given is None:
+            causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+            visible = causal.expand(len(filler), 1, -1, -1)
+        else:
+            visible = self.rows(given.squeeze(1))  # (B, S', S)
+            visible = self.rows(visible.transpose(-1, -2)).transpose(-1, -2)[:, None]
+        # A row without any visible place would turn into NaN and spread: fillers see themselves, and nothing sees them.
+        alone = torch.eye(width, dtype=torch.bool, device=device)[None, None] & filler[:, None, :, None]
+        hidden = filler[:, None, None, :] & ~alone
+        return _hide(visible, hidden, shown=alone)
+
+    def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
+        """Return which of a layer's `cached` + 1 keys one new token sees: all that is not filler."""
+        device = self.index.device if given is None else given.device
+        real = ~self.filler.to(device)
+        if not self.any_filler:  # and a press may have left fewer than there are places
+            return like_given(real.new_ones(len(real), cached + 1), given)
+        fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
+        return like_given(torch.cat([real, fresh], dim=-1), given)
+
+    def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:
+        """Return the same for a layer with a window, which was given `past` tokens so far.
+
+        Its cache holds the last `window` − 1 of them. The window is one of positions, and these have gaps, so some of
+        what is there lies outside. None where the window reaches back to the beginning.
+        """
+        last = self.prompt + past - self.filler.shape[1]
+        if given is None and not self.any_filler and last < window:
+            return None
+        device = self.index.device if given is None else given.device
+        fresh = torch.arange(self.prompt, last + 1, device=device).expand(len(self.index), -1)
+        positions = torch.cat([self.index.to(device), fresh], dim=-1)
+        real = torch.cat([~self.filler.to(device), torch.ones_like(fresh, dtype=torch.bool)], dim=-1)
+        return like_given((real & (last - positions < window))[:, -window:], given)
+
+    def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
+        """Put hooks on the layers from `first` on; `decide` is given the hidden states that enter it, before they go.
+
+        Returns
+        -------
+        list
+            Handles; the caller removes them.
+        """
+        return [
+            self._attach(decoder, index, decide if index == first else None)
+            for index in range(first, len(decoder.layers))  # type: ignore[arg-type]
+        ]
+
+    def _attach(self, decoder: Any, index: int, decide: Callable[[torch.Tensor], None] | None) -> Any:
+        layer = decoder.layers[index]
+        window, source = window_of(decoder.config, index), source_of(decoder.config, index)
+        signature = inspect.signature(layer.forward)
+        flash = "flash" in str(decoder.config._attn_implementation)
+
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+            call = call_of(signature, args, kwargs)
+            hidden, given = call["hidden_states"], call.get("attention_mask")
+            if hidden.shape[-2] == 1:
+                past = call["past_key_values"].get_seq_length(source)
+                past -= source != index  # another layer's cache, which has been given this token already
+                mask = self.window_mask(given, past, window) if window else self.decode_mask(given, past)
+                call["attention_mask"] = mask
+                return (), call
+            if decide is not None:
+                decide(hidden)
+                call["hidden_states"] = self.rows(hidden)
+            call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
+            if call.get("per_layer_input") is not None:
+                call["per_layer_input"] = self.rows(call["per_layer_input"])
+            if call.get("position_ids") is not None:
+                # Flash attention takes gaps in positions for packed sequences, and waits for the device in every layer.
+                call["position_ids"] = None if flash else self.places(call["position_ids"])
+            call["attention_mask"] = self.prefill_mask(given)
+            if call["attention_mask"] is None and not window:
+                handle.remove()  # decode attends to all that the layer's own cache holds: no hook needed
+            return (), call
+
+        handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+        return handle
+
+
+def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer's arguments by name, however the model's loop passed them."""
+    call = dict(signature.bind(*args, **kwargs).arguments)
+    call.update(call.pop("kwargs", {}))
+    return call
+
+
+def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+    """Turn (B, keys) booleans into a one-query mask of the kind that the model gave: 2-D, boolean or additive."""
+    if given is not None and given.dim() == 2:
+        return visible.to(given.dtype)
+    visible = visible[:, None, None]
+    if given is None or given.dtype == torch.bool:
+        return visible
+    return _hide(torch.zeros(visible.shape, dtype=given.dtype, device=visible.device), ~visible)
+
+
+def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a boolean or additive mask with some places hidden and others shown."""
+    if mask.dtype == torch.bool:
+        mask = mask & ~hidden
+        return mask if shown is None else mask | shown
+    mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
+    return mask if shown is None else mask.masked_fill(shown, 0)

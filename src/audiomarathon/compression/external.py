@@ -1,0 +1,91 @@
+"""Methods from elsewhere: any object that is used as `with press(model):`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from audiomarathon.compression.method import Method
+from audiomarathon.compression.registry import get_method
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.trace import Trace
+from audiomarathon.settings import RunSettings
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+_NAME = re.compile(r"\w[\w.=-]{0,100}")
+
+
+@dataclass(frozen=True)
+class Foreign(Method):
+    """A context manager around the transformers model, made by calling `press` with it.
+
+    What it did is read off the cache (`kv_lengths`, `kv_bytes`); how many of the entries are audio only the press
+    knows, so `kept_audio_tokens` is null in the records.
+    """
+
+    key: ClassVar[str] = "foreign"
+    title: ClassVar[str] = "an object used as `with press(model):`"
+    saves: ClassVar[str] = "what it saves"
+
+    press: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a press that nothing tells from another of its kind, and a name that is no folder's."""
+        if self.name and not _NAME.fullmatch(self.name):
+            raise SettingsError(f"method name {self.name!r}: not allowed; allowed: letters, digits and . _ = - inside")
+        if not self.name and " at 0x" in repr(self.press):
+            raise SettingsError(
+                f"method {self.press!r}: prints itself by its address, so its records could be another's of its kind; "
+                'name it: method=("mine-0.3", press), or define __repr__'
+            )
+
+    @property
+    def label(self) -> str:
+        """The name of the press, or the press as it prints itself."""
+        return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
+
+    def parts(self) -> dict[str, object]:
+        """The press, as code."""
+        return {self.label: self.press}
+
+    def parameters(self) -> dict[str, Any]:
+        """The press by its name, or as it prints itself."""
+        return {"press": self.name or repr(self.press)}
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`."""
+        with self.press(lm.model):
+            yield Trace((None,) * len(inputs.seeds))
+
+
+def as_method(method: object, settings: RunSettings) -> Method:
+    """Return a method for what Python callers pass: a method, a name, or a press of their own.
+
+    Parameters
+    ----------
+    method
+        A name takes its ratio, layer and scope from the settings; `fast_v:0.5` has its own ratio. A press that prints
+        itself by its address is named: `("mine-0.3", press)`.
+
+    Raises
+    ------
+    SettingsError
+        For anything else.
+    """
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, str):
+        return get_method(method, settings.ratio, settings.layer, settings.scope)
+    if isinstance(method, tuple) and len(method) == 2 and isinstance(method[0], str) and callable(method[1]):
+        return Foreign(press=method[1], name=method[0])
+    if callable(method):
+        return Foreign(press=method)
+    raise SettingsError(f"{method!r} is no method: pass a name, a Method, or an object used as `with press(model):`")

@@ -1,0 +1,245 @@
+"""What a KV press is: after a layer's prefill attention, its cache keeps the audio entries that score highest.
+
+Every layer attends to everything in prefill; what shrinks is the cache, so decode time and memory. Text is never
+removed unless the scope is `all`. Kept entries stay sorted by position.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from audiomarathon.compression.layers import has_windows
+from audiomarathon.compression.method import Method, kept_count
+from audiomarathon.errors import MethodError
+from audiomarathon.models.trace import Trace
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from audiomarathon.compression.attention import Attention
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Inputs
+
+
+@dataclass(frozen=True)
+class Cached:
+    """One layer's cache after prefill, and how it was attended to; S counts its entries.
+
+    Attributes
+    ----------
+    query
+        After rotation, shape (H, S, d).
+    key, value
+        After rotation, shape (Hkv, S, d).
+    candidates
+        Indices of the entries that may go, ascending, shape (N,): the audio, or all.
+    attention
+        The same as :class:`Attention`, for attention computed anew.
+    rotation
+        Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
+    future_rotation
+        Given a count, the same for the positions that follow the prompt.
+    layer, seed
+        Index of the layer; seed of the sample.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    candidates: torch.Tensor
+    attention: Attention
+    rotation: tuple[torch.Tensor, torch.Tensor]
+    future_rotation: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
+    layer: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class KVPress(Method):
+    """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
+
+    saves: ClassVar[str] = "KV cache, decode"
+    needs: ClassVar[str] = "batch size 1, full attention"
+    batches: ClassVar[bool] = False
+
+    scope: str = "audio"
+
+    @abstractmethod
+    def score(self, cached: Cached) -> torch.Tensor:
+        """Return how much each entry is worth keeping, float32, shape (Hkv, S); infinity keeps it for certain."""
+
+    def budgets(self, total: int, layers: int) -> list[int]:
+        """Return how many of `total` candidates each layer keeps."""
+        return [kept_count(total, self.ratio)] * layers
+
+    def check_config(self, config: Any) -> None:
+        """Refuse caches that are not one plain tensor a layer, and an unknown scope."""
+        if self.scope not in ("audio", "all"):
+            raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
+        if has_windows(config):
+            raise MethodError(
+                f"{self.key}: this model's sliding-window layers keep a cache of their own, which presses do not "
+                "shrink; allowed here: token pruning (`audiomarathon list methods`)"
+            )
+
+    @contextmanager
+    def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
+        """See :meth:`Method.applied_to`; `before` is the trace of the token pruning that this press works on top of.
+
+        Raises
+        ------
+        MethodError
+            For more than one sample: caches of a batch cannot differ in length.
+        """
+        if len(inputs.seeds) > 1:
+            raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
+        trace = before or Trace(tuple(inputs.audio_tokens))
+        left = trace.kept_audio_tokens[0]
+        assert left is not None, "token pruners know what they keep"
+        total = left if self.scope == "audio" else inputs.audio_mask.shape[1]
+        before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
+        lengths = self._lengths(inputs, before_lengths)
+        if lengths == before_lengths:
+            yield trace  # nothing to press: no hook, so that ratio 0 is bit-identical to base
+            return
+        trace.expected_lengths = lengths
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], inputs.audio_mask.shape[1], trace)
+        with ExitStack() as stack:
+            squeeze.attach(stack)
+            yield trace
+            squeeze.check()
+            # Among all entries, how many of those kept are audio differs by layer and head: no one number is true.
+            trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
+
+    def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """Return how long each layer's cache is to be, after this press on caches of these lengths."""
+        layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
+        totals = [length - text if self.scope == "audio" else length for length in lengths]
+        kept = [self.budgets(total, layers)[index] for index, total in enumerate(totals)]
+        if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
+            raise MethodError(f"{self.label}: budgets of {kept} entries a layer, where there are {totals}")
+        return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))
+
+
+@dataclass
+class _Squeeze:
+    """One prefill's compression: takes each layer's attention as it passes, and shortens its cache right after."""
+
+    press: KVPress
+    lm: AudioLM
+    audio: torch.Tensor
+    seed: int
+    prompt: int
+    trace: Trace
+    sound: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Refuse nonsense, after the call: asked in prefill, each layer would wait for the device."""
+        for layer, (no_nan, unchanged) in enumerate(self.sound):
+            if not no_nan:
+                raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN")
+            if not unchanged:
+                raise MethodError(f"{self.press.label} changed the candidates it was given; allowed: reading them")
+
+    def attach(self, stack: ExitStack) -> None:
+        from audiomarathon.compression.attention import attention_watched
+
+        seen: dict[int, Attention] = {}
+        layers = self.lm.decoder_layers
+        looks: dict[nn.Module, Callable[[Attention], None]] = {}
+        for index, layer in enumerate(layers):
+            attention: nn.Module = layer.self_attn  # type: ignore[assignment]
+            looks[attention] = functools.partial(seen.__setitem__, index)
+        take_off = stack.enter_context(attention_watched(self.lm.attn_implementation, looks))
+        for index, layer in enumerate(layers):
+            last = index == len(layers) - 1
+            for handle in self._hooks(layer, index, seen, take_off if last else None):
+                stack.callback(handle.remove)
+
+    def _hooks(
+        self, layer: nn.Module, index: int, seen: dict[int, Attention], take_off: Callable[[], None] | None
+    ) -> list[Any]:
+        import torch
+
+        from audiomarathon.compression.dropping import call_of, like_given
+
+        signature = inspect.signature(layer.forward)
+
+        def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+            after_handle.remove()  # prefill is over for this layer
+            call = call_of(signature, args, kwargs)
+            with self.trace.scoring(self.lm.clock):
+                self._compress(
+                    call["past_key_values"].layers[index], index, seen.pop(index), call["position_embeddings"]
+                )
+            if take_off is not None:
+                take_off()
+
+        def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            call = call_of(signature, args, kwargs)
+            given = call.get("attention_mask")
+            if given is None:
+                before_handle.remove()  # no mask in prefill, none in decode: no hook needed
+            elif call["hidden_states"].shape[-2] == 1:
+                cached = call["past_key_values"].get_seq_length(index)
+                visible = torch.ones(1, cached + 1, dtype=torch.bool, device=given.device)
+                call["attention_mask"] = like_given(visible, given)
+                return (), call
+            return None
+
+        after_handle = layer.register_forward_hook(after, with_kwargs=True)
+        before_handle = layer.register_forward_pre_hook(before, with_kwargs=True)
+        return [after_handle, before_handle]
+
+    def _future(self, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = self.lm.rotation(self.prompt, count)
+        return cos.to(device), sin.to(device)
+
+    def _compress(self, cache: Any, index: int, attention: Attention, rotation: Any) -> None:
+        import torch
+
+        length = attention.key.shape[2]
+        device = attention.key.device
+        places = self.audio if self.trace.audio_places is None else self.trace.audio_places(index)
+        candidates = places.to(device) if self.press.scope == "audio" else torch.arange(length, device=device)
+        budget = self.press.budgets(len(candidates), len(self.lm.decoder_layers))[index]
+        cos, sin = rotation
+        shown = candidates.clone()
+        score = self.press.score(
+            Cached(
+                query=attention.query[0],
+                key=attention.key[0],
+                value=attention.value[0],
+                candidates=shown,
+                attention=attention,
+                rotation=(cos[0].to(device), sin[0].to(device)),  # another GPU's, where the model is over several
+                future_rotation=functools.partial(self._future, device),
+                layer=index,
+                seed=self.seed,
+            )
+        )
+        if score.shape != attention.key.shape[1:3] or not score.is_floating_point():
+            raise MethodError(
+                f"{self.press.label}: scores are {score.dtype} of shape {tuple(score.shape)}; allowed: floats of shape "
+                f"{tuple(attention.key.shape[1:3])}"
+            )
+        self.sound.append((~score.isnan().any(), (shown == candidates).all()))
+        # What may not go is worth more than any candidate, so that one sort finds all that stays, and nothing waits for
+        # the device. Stable: of equal scores (infinities above all) the earlier entry stays everywhere.
+        most = torch.finfo(score.dtype).max
+        worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
+        best = worth.sort(dim=-1, descending=True, stable=True).indices
+        kept = best[:, : length - len(candidates) + budget].sort(dim=-1).values  # (Hkv, entries)
+        if self.trace.kept_entries is not None:
+            self.trace.kept_entries.append(torch.zeros_like(score, dtype=torch.bool).scatter_(1, kept, value=True))
+        heads = torch.arange(len(kept), device=device)[:, None]
+        cache.keys = attention.key[:, heads, kept]
+        cache.values = attention.value[:, heads, kept]

@@ -1,0 +1,37 @@
+"""SnapKV smoothed along time, for audio: neighbouring moments matter together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached
+from audiomarathon.compression.presses.snapkv import SnapKV
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class AudioKV(SnapKV):
+    """SnapKV's scores of the candidates through an FFT low-pass that keeps the lowest quarter of the spectrum.
+
+    The idea is that of arXiv 2604.06694; this is not that paper's code.
+    """
+
+    key: ClassVar[str] = "audio_kv"
+    title: ClassVar[str] = "snapkv's scores, low-passed along time"
+    paper: ClassVar[str] = "2604.06694"
+
+    passed: float = 0.25
+
+    def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:
+        """Low-pass the scores of the candidates outside the window, in time order."""
+        import torch
+
+        places = cached.candidates[cached.candidates < score.shape[-1]]
+        if len(places) < 2:
+            return score
+        spectrum = torch.fft.rfft(score[:, places])
+        spectrum[:, max(1, round(spectrum.shape[-1] * self.passed)) :] = 0
+        return score.index_copy(-1, places, torch.fft.irfft(spectrum, n=len(places)))

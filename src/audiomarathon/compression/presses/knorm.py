@@ -1,0 +1,30 @@
+"""Knorm: keys of small norm attract attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Knorm(KVPress):
+    """Score −‖key‖₂.
+
+    A. Devoto et al., "A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression", arXiv 2406.11430.
+    """
+
+    key: ClassVar[str] = "knorm"
+    title: ClassVar[str] = "entries whose keys have the smallest norm"
+    paper: ClassVar[str] = "2406.11430"
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        """See :meth:`KVPress.score`."""
+        import torch
+
+        norm: torch.Tensor = torch.linalg.vector_norm(cached.key.float(), dim=-1)
+        return -norm

@@ -1,0 +1,26 @@
+"""Random entries: the control that every press has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class KVRandom(KVPress):
+    """Score at random, seeded by sample and layer, drawn on the CPU so that it is the same on every machine."""
+
+    key: ClassVar[str] = "kv_random"
+    title: ClassVar[str] = "seeded random entries"
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        """See :meth:`KVPress.score`."""
+        import torch
+
+        generator = torch.Generator().manual_seed(cached.seed * 1009 + cached.layer)
+        return torch.rand(cached.key.shape[:2], generator=generator).to(cached.key.device)

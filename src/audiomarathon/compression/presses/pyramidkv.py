@@ -1,0 +1,37 @@
+"""PyramidKV: SnapKV with more room in lower layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from audiomarathon.compression.method import kept_count
+from audiomarathon.compression.presses.snapkv import SnapKV
+
+
+@dataclass(frozen=True)
+class PyramidKV(SnapKV):
+    """SnapKV's scores; budgets fall linearly from layer to layer and are k on average.
+
+    Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
+    2406.02069, section 3: the last layer has k/β, the first 2k − k/β, cut to what there is.
+    """
+
+    key: ClassVar[str] = "pyramidkv"
+    title: ClassVar[str] = "snapkv with budgets that fall from layer to layer, k on average"
+    paper: ClassVar[str] = "2406.02069"
+    note: ClassVar[str] = "the ratio holds on average over layers: lower layers keep more, upper ones less"
+
+    beta: int = 20
+
+    def budgets(self, total: int, layers: int) -> list[int]:
+        """See :meth:`KVPress.budgets`; they sum to exactly k · layers."""
+        kept = kept_count(total, self.ratio)
+        if layers == 1:
+            return [kept]
+        # How far the first layer is above k, and the last below it: k − k/β, or what room there is.
+        spread = min(kept - max(1, kept / self.beta), total - kept)
+        exact = [kept + spread * (1 - 2 * index / (layers - 1)) for index in range(layers)]
+        sums = [0, *(round(sum(exact[: index + 1])) for index in range(layers - 1)), kept * layers]
+        return [after - before for before, after in pairwise(sums)]

@@ -1,0 +1,42 @@
+"""SnapKV: what the end of the prompt attends to, smoothed over neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class SnapKV(KVPress):
+    """Score by the mean attention of the last prompt positions, average-pooled; those positions always stay.
+
+    Y. Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv 2404.14469, section 4.
+    """
+
+    key: ClassVar[str] = "snapkv"
+    title: ClassVar[str] = "entries that the last 64 prompt positions attend to most, pooled"
+    paper: ClassVar[str] = "2404.14469"
+
+    window: int = 64
+    kernel: int = 5
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        """See :meth:`KVPress.score`."""
+        import torch
+        from torch.nn.functional import avg_pool1d
+
+        groups, length = cached.key.shape[:2]
+        window = min(self.window, length - 1)
+        attention = cached.attention.of_last_queries(window)[0, :, :, : length - window].mean(1)  # (H, S − window)
+        pooled = avg_pool1d(attention, self.kernel, stride=1, padding=self.kernel // 2)
+        score = self.smoothed(pooled.reshape(groups, -1, length - window).mean(1), cached)
+        return torch.nn.functional.pad(score, (0, window), value=torch.inf)
+
+    def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:  # noqa: ARG002
+        """Return scores (Hkv, S − window) as they are; variants smooth them further."""
+        return score

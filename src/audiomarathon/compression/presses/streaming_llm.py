@@ -1,0 +1,34 @@
+"""StreamingLLM: attention sinks and the most recent entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class StreamingLLM(KVPress):
+    """Keep the first few candidates and the most recent ones.
+
+    G. Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2.
+    """
+
+    key: ClassVar[str] = "streaming_llm"
+    title: ClassVar[str] = "the first 4 audio entries and the most recent"
+    paper: ClassVar[str] = "2309.17453"
+
+    sinks: int = 4
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        """See :meth:`KVPress.score`."""
+        import torch
+
+        heads, length = cached.key.shape[:2]
+        recency = torch.arange(length, dtype=torch.float32, device=cached.key.device)
+        recency[cached.candidates[: self.sinks]] = torch.inf
+        return recency.expand(heads, -1)

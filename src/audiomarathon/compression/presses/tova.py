@@ -1,0 +1,31 @@
+"""TOVA: what the last prompt token attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.press import Cached, KVPress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Tova(KVPress):
+    """Score by the attention of the last query, mean over heads; its own entry stays.
+
+    M. Oren et al., "Transformers are Multi-State RNNs", arXiv 2401.06104, section 4.
+    """
+
+    key: ClassVar[str] = "tova"
+    title: ClassVar[str] = "entries that the last prompt token attends to most"
+    paper: ClassVar[str] = "2401.06104"
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        """See :meth:`KVPress.score`."""
+        import torch
+
+        score = cached.attention.of_last_queries()[0, :, 0].mean(0)
+        score[-1] = torch.inf
+        return score.expand(len(cached.key), -1)

@@ -1,0 +1,56 @@
+"""DART: keep pivots, and what is least like them (EMNLP 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Dart(TokenPruner):
+    """Keep the pivots and, in equal shares, the tokens whose hidden states are least similar to each pivot's.
+
+    Z. Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
+    2502.11494. Pivots are the audio tokens and the text tokens after the audio with the largest L1 norm of their keys.
+    Audio pivots are kept; then each pivot in turn, audio first and by rank, takes its share of the remaining budget:
+    the free audio tokens with the lowest cosine similarity to it. Text pivots steer and take no budget themselves.
+    """
+
+    key: ClassVar[str] = "dart"
+    title: ClassVar[str] = "pivots, and the audio tokens least similar to them"
+    paper: ClassVar[str] = "2502.11494"
+    needs: ClassVar[str] = "K ≥ 1"
+    scored: ClassVar[bool] = True
+
+    audio_pivots: int = 4
+    text_pivots: int = 4
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+        from torch.nn.functional import normalize
+
+        positions, seen = evidence.positions, evidence.seen
+        norm = seen.key.float().abs().sum((0, 2))  # L1 over all heads, (S,)
+        audio = norm[positions].topk(min(self.audio_pivots, evidence.n_keep)).indices
+        places = torch.arange(len(norm), device=norm.device)
+        after = norm.masked_fill(places <= positions[-1], -torch.inf)  # text only, and padding is on the left
+        steering = after.topk(min(self.text_pivots, evidence.text_after)).indices
+        budget = evidence.n_keep - len(audio)
+        pivots = torch.cat([positions[audio], steering])
+        hidden = normalize(seen.hidden.float(), dim=-1)
+        similarity = hidden[pivots] @ hidden[positions].T  # (pivots, N)
+        taken = torch.zeros(len(positions), device=norm.device).index_fill_(0, audio, torch.inf)
+        chosen = [audio]
+        for rank, row in enumerate(similarity):
+            share = budget // (len(pivots) - rank)  # what is left, split over the pivots still to come
+            pick = (row + taken).topk(share, largest=False).indices
+            taken = taken.index_fill(0, pick, torch.inf)
+            chosen.append(pick)
+            budget -= share
+        return torch.cat(chosen)

@@ -1,0 +1,26 @@
+"""Frame: a uniform stride in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Frame(TokenPruner):
+    """Keep audio tokens at a uniform stride: index ⌊i·N/k⌋ for i < k (AudioMarathon, arXiv 2510.07293)."""
+
+    key: ClassVar[str] = "frame"
+    title: ClassVar[str] = "audio tokens at a uniform stride in time"
+    paper: ClassVar[str] = "2510.07293"
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+
+        return torch.arange(evidence.n_keep) * len(evidence.positions) // evidence.n_keep

@@ -1,0 +1,29 @@
+"""Random: the control that every method has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Random(TokenPruner):
+    """Keep the first k of a seeded permutation, another one for each sample.
+
+    The permutation is drawn on the CPU, so that it is the same on every machine.
+    """
+
+    key: ClassVar[str] = "random"
+    title: ClassVar[str] = "a seeded random subset of the audio tokens"
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+
+        generator = torch.Generator().manual_seed(evidence.seed)
+        return torch.randperm(len(evidence.positions), generator=generator)[: evidence.n_keep]

@@ -1,0 +1,51 @@
+"""FastV within time segments: the field's remedy for attention's bias to the end of the audio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from audiomarathon.compression.pruners.fast_v import attention_received
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class SegmentFastV(TokenPruner):
+    """Cut the audio into S equal time segments; each keeps its share by FastV's score (cf. arXiv 2511.14293).
+
+    Shares are the exact ones, rounded by largest remainder (ties to the earlier segment), so that they sum to k.
+    """
+
+    key: ClassVar[str] = "segment_fast_v"
+    title: ClassVar[str] = "fast_v's score, within equal time segments"
+    paper: ClassVar[str] = "2511.14293"
+    needs: ClassVar[str] = "K ≥ 1, full attention in layer K − 1"
+    scored: ClassVar[bool] = True
+    ranks_by_attention: ClassVar[bool] = True
+
+    segments: int = 10
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+
+        score = attention_received(evidence)
+        total, chosen, start = len(score), [], 0
+        for index, share in enumerate(shares(total, evidence.n_keep, self.segments)):
+            end = total * (index + 1) // self.segments
+            chosen.append(start + score[start:end].topk(share).indices)
+            start = end
+        return torch.cat(chosen)
+
+
+def shares(total: int, budget: int, segments: int) -> list[int]:
+    """Split `budget` over segments of `total` tokens in proportion to their sizes, by largest remainder."""
+    sizes = [total * (i + 1) // segments - total * i // segments for i in range(segments)]
+    whole = [size * budget // total for size in sizes]
+    by_remainder = sorted(range(segments), key=lambda i: (-(sizes[i] * budget % total), i))
+    for index in by_remainder[: budget - sum(whole)]:
+        whole[index] += 1
+    return whole

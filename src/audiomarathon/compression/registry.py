@@ -1,0 +1,106 @@
+"""Which methods there are, and how a name and a ratio become one.
+
+A third party adds one by an entry point in the group `audiomarathon.methods` that yields a :class:`Method` subclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.presses.audio_kv import AudioKV
+from audiomarathon.compression.presses.expected_attention import ExpectedAttention
+from audiomarathon.compression.presses.keydiff import KeyDiff
+from audiomarathon.compression.presses.knorm import Knorm
+from audiomarathon.compression.presses.kv_random import KVRandom
+from audiomarathon.compression.presses.pyramidkv import PyramidKV
+from audiomarathon.compression.presses.snapkv import SnapKV
+from audiomarathon.compression.presses.streaming_llm import StreamingLLM
+from audiomarathon.compression.presses.tova import Tova
+from audiomarathon.compression.pruners.dart import Dart
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.pruners.random import Random
+from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
+from audiomarathon.errors import SettingsError
+from audiomarathon.plugins import look_up, plugins
+
+_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV())
+_PRESSES = (
+    Knorm(),
+    KVRandom(),
+    KeyDiff(),
+    StreamingLLM(),
+    Tova(),
+    SnapKV(),
+    ExpectedAttention(),
+    PyramidKV(),
+    AudioKV(),
+)
+
+
+def all_methods() -> tuple[Method, ...]:
+    """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
+    built_in = (Base(), *_PRUNERS, *_PRESSES)
+    return (*built_in, *plugins("audiomarathon.methods", Method, built_in))  # type: ignore[type-abstract]
+
+
+def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio") -> Method:
+    """Return the method that `name` stands for, with its ratio and, where it has them, its layer and scope.
+
+    Parameters
+    ----------
+    name
+        A method's name; `name:ratio` gives a ratio of its own, and `pruner:ratio+press:ratio` joins two.
+    ratio
+        None when nobody gave one: `base` needs none, any other method does.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown name, a ratio that is missing or outside [0, 1), or `base` with a ratio above 0.
+    """
+    if "," in name:
+        raise SettingsError(
+            f"method {name[:60]!r}: one method a run; a sweep takes several: audiomarathon sweep --methods {name[:60]}"
+        )
+    parts = [_get_one(part, ratio, layer, scope) for part in name.split("+")]
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) > 2:
+        raise SettingsError(f"method {name!r}: two methods can be joined, a token pruner and then a press")
+    return Composed(first=parts[0], second=parts[1])
+
+
+def _get_one(name: str, ratio: float | None, layer: int, scope: str) -> Method:
+    name, colon, own = name.strip().partition(":")
+    found: Method = look_up(name, all_methods(), kind="method")
+    if colon:
+        try:
+            ratio = float(own)
+        except ValueError:
+            raise SettingsError(f"method {name}:{own}: {own!r} is no ratio") from None
+    if ratio is None and not isinstance(found, Base):
+        raise SettingsError(
+            f"method {found.key}: no ratio is given; name the fraction of audio tokens to remove with PRUNE_RATIO, "
+            f"--ratio or {found.key}:0.5 (0 on purpose runs it without dropping anything)"
+        )
+    ratio = ratio or 0.0
+    if not 0 <= ratio < 1:
+        raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
+    if isinstance(found, Base):
+        if ratio > 0:
+            raise SettingsError(
+                f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0"
+            )
+        return found
+    if ratio == 0:
+        warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
+    settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope}
+    names = {field.name for field in dataclasses.fields(found)}
+    if scope != "audio" and "scope" not in names:
+        raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
+    return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})

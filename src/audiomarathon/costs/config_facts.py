@@ -1,0 +1,221 @@
+"""What a checkpoint costs, told by its config and its weights' headers: an estimate that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon import models
+from audiomarathon.compression.layers import attention_windows, source_of
+from audiomarathon.costs.prefill import Cost
+from audiomarathon.errors import ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.checkpoint import is_ignored
+from audiomarathon.models.loading import loading
+from audiomarathon.models.registry import all_models
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
+_ADAPTER = "speech-lora/*.safetensors"  # Phi-4's, which is loaded beside
+_ADAPTER_RANK = 320
+# Makers of speech, and what Gemma 3n sees with.
+_LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a checkpoint's config and headers say; bytes in the precision of the run.
+
+    Attributes
+    ----------
+    config
+        Of the decoder.
+    kv_bytes, activation_bytes
+        A prompt token.
+    """
+
+    config: Any
+
+    cost: Cost
+    weight_bytes: float
+    kv_bytes: float
+    activation_bytes: float
+    logits_bytes: float
+
+    def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
+        """Return the bytes that a batch of prompts of so many tokens takes, by what takes them."""
+        return {
+            "weights": self.weight_bytes,
+            "KV cache": batch * self.kv_bytes * tokens,
+            "activations": batch * self.activation_bytes * tokens,
+            "LM head": batch * self.logits_bytes,
+        }
+
+
+def published_config(source: str) -> Path | None:
+    """Return a folder with the sizes of a hub checkpoint's config, shipped for what is asked before a download."""
+    folder = Path(models.__file__).parent / "configs" / source.partition("@")[0].partition("/")[2]
+    return folder if source in {spec.checkpoint for spec in all_models()} and folder.is_dir() else None
+
+
+def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> ModelFacts:
+    """Read a checkpoint folder's config and headers.
+
+    Parameters
+    ----------
+    size
+        Bytes of a number in the precision of the run.
+    family
+        Reads the config; the base class does as transformers does.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be read, or do not describe a decoder in the usual words.
+    """
+    with loading(path, "a checkpoint whose cost can be told"):
+        try:
+            return _facts(path, size, family.read_config(path), family.encoder_window_seconds)
+        except AttributeError as error:
+            raise ModelError(f"{path}: the config is of another kind ({error})") from error
+
+
+def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFacts:
+    config = whole.get_text_config(decoder=True)
+    layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or hidden // heads
+    keys = 2 * config.num_key_value_heads * head
+    wide = config.intermediate_size
+    if getattr(config, "num_experts", 0):
+        wide = config.moe_intermediate_size * config.num_experts_per_tok
+    wides = wide if isinstance(wide, list) else [wide] * layers
+    beside = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n's
+    rest = 2 * hidden * (heads * head + beside) + hidden * getattr(config, "num_experts", 0)  # the last is the router
+    adapter = _parameters_in(path.glob(_ADAPTER)) or _configured_adapter(whole, config, heads * head + keys)
+    rest += adapter // layers  # unmerged, so every token meets it
+    own = [source_of(config, layer) == layer for layer in range(layers)]
+    per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))
+    cost = Cost(
+        per_layer,
+        (2.0 * heads * head,) * layers,
+        2.0 * hidden * config.vocab_size,
+        _tower(whole),
+        encoder_window,
+        attention_windows(config),
+    )
+    # Gemma 3n carries several versions of the hidden states through all layers, and an input of its own for each.
+    states = (
+        getattr(config, "altup_num_inputs", 0) * hidden + getattr(config, "hidden_size_per_layer_input", 0) * layers
+    )
+    return ModelFacts(
+        config=config,
+        cost=cost,
+        weight_bytes=float((_parameters(path) or _configured_parameters(whole) + adapter) * size),
+        kv_bytes=float(keys * sum(own) * size),  # at most: a window's cache stops growing
+        activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
+        logits_bytes=4.0 * config.vocab_size,
+    )
+
+
+def _tower(config: Any) -> float:
+    """Return the FLOPs a second of audio of a tower like Whisper's, or of one of the known others; 0 for the rest."""
+    audio = _audio_config(config)
+    if hasattr(audio, "nemo_conv_channels"):
+        return 2.0 * _conformer(audio, config.hidden_size)
+    if hasattr(audio, "sscp_conv_channel_size"):
+        return 2.0 * _universal_speech(audio)
+
+    def first(*names: str) -> int:
+        return next((int(getattr(audio, name)) for name in names if getattr(audio, name, None)), 0)
+
+    width, depth = first("d_model", "hidden_size"), first("encoder_layers", "num_hidden_layers")
+    wide = first("encoder_ffn_dim", "intermediate_size")
+    blocks = depth * (4 * width * width + 2 * width * wide)
+    channels = first("downsample_hidden_size")
+    if not channels:
+        return 2.0 * FRAMES_PER_SECOND * blocks
+    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # of Qwen3-Omni's three convolutions over bands and frames
+    ends = 16 * channels * width + width * width + width * audio.output_dim
+    return float(2 * (9 * channels * places + 13 * (blocks + ends)))
+
+
+def _audio_config(config: Any) -> Any:
+    return getattr(getattr(config, "thinker_config", config), "audio_config", None)
+
+
+def _first_convolution(config: Any) -> int:
+    """Return the numbers per audio token in the first convolution over bands and frames, and what follows it, or 0.
+
+    Phi-4-multimodal and Qwen3-Omni have one; other towers convolve over frames alone.
+    """
+    audio = _audio_config(config)
+    phi = getattr(audio, "nemo_conv_channels", 0) * 4 * 40  # steps, bands
+    qwen = getattr(audio, "downsample_hidden_size", 0) * 50 * 64 // 13
+    return 2 * int(phi + qwen)
+
+
+def _conformer(audio: Any, hidden: int) -> float:
+    """Return the multiplications a second of audio in Phi-4-multimodal's audio tower, attention's own left out."""
+    width, wide, channels, bands = audio.hidden_size, audio.intermediate_size, audio.nemo_conv_channels, 40
+    steps = FRAMES_PER_SECOND / 4
+    places = sum(FRAMES_PER_SECOND * bands / 4**halved for halved in (1, 2))  # of the two separable convolutions
+    subsampling = 9 * channels * FRAMES_PER_SECOND * bands + (channels + 9) * channels * places
+    block = 8 * width * width + 6 * width * wide  # attention and convolutions; two gated feed-forward networks
+    ends = channels * audio.nemo_final_size * width + width * hidden + hidden * hidden
+    return float(subsampling + steps * (audio.num_blocks * block + ends))
+
+
+def _universal_speech(audio: Any) -> float:
+    """Return the multiplications a second of audio in Gemma 3n's audio tower, attention's own left out."""
+    width, bands, (first, second) = audio.hidden_size, audio.input_feat_size, audio.sscp_conv_channel_size
+    subsampling = 9 * first * 50 * bands // 2 + 9 * first * second * 25 * bands // 4
+    block = 24 * width * width  # two feed-forward networks, attention with relative positions, a gated convolution
+    return float(subsampling + 25 * (second * bands // 4 * width + audio.conf_num_hidden_layers * block))
+
+
+def _parameters(path: Path) -> int:
+    """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
+    whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
+    return whole and whole + _parameters_in(path.glob(_ADAPTER))
+
+
+def _parameters_in(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        total += sum(
+            math.prod(tensor["shape"])
+            for name, tensor in header.items()
+            if name != "__metadata__" and not name.startswith(_LEFT_ON_DISK)
+        )
+    return total
+
+
+def _configured_parameters(config: Any) -> int:
+    """Count the parameters that a model of this config has, where no weights are on disk; no memory is claimed."""
+    import torch
+    from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
+
+    config = getattr(config, "thinker_config", config)
+    kind = AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else AutoModelForSeq2SeqLM
+    with torch.device("meta"):
+        model = kind.from_config(config)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    if config.model_type in ("qwen2_audio", "aero") and config.get_text_config().tie_word_embeddings:
+        total -= model.get_output_embeddings().weight.numel()  # Aero-1's: the class ties nothing, what loads it does
+    return int(total)
+
+
+def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
+    """Count the parameters of Phi-4's speech adapter where it is not on disk: two matrices beside each of a layer."""
+    if not hasattr(_audio_config(whole), "nemo_conv_channels"):
+        return 0
+    hidden, wide = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads * (getattr(config, "head_dim", None) or hidden // config.num_attention_heads)
+    sides = (hidden + attended) + (heads + hidden) + (hidden + 2 * wide) + (wide + hidden)
+    return int(_ADAPTER_RANK * sides * config.num_hidden_layers)

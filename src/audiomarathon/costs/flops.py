@@ -1,0 +1,119 @@
+"""Counting a loaded model's FLOPs, whatever its family: parameters from its modules, the audio tower by running it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.layers import attention_windows
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.costs.prefill import Cost, Drops
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+
+_PROBE_SECONDS = 30.0  # the window of most audio towers, so that none of it is padding
+
+
+def count_cost(lm: AudioLM) -> Cost:
+    """Return what one prompt costs this model.
+
+    Adapters that are not merged count as they are used; of experts those that one token meets. The audio tower is run
+    once, on 30 s of silence, because its cost (windows, strides, padding) is nowhere to be read off.
+    """
+    config = lm.decoder.config
+    return Cost(
+        flops_per_token_per_layer=tuple(2.0 * active_parameters(layer, config) for layer in lm.decoder_layers),
+        attention_flops_coefficient=tuple(2.0 * _attention_width(layer, config) for layer in lm.decoder_layers),
+        lm_head_flops=2.0 * active_parameters(lm.lm_head, config),
+        encoder_flops_per_second=_encoder_flops(lm),
+        encoder_window_seconds=lm.encoder_window_seconds,
+        attention_windows=attention_windows(config),
+    )
+
+
+def drops_of(method: Method) -> Drops | None:
+    """Return what a method spares prefill; None for a third party's of which that is not known."""
+    if isinstance(method, Composed):
+        return drops_of(method.first)
+    if isinstance(method, TokenPruner):
+        return Drops(method.layer, method.ratio)
+    return Drops() if isinstance(method, (Base, KVPress)) else None
+
+
+def active_parameters(module: nn.Module, config: Any) -> int:
+    """Return how many parameters one token meets in a module."""
+    idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
+    used = {id(p): p.numel() for p in module.parameters() if id(p) not in idle}
+    met = sum(used.values())
+    for name, part in module.named_modules():
+        if name.rpartition(".")[2] == "experts":
+            experts = getattr(part, "num_experts", None) or len(part)
+            owned = sum(used.get(id(p), 0) for p in part.parameters())
+            met -= owned - owned * config.num_experts_per_tok // experts
+    return met
+
+
+def _idle_adapters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of adapters (peft's LoRA layers) that are switched off or merged into the weights."""
+    adapters = getattr(module, "lora_A", None)
+    if not isinstance(adapters, nn.ModuleDict):
+        return []
+    merged = bool(getattr(module, "merged", False)) or bool(getattr(module, "disable_adapters", False))
+    active = () if merged else getattr(module, "active_adapters", tuple(adapters))
+    sides = (adapters, module.lora_B)
+    return [p for side in sides for name, part in side.items() if name not in active for p in part.parameters()]  # type: ignore[union-attr, operator]
+
+
+def _attention_width(layer: nn.Module, config: Any) -> int:
+    heads = int(config.num_attention_heads)
+    own = getattr(getattr(layer, "self_attn", None), "head_dim", None) or getattr(config, "head_dim", None)
+    return heads * int(own or config.hidden_size // heads)
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    flops: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
+    return flops
+
+
+class _TowerIsDoneError(Exception):
+    """Ends a generate call once the audio tower has run."""
+
+
+def _encoder_flops(lm: AudioLM) -> float | None:
+    """Return the FLOPs of the audio tower, a second of audio."""
+    from audiomarathon.models.prompt import Prompt
+
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+    counting = ExitStack()
+
+    def before(_module: nn.Module, _args: Any) -> None:
+        counting.enter_context(counter)
+
+    def after(_module: nn.Module, _args: Any, _output: Any) -> None:
+        counting.close()
+        raise _TowerIsDoneError
+
+    tower = lm.audio_tower
+    handles = [tower.register_forward_pre_hook(before), tower.register_forward_hook(after)]
+    silence = np.zeros(round(_PROBE_SECONDS * lm.sampling_rate), np.float32)
+    try:
+        Base().generate(lm, lm.prepare([Prompt("", (silence,))]), max_new_tokens=1)
+    except _TowerIsDoneError:
+        return counter.get_total_flops() / _PROBE_SECONDS
+    except RuntimeError:  # out of memory, say: the samples will tell; here only an ideal is lost
+        return None
+    finally:
+        counting.close()  # left on, it would slow whatever is timed afterwards
+        for handle in handles:
+            handle.remove()
+    return None

@@ -1,0 +1,159 @@
+"""Whether a model fits: the memory of long audio by the checkpoint's config, beside the GPU at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
+from audiomarathon.costs.prefill import TEXT_TOKENS
+from audiomarathon.embedded.without_data import data_root
+from audiomarathon.errors import AudioMarathonError, ModelError
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, hub_cache
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import all_tasks, task_folder
+from audiomarathon.tasks.clip_limits import too_long
+
+LENGTHS = (90, 180, 300)
+CUDA_BYTES = 0.5e9
+"""What CUDA's own context takes, about."""
+_GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
+_USABLE = 0.95
+
+
+@dataclass(frozen=True)
+class Need:
+    """What audio of some length takes, in bytes by part, batch 1, nothing dropped."""
+
+    seconds: float
+    tokens: int
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a model takes, and what there is.
+
+    Attributes
+    ----------
+    source
+        Where the number of parameters comes from.
+    room
+        Bytes free on the GPU at hand; None without one.
+    room_name
+        Which GPU that is.
+    limits
+        Lines on the longest clips that the model takes, and on the tasks here that have longer ones.
+    """
+
+    spec: ModelSpec
+    checkpoint: str
+    dtype: str
+    source: str
+    facts: ModelFacts
+    room: float | None
+    room_name: str
+    limits: tuple[str, ...] = ()
+
+    def need(self, seconds: float) -> Need:
+        """Return what audio of so many seconds takes."""
+        heard = min(seconds, self.spec.heard_seconds or math.inf)
+        tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
+        return Need(seconds, tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES})
+
+    def fits(self, seconds: float) -> bool | None:
+        """Tell whether it fits the GPU at hand; None without one."""
+        return None if self.room is None else self.need(seconds).total <= self.room
+
+    def longest(self, room: float) -> float:
+        """Return the seconds of audio that fit into so many bytes and the model's positions; 0 when none do.
+
+        At most what the model hears of a clip; of a longer one it takes no more.
+        """
+        each = self.facts.kv_bytes + self.facts.activation_bytes
+        left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
+        tokens = min(left / each, getattr(self.facts.config, "max_position_embeddings", math.inf)) - TEXT_TOKENS
+        most = self.spec.most_seconds or self.spec.heard_seconds or math.inf
+        return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
+
+    def card(self, seconds: float) -> int | None:
+        """Return the smallest usual GPU that would do, in GiB; None when none does."""
+        need = self.need(seconds).total
+        return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
+
+
+def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
+    """Read a checkpoint's config and look at the GPU.
+
+    Raises
+    ------
+    ModelError
+        When neither the cache nor a folder holds the checkpoint, or its config cannot be read.
+    """
+    source = settings.model_path or spec.checkpoint
+    try:
+        checkpoint = find_checkpoint(source, download=False)
+    except ModelError:
+        sizes = published_config(source)
+        if Path(source).expanduser().is_dir() or (sizes is None and source.count("/") != 1):
+            raise  # a folder of theirs, and what is wrong with it
+        if sizes is None:
+            raise ModelError(
+                f"{spec.key}: {source} is not in {hub_cache()}; fetch it with `audiomarathon models download "
+                f"{spec.key if source == spec.checkpoint else source}`, or name with --model-path a folder that holds "
+                "its config.json: that alone is enough for these estimates"
+            ) from None
+        checkpoint = Checkpoint(source, sizes)
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = "float32" if settings.device == "cpu" else "bfloat16"
+    facts = model_facts(checkpoint.path, DTYPE_BYTES[dtype], spec.load_family())
+    weights = any(checkpoint.path.glob("*.safetensors"))
+    room, name = _gpu(settings)
+    return MemoryPlan(
+        spec,
+        checkpoint.name,
+        f"{dtype} (auto)" if settings.dtype == "auto" else dtype,
+        "parameters counted in the weights' headers" if weights else "no weights there: parameters by the config",
+        facts,
+        room,
+        name,
+        tuple(_limits(spec, settings)),
+    )
+
+
+def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
+    if spec.heard_seconds:
+        yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer one takes no more."
+    if not spec.most_seconds:
+        return
+    yield f"{spec.key} takes clips of {spec.most_seconds:g} s at most: a longer one is an error of its sample."
+    root = data_root(settings.data)
+    for task in all_tasks():
+        try:
+            samples = task.load(task_folder(task, root, dict(settings.data_paths))).samples
+        except AudioMarathonError:
+            continue  # `audiomarathon doctor` tells of data
+        if line := too_long(spec, task, samples):
+            yield line
+
+
+def _gpu(settings: RunSettings) -> tuple[float | None, str]:
+    """Return the free bytes of the GPU that a run would take, or of all with a device map, and its name."""
+    import torch
+
+    if not torch.cuda.is_available() or settings.device == "cpu":
+        return None, ""
+    indices = range(torch.cuda.device_count()) if settings.device_map else [int(settings.device[5:] or 0)]
+    if settings.device == "auto" and not settings.device_map:
+        indices = [0]
+    free = sum(torch.cuda.mem_get_info(index)[0] for index in indices)
+    return float(free), " + ".join(torch.cuda.get_device_name(index) for index in indices)

@@ -1,0 +1,87 @@
+"""Which members of an archive may be unpacked: an archive is not trusted, and what it may cost is bounded."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+MAX_BYTES = 200 * 10**9
+"""What an archive may unpack to: three times the benchmark."""
+
+MAX_MEMBERS = 100_000
+"""Files and folders of a source; the benchmark has 7,000."""
+
+MAX_HEADER = 1 << 16
+"""Bytes of one member's extended header (long name, pax)."""
+
+MAX_HEADERS = 32 << 20
+"""Bytes of all members' names and headers: 335 of each of the most members."""
+
+MAX_PATH = 1_000
+
+
+class RefusedError(Exception):
+    """Why an archive is not unpacked; the one who reads it adds its name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a source: its path there, its bytes, and its hash where the source knows one.
+
+    `digest` is `sha256:…`, or `git:…` for the SHA-1 of a git blob.
+    """
+
+    path: str
+    size: int
+    digest: str = ""
+
+
+def vetted(members: Iterable[tuple[str, int, int, int]]) -> list[Entry]:
+    """Return the files among a source's members: (name, kind as in `stat`, bytes, bytes of extended headers).
+
+    Raises
+    ------
+    RefusedError
+        At the first member that is not allowed, or too many.
+    """
+    files: dict[str, Entry] = {}
+    folders: set[str] = {""}
+    total = headers = 0
+    for number, (name, kind, size, header) in enumerate(members, start=1):
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise RefusedError(f"{name[:MAX_PATH]!r} is a link or a device (links: pack with tar --dereference)")
+        if len(name) > MAX_PATH:
+            raise RefusedError(beyond(MAX_PATH, f"characters in the path {name[:40]!r}…"))
+        parts = name.split("/")
+        if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or parts[0].endswith(":"):
+            raise RefusedError(f"{name!r} would leave the folder it is unpacked into")
+        path = normal(name)
+        if path in files:
+            raise RefusedError(f"{path!r} is in it twice")
+        if kind == stat.S_IFREG:
+            files[path] = Entry(path, size)
+        folder = path if kind == stat.S_IFDIR else path.rpartition("/")[0]
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        total, headers = total + size, headers + len(name) + header
+        for found, allowed, what in (
+            (max(number, len(files) + len(folders)), MAX_MEMBERS, "files and folders"),
+            (headers, MAX_HEADERS, "bytes of headers"),
+            (total, MAX_BYTES, "bytes to unpack"),
+        ):
+            if found > allowed:
+                raise RefusedError(beyond(allowed, what))
+    return list(files.values())
+
+
+def beyond(allowed: int, what: str) -> str:
+    """Return what a bound that was passed is called in messages."""
+    return f"more than {allowed:,} {what}"
+
+
+def normal(name: str) -> str:
+    """Return a member's path without "./" and doubled slashes; ".." was refused."""
+    return PurePosixPath(name).as_posix()

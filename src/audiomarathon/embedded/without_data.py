@@ -1,0 +1,69 @@
+"""What a run without data is: the embedded model on the mini benchmark, and never that model on real data unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.files import named_folder
+from audiomarathon.models.registry import EMBEDDED, get_model
+from audiomarathon.settings import RunSettings, cache_folder
+from audiomarathon.tasks import Task, get_task
+from audiomarathon.tasks.finding import path_variable
+
+#: Names the mini benchmark where a data root is asked for, unless a folder of that name is there.
+MINI = "mini"
+
+
+def data_root(named: str) -> Path | None:
+    """Return the data root that a user names, `mini` being the mini benchmark, made on first use; None for "".
+
+    Raises
+    ------
+    AudioMarathonError
+        When there can be no such folder, or the mini benchmark cannot be written.
+    """
+    if not named:
+        return None
+    folder = named_folder(named)
+    if named != MINI or folder.is_dir():
+        return folder
+    from audiomarathon.embedded.mini_benchmark import mini_benchmark
+    from audiomarathon.files import writing
+
+    with writing(cache_folder()):
+        return mini_benchmark()
+
+
+def toy_or_real(
+    model: str | None, tasks: Sequence[str | Task], settings: RunSettings, say: Callable[[str], None]
+) -> tuple[str, RunSettings]:
+    """Return the model to run, and the settings with its data: the embedded model runs on the mini benchmark.
+
+    Without a model the embedded one is meant, on the mini benchmark only: scores of a toy on real data mislead.
+
+    Raises
+    ------
+    SettingsError
+        When there is real data and no model is named.
+    """
+    chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
+    own = dict(settings.data_paths)
+    named = [path_variable(task) for task in chosen if own.get(path_variable(task))]
+    real = [place for place in (settings.data, *named) if place not in ("", MINI)]
+    if model is None and not settings.model_path and real:
+        raise SettingsError(
+            f"no model is named for the data in {', '.join(real)}: name one with --model (audiomarathon list models); "
+            f"--model {EMBEDDED} is a toy that knows synthetic audio only"
+        )
+    model = model or EMBEDDED
+    toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
+    if toy and not settings.data and len(named) < len(tasks):
+        say(
+            f"no data root is set: the {EMBEDDED} model runs on the mini benchmark (--data {MINI}), synthetic audio "
+            "that is made on first use; for the real tasks: audiomarathon data download vesus"
+        )
+        settings = replace(settings, data=MINI)
+    return model, settings

@@ -1,0 +1,1 @@
+"""What turns samples into run folders: engines, the loop, identities, sweeps and plans."""

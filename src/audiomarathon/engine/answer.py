@@ -1,0 +1,200 @@
+"""From someone's own audio and prompt, through any method, to a reply and what it took.
+
+`answer` is one call; `answers` runs several methods on the same audio, which is decoded and encoded once, so that their
+times can stand beside each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.external import as_method
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.timing import Stages
+from audiomarathon.settings import RunSettings
+
+MAX_NEW_TOKENS = 256
+_WARM_UP_TOKENS = 2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply to a prompt about some audio, and what it took.
+
+    Attributes
+    ----------
+    method
+        Label of the method, such as `snapkv-0.5`.
+    text, finish
+        The reply, and why it ended: `stop`, or `length` when the token limit cut it.
+    audio_seconds
+        Length of all clips together.
+    audio_tokens, kept_audio_tokens
+        Before and after the method; None after one that takes text too, since heads then keep different numbers.
+    kv_lengths, kv_bytes
+        Entries of each layer's cache after prefill, and the bytes of all.
+    stages
+        Seconds of encoder, LLM prefill and decode. The encoder runs once for all methods that :func:`answers` compares.
+    decode_per_token
+        Seconds a token after the first; from a forced run where the settings ask for one (`DECODE_TOKENS`), else from
+        the reply, and None when that was a single token.
+    scoring
+        Seconds of the LLM prefill that went into choosing what to keep.
+    generation
+        Everything else that is known of the call.
+    """
+
+    method: str
+    text: str
+    finish: str
+    audio_seconds: float
+    audio_tokens: int
+    kept_audio_tokens: int | None
+    kv_lengths: tuple[int, ...]
+    kv_bytes: int
+    stages: Stages
+    decode_per_token: float | None
+    scoring: float
+    generation: Generation
+
+
+def answer(
+    audio_paths: str | Path | Sequence[str | Path],
+    prompt: str,
+    *,
+    model: str | AudioLM = "embedded",
+    method: str | Method = "base",
+    settings: RunSettings | None = None,
+) -> Answer:
+    """Answer a prompt about one or more audio files.
+
+    Parameters
+    ----------
+    audio_paths
+        One file or several, in the order in which the prompt speaks of them.
+    prompt
+        Plain text; the model's chat template is put around it.
+    model
+        A model's name, or one that :func:`open_model` has loaded.
+    method
+        Such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`, or a method.
+    settings
+        Checkpoint, device, dtype, token limit and so on; :func:`own_settings` when None.
+
+    Raises
+    ------
+    AudioMarathonError
+        For a file that cannot be decoded, an unknown name, a method that the model cannot carry.
+
+    Examples
+    --------
+    >>> answer("talk.wav", "Who speaks?", model="qwen2.5-omni-3b", method="snapkv:0.5").text  # doctest: +SKIP
+    """
+    (only,) = answers(audio_paths, prompt, [method], model=model, settings=settings, warm_up=False)
+    return only
+
+
+def answers(
+    audio_paths: str | Path | Sequence[str | Path],
+    prompt: str,
+    methods: Sequence[str | Method],
+    *,
+    model: str | AudioLM = "embedded",
+    settings: RunSettings | None = None,
+    warm_up: bool = True,
+) -> Iterator[Answer]:
+    """Answer a prompt under each of several methods; decoding and the audio tower run once. See :func:`answer`.
+
+    Parameters
+    ----------
+    warm_up
+        Run every method once before, not counted: kernels are chosen and memory is claimed at the first call.
+    """
+    settings = settings or own_settings()
+    chosen = [as_method(method, settings) for method in methods]
+    paths = [Path(audio_paths)] if isinstance(audio_paths, str | Path) else [Path(path) for path in audio_paths]
+    if not paths:
+        raise SettingsError("no audio: name at least one file")
+    for path in paths:
+        audio.probe(path)  # before the model is loaded, which takes longer
+    lm = open_model(model, settings, chosen) if isinstance(model, str) else model
+    for method in chosen:
+        method.check(lm)
+    clips = tuple(audio.decode(path, lm.sampling_rate) for path in paths)
+    inputs = lm.prepare([Prompt(prompt, clips, settings.seed)])
+    limit = settings.max_new_tokens or MAX_NEW_TOKENS
+    for method, generation in generations(lm, inputs, chosen, limit, warm_up=warm_up):
+        (reply,), stages = generation.replies, generation.stages
+        per_token = stages.decode / (reply.new_tokens - 1) if reply.new_tokens > 1 else None
+        if settings.decode_tokens:
+            forced = method.generate(lm, inputs, max_new_tokens=settings.decode_tokens, ignore_end=True)
+            per_token = forced.stages.decode / (settings.decode_tokens - 1)
+        yield Answer(
+            method=method.label,
+            text=reply.text,
+            finish=reply.finish,
+            audio_seconds=sum(len(clip) for clip in clips) / lm.sampling_rate,
+            audio_tokens=inputs.audio_tokens[0],
+            kept_audio_tokens=generation.kept_audio_tokens[0],
+            kv_lengths=generation.kv_lengths,
+            kv_bytes=generation.kv_bytes,
+            stages=stages,
+            decode_per_token=per_token,
+            scoring=generation.scoring,
+            generation=generation,
+        )
+
+
+def generations(
+    lm: AudioLM,
+    inputs: Inputs,
+    methods: Sequence[Method],
+    max_new_tokens: int,
+    *,
+    warm_up: bool = False,
+    keep_entries: bool = False,
+) -> Iterator[tuple[Method, Generation]]:
+    """Generate under each method, the audio tower once; its one measured time stands with every one of them."""
+    encoder: float | None = None
+    with encoder_shared(lm) as memory:
+        if warm_up:
+            for method in methods:
+                method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
+            memory.clear()
+        for method in methods:
+            done = method.generate(lm, inputs, max_new_tokens=max_new_tokens, keep_entries=keep_entries)
+            encoder = done.stages.encoder if encoder is None else encoder
+            yield method, dataclasses.replace(done, stages=dataclasses.replace(done.stages, encoder=encoder))
+
+
+def own_settings(**flags: Any) -> RunSettings:
+    """Fill settings from flags, then env vars; see :meth:`RunSettings.read`.
+
+    `PRUNE_METHOD` and `PRUNE_RATIO` have no say: what is compared, the caller names.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
+    return RunSettings.read(env, **flags)
+
+
+def open_model(name: str, settings: RunSettings, methods: Sequence[Method] = ()) -> AudioLM:
+    """Load a model by name, as a run does, and make sure that it can carry the methods.
+
+    Raises
+    ------
+    AudioMarathonError
+        For an unknown name, a checkpoint that is not there, a device that is not there.
+    """
+    from audiomarathon.engine.local import open_local
+
+    return open_local(name, settings, methods).lm

@@ -1,0 +1,194 @@
+"""From samples to batches ready for the model: decoded, prompted, turned into tensors.
+
+Timed runs prepare one sample at a time, so that nothing runs in the background while the timer does; throughput runs
+prepare the next batches in threads while the model works.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from audiomarathon.audio import decode as audio
+from audiomarathon.errors import AudioError, DataError, told
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.tasks.fingerprint import clip_hash
+from audiomarathon.tasks.task import Sample, Task
+
+_BATCHES_AHEAD = 2
+MEMORY_ADVICE = (
+    "out of memory; DTYPE=bfloat16 takes half of float32, DEVICE_MAP=auto spreads the model over several GPUs"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task is to be run, whatever the setting.
+
+    Attributes
+    ----------
+    max_new_tokens
+        Token limit of a reply.
+    decode_tokens
+        Length of the forced decode run; 0 for none.
+    seed
+        Run seed, from which each sample's own is made.
+    batch_size
+        Samples a batch; None runs timed, at batch 1.
+    warm_up
+        Whether a timed run starts with an uncounted pass over its first sample.
+    session
+        When the run began: records of one session were measured side by side.
+    clips
+        Hash of each sample's clips by id; a sample recorded with other clips is done again.
+    control
+        For a control variant of the data what there is to hear (`silence`, …), said in every record.
+    """
+
+    task: Task
+    samples: tuple[Sample, ...]
+    max_new_tokens: int
+    decode_tokens: int = 0
+    seed: int = 42
+    batch_size: int | None = None
+    warm_up: bool = True
+    session: str | None = None
+    clips: Mapping[str, str] | None = None
+    control: str | None = None
+
+
+@dataclass
+class Ready:
+    """A batch that is decoded and prepared; samples that failed on the way are in `failed`.
+
+    `clip_seconds` is what the model hears, so that speeds and FLOPs are worked out from that.
+    """
+
+    samples: list[Sample]
+    inputs: Inputs | None
+    clip_seconds: list[float]
+    load: float
+    preprocess: float
+    failed: dict[str, str]
+
+
+def sample_seed(seed: int, sample_id: str) -> int:
+    """Return the seed of one sample: the same on every machine and in every order of samples."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()[:4], "big")
+
+
+def prompt_of(plan: Plan, sample: Sample, clips: tuple[Waveform, ...]) -> Prompt:
+    """Return what a sample asks, with its decoded clips."""
+    seed = sample_seed(plan.seed, sample.id)
+    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcription)
+
+
+@contextmanager
+def unchanged_clips(plan: Plan, sample: Sample) -> Iterator[None]:
+    """Refuse what was decoded in the block where it is not the clips that the run began with.
+
+    Their content is read again by the rule of the run's fingerprints: on another machine nothing else can be compared.
+    A clip that is replaced between the decode and that shows in the file's facts.
+
+    Raises
+    ------
+    AudioError
+        Naming the clips.
+    """
+    before = [_file_facts(clip) for clip in sample.clips]
+    yield
+    if plan.clips is None:
+        return
+    try:
+        same = clip_hash(sample) == plan.clips[sample.id]
+    except DataError:
+        same = False  # it is gone
+    if not same or [_file_facts(clip) for clip in sample.clips] != before:
+        names = ", ".join(str(clip) for clip in sample.clips)
+        raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
+
+
+def _file_facts(clip: Path) -> tuple[int, ...]:
+    try:
+        facts = clip.stat()
+    except OSError:
+        return ()  # decoding says why
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
+    """Timed mode: nothing runs in the background while the timer does."""
+    for sample in samples:
+        yield prepare(lm, plan, [sample])
+
+
+def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
+    """Throughput mode: the next batches are decoded while the model works; at most two wait, so memory is bounded."""
+    size = plan.batch_size or 1
+    batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
+    waiting: deque[Future[Ready]] = deque()
+    # Beside a GPU one torch thread a worker is quickest; on a CPU the setting would reach into the model's own work.
+    quick = functools.partial(torch.set_num_threads, 1) if lm.device.type == "cuda" else None
+    with ThreadPoolExecutor(_BATCHES_AHEAD, thread_name_prefix="prefetch", initializer=quick) as pool:
+        try:
+            while batches or waiting:
+                while batches and len(waiting) < _BATCHES_AHEAD:
+                    waiting.append(pool.submit(prepare, lm, plan, batches.popleft()))
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
+    """Decode, prompt and turn into tensors; a sample that fails on the way is named in `failed`, with the reason.
+
+    Where the batch fails only as a whole, `inputs` is None and its samples are to be prepared one by one.
+    """
+    ready = Ready([], None, [], 0.0, 0.0, {})
+    prompts: list[Prompt] = []
+    for sample in samples:
+        begin = time.perf_counter()
+        try:
+            with unchanged_clips(plan, sample):
+                clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
+                took = time.perf_counter() - begin
+            prompts.append(prompt_of(plan, sample, clips))
+        except Exception as error:  # one sample's failure is a record, not the end of the run
+            ready.failed[sample.id] = reason_of(error)
+            continue
+        ready.load += took
+        ready.samples.append(sample)
+        ready.clip_seconds.append(sum(len(clip) for clip in clips) / lm.sampling_rate)
+    if not prompts:
+        return ready
+    begin = time.perf_counter()
+    try:
+        ready.inputs = lm.prepare(prompts)
+        ready.clip_seconds = list(ready.inputs.heard_seconds or ready.clip_seconds)
+    except Exception as error:
+        if len(samples) == 1:
+            return Ready([], None, [], 0.0, 0.0, {samples[0].id: reason_of(error)})
+        ready.inputs = None  # the caller prepares them one by one, to find the one that fails
+    ready.preprocess = time.perf_counter() - begin
+    return ready
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception as one line of at most 500 characters."""
+    return told(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a call failed for want of memory, of a GPU or of the machine."""
+    words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

@@ -1,0 +1,153 @@
+"""The machine on record: what ran, on what, and what else was running there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from audiomarathon.version import __version__
+
+_PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
+_EXTRAS = ("mistral-common", "peft", "ray")  # what single families and executors rest on
+_LOOKS, _LOOK_EVERY_S = 5, 0.005  # at the running processes: one look alone may meet a moment's burst
+_GPU_FIELDS = (
+    "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
+    "clocks_event_reasons.active", "memory.used", "memory.total",
+)  # fmt: skip
+
+
+def device_name(device: str, device_map: str = "") -> str:
+    """Return what times depend on: the GPU's name (of all GPUs with a device map), or the CPU's model."""
+    if device_map:
+        names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+        return f"{device_map} over {', '.join(names)}"
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return _cpu_model()
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, machine and commit, as they stay during a run."""
+    return {
+        "audiomarathon": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+        "packages": dict(_versions()),
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        yield name, importlib.metadata.version(name)
+    for name in _EXTRAS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def gpu_state() -> list[dict[str, str]]:
+    """Return each visible GPU's driver, clocks, temperature and throttling; empty without an NVIDIA driver."""
+    rows = _nvidia_smi("--query-gpu=" + ",".join(_GPU_FIELDS))
+    return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
+
+
+def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
+    """Return the load averages, and how many processes of others run or wait for a core at this moment.
+
+    Threads count one by one, as in the load average. Without `/proc` the average of the last minute stands in.
+
+    Parameters
+    ----------
+    root
+        A process; it and its descendants are not others.
+    """
+    average = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+    looks: list[int] = []
+    try:
+        ours = _descendants(root, proc)
+        for _ in range(_LOOKS):
+            (running,) = re.findall(r"^procs_running (\d+)", (proc / "stat").read_text(), re.MULTILINE)
+            own = [_stat(file)[0] for pid in ours for file in proc.glob(f"{pid}/task/*/stat")]
+            looks.append(max(0, int(running) - own.count("R")))
+            time.sleep(_LOOK_EVERY_S)
+    except (OSError, ValueError):
+        looks = []
+    foreign = statistics.mean(looks) if looks else average and average[0]
+    return {"average": average, "foreign_processes": foreign, "cores": os.cpu_count() or 1}
+
+
+def _descendants(root: int, proc: Path) -> set[int]:
+    """Return a process and all that descend from it."""
+    parents = {int(file.parent.name): int(_stat(file)[1] or 0) for file in proc.glob("[0-9]*/stat")}
+    ours, found = set[int](), {root}
+    while found:
+        ours |= found
+        found = {pid for pid, parent in parents.items() if parent in found} - ours
+    return ours
+
+
+def _stat(file: Path) -> tuple[str, str]:
+    """Return a process's state and its parent; its name, before them, may hold anything. Empty when it has ended."""
+    try:
+        state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", ""
+    return state, parent
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time that this process and its ended children have taken since it started."""
+    return sum(os.times()[:4])
+
+
+def other_gpu_processes(own_pid: int) -> list[str]:
+    """Return other processes that compute on a GPU: they would be measured along."""
+    rows = _nvidia_smi("--query-compute-apps=pid,process_name,used_memory")
+    return [" ".join(row) for row in rows if row and row[0] != str(own_pid)]
+
+
+def _nvidia_smi(query: str) -> list[list[str]]:
+    if not torch.cuda.is_available():
+        return []
+    lines = (_output("nvidia-smi", query, "--format=csv,noheader") or "").splitlines()
+    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, with `+dirty` when it was changed; None outside a checkout."""
+    if _output("git", "ls-files", "--error-unmatch", __file__) is None:
+        return None  # installed somewhere inside another project's checkout
+    commit = _output("git", "rev-parse", "HEAD")
+    return commit and commit + ("+dirty" if _output("git", "status", "--porcelain", "-uno") else "")
+
+
+def _output(*command: str) -> str | None:
+    """Run a command beside this file; its output, or None when it cannot be run or fails."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

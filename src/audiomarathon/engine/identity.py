@@ -1,0 +1,62 @@
+"""Which folder a run's records go to, and what two runs must share for their records to be one run's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.source import source_hash
+from audiomarathon.runs.folder import CODE, SCHEMA_VERSION, RunFolder
+from audiomarathon.tasks import Loaded, Task
+from audiomarathon.tasks.fingerprint import fingerprint
+from audiomarathon.tasks.manifest import read_manifest
+
+
+def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
+    """Refuse folders that hold another run, or that another process writes, before anything is run."""
+    for _method, folder in run_folders(setup, task, data):
+        if folder.path.exists():
+            with folder:
+                pass
+
+
+def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
+    """Return the folder of each setting of a task, not yet entered."""
+    shared = _identity(setup, task, data)
+    root = setup.settings.results / task.key / setup.checkpoint.folder_name
+    return [(method, RunFolder(root / method.label, {**shared, **_method(method)})) for method in setup.methods]
+
+
+def _method(method: Method) -> dict[str, Any]:
+    return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
+
+
+def _code(kind: str, things: Mapping[str, object]) -> dict[str, str]:
+    """Return the hashes of code that is not this project's own, by what it is the code of."""
+    hashes = {f"{CODE}{kind} {name}": source_hash(thing) for name, thing in things.items()}
+    return {name: found for name, found in hashes.items() if found}
+
+
+def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
+    """What two runs must share for their records to be one run's."""
+    settings, hardware = setup.settings, setup.hardware
+    prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+    control = read_manifest(data.folder).control
+    return {
+        **({"control": dict(control)} if control else {}),  # another task than the one it was made of
+        "schema_version": SCHEMA_VERSION,
+        "checkpoint": setup.checkpoint_hash,
+        "dtype": hardware.dtype,
+        "attention": settings.attn_implementation,
+        "prompts": prompts,
+        "data": fingerprint(data)[:16],
+        "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
+        "decode_tokens": settings.decode_tokens,
+        "seed": settings.seed,
+        "device": hardware.name if settings.timing else None,
+        **_code("task", {task.key: task}),
+        **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
+    }

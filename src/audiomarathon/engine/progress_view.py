@@ -1,0 +1,237 @@
+"""What is shown while samples are run: a table that is drawn anew on a terminal, else a line now and then.
+
+Everything happens in :meth:`Watch.update`, between samples: no thread draws while the timer runs. What it costs is
+bounded, for a look at the records of many settings takes milliseconds: see :data:`COST_A_SAMPLE_S`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from audiomarathon.runs.progress import Standing, standing_of
+from audiomarathon.terminal import LINE_EVERY_S, fitted
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from audiomarathon.engine.batches import Plan
+    from audiomarathon.runs.folder import Job
+
+#: A look is taken only once samples have earned what the last one cost: each so many seconds, or a share of its own.
+COST_A_SAMPLE_S = 0.0005
+COST_SHARE = 0.001
+
+LINE = 99  # characters of a line in a log
+TABLE_EVERY_S = 1.0
+
+
+class Progress(Protocol):
+    """Takes word of samples that are done."""
+
+    def update(self, samples: int = 1) -> None:
+        """Count so many samples more."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a task stands at one moment; `settings` by their labels, `seconds` since the session began.
+
+    `done` samples of `expected` are done under all settings, `fresh` of them in this session, which heard `audio_s` of
+    audio, each clip once however many settings answered.
+    """
+
+    task: str
+    done: int
+    expected: int
+    fresh: int
+    seconds: float
+    audio_s: float
+    settings: Mapping[str, Standing]
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the end at the session's rate; None before the first sample."""
+        return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
+
+    def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
+        """Return counts, rates and the expected end in one line."""
+        parts = [f"{self.task}: {self.done:,} of {counted(self.expected, 'sample')}"]
+        if self.fresh and self.seconds > 0:
+            parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
+        if self.done >= self.expected:
+            parts.append(f"took {span(self.seconds)}")
+        elif self.left_s is not None:
+            parts.append(ending(self.left_s, now))
+        return ", ".join(parts)
+
+    def line(self, now: datetime.datetime) -> str:
+        """Return counts, the expected end, what failed, and as many running scores as a line of a log holds."""
+        line = self.heading(now, audio=False)
+        line += f", {counted(errors, 'error')}" if (errors := sum(one.errors for one in self.settings.values())) else ""
+        for score in (f"; {label} {one.score_text()}" for label, one in self.settings.items()):
+            if len(line) + len(score) > LINE:
+                break
+            line += score
+        return line
+
+
+class Watch:
+    """Looks at the folders of a task's settings now and then, between samples."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        jobs: Sequence[Job],
+        show: Callable[[Look], None],
+        every_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan, self._jobs, self._show, self._every_s, self._clock = plan, jobs, show, every_s, clock
+        finished = [job.folder.done(plan.clips) for job in jobs]
+        ids = [sample.id for sample in plan.samples]
+        # What is to be done again stays on record until it is; until then it does not count.
+        self._stale = [
+            {id_: job.folder.records[id_] for id_ in ids if id_ in job.folder.records and id_ not in done}
+            for job, done in zip(jobs, finished, strict=True)
+        ]
+        self._before = {id_ for id_ in ids if all(id_ in done for done in finished)}
+        self.fresh = self.told = 0  # samples done, and those that the last look knew of
+        self._began = self._shown = self._last = clock()
+        self._cost = self._earned = 0.0
+
+    def update(self, samples: int = 1) -> None:
+        """Count samples that are done, and show how things stand if it is time to and the look is earned."""
+        self.fresh += samples
+        now = self._clock()
+        self._earned += max(COST_A_SAMPLE_S * samples, COST_SHARE * (now - self._last))
+        self._last = now
+        if now - self._shown >= self._every_s and self._earned >= self._cost:
+            self.show()
+
+    def show(self) -> None:
+        """Show how things stand."""
+        begin = self._clock()
+        self._show(self.look())
+        self.told = self.fresh
+        self._shown = self._last = self._clock()
+        self._cost, self._earned = self._shown - begin, 0.0
+
+    def look(self) -> Look:
+        """Return how things stand now."""
+        plan, on_record = self._plan, []
+        for job, stale in zip(self._jobs, self._stale, strict=True):
+            records = ((sample.id, job.folder.records.get(sample.id)) for sample in plan.samples)
+            on_record.append({id_: one for id_, one in records if one is not None and one is not stale.get(id_)})
+        settings = {
+            job.method.label: standing_of(plan.task, list(records.values()), len(plan.samples))
+            for job, records in zip(self._jobs, on_record, strict=True)
+        }
+        heard = {id_: _seconds(one) for records in on_record for id_, one in records.items() if id_ not in self._before}
+        done = len(self._before) + self.fresh
+        seconds = self._clock() - self._began
+        return Look(plan.task.key, done, len(plan.samples), self.fresh, seconds, sum(heard.values()), settings)
+
+
+@contextmanager
+def watching(
+    plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
+) -> Iterator[Progress]:
+    """Show how a task's settings come on: on a terminal as a table, else in a line every half a minute and at the end.
+
+    Parameters
+    ----------
+    jobs
+        Their folders must be entered.
+    say
+        Takes the lines.
+    progress
+        False shows nothing.
+    """
+    terminal = sys.stderr.isatty()
+    if progress is False:
+        yield Watch(plan, jobs, lambda _look: None, float("inf"))
+        return
+    if not terminal:
+        watch = Watch(plan, jobs, lambda look: say(look.line(_now())), LINE_EVERY_S)
+        yield watch
+        if watch.fresh != watch.told:
+            watch.show()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:  # a thread of rich's would draw any time
+
+        def draw(look: Look) -> None:
+            live.update(fitted(look_table(look, _now()), live.console.width), refresh=True)
+
+        watch = Watch(plan, jobs, draw, TABLE_EVERY_S)
+        watch.show()
+        try:
+            yield watch
+        finally:
+            watch.show()
+
+
+def look_table(look: Look, now: datetime.datetime) -> Table:
+    """Return a task's settings as a table, a row each."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(look.heading(now)), box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("setting", "answered", "running score [about 95 %]"):
+        table.add_column(heading, justify="left" if heading == "setting" else "right")
+    for label, one in look.settings.items():
+        table.add_row(Text(label), answered_text(one), Text(one.score_text()))
+    return table
+
+
+def answered_text(one: Standing) -> str:
+    """Return how many samples are answered, and what is wrong with how many, a line each."""
+    flags = [counted(one.errors, "error")] * bool(one.errors) + [f"{one.unparsed:,} unparsed"] * bool(one.unparsed)
+    return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags])
+
+
+def rates(samples: float, audio_s: float | None, seconds: float) -> str:
+    """Return how quickly samples, and where it is told the audio in them, go by."""
+    rate = f"{_figure(60 * samples / seconds)} samples/min"
+    return rate if audio_s is None else f"{rate}, {_figure(audio_s / seconds)} s of audio/s"
+
+
+def ending(left_s: float, now: datetime.datetime) -> str:
+    """Return when something ends that takes so many seconds more."""
+    if left_s > 10 * 365 * 86_400:
+        return "no end in sight"
+    end = now + datetime.timedelta(seconds=left_s)
+    day = "" if end.date() == now.date() else f"{end:%Y-%m-%d} "
+    return f"ends in {span(left_s)} ({day}{end:%H:%M})"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in its two largest units."""
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _seconds(record: Mapping[str, Any]) -> float:
+    return float(record.get("clip_seconds") or 0.0)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now().astimezone()

@@ -1,0 +1,118 @@
+"""A session on record: what `run.json` says of a run, of the machine, and of what each session took."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.setup import Setup
+from audiomarathon.runs.folder import RunFolder
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Loaded, Sample, Task
+from audiomarathon.tasks.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from audiomarathon.engine.batches import Plan
+    from audiomarathon.runs.folder import Job
+
+
+def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
+    """Evaluate a task's settings, whose folders must be entered, and put on record what the session took."""
+    begin = engine.state()
+    machine = engine.machine() | {"gpu_before": begin["gpu"], "load_before": begin["load"]}
+    if (others := machine.pop("other_gpu_processes")) and engine.setup.settings.timing:
+        warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
+    if engine.setup.settings.timing:
+        _warn_if_busy(begin["load"])
+    clock = time.monotonic()
+    before = [dict(job.folder.records) for job in jobs]
+    facts = facts_of(engine.setup, task, data, plan.samples) | {
+        "model": engine.setup.spec.key,
+        "certificate": engine.certificate(),
+        "cost": engine.cost.as_json() if engine.cost else None,
+        **machine,
+    }
+    started = str(plan.session).split()[0]
+    for job in jobs:
+        answered = len(job.folder.done(plan.clips).intersection(plan.clips or {}))
+        session = {"started": started, "ended": None, "answered_before": answered, **machine}
+        sessions = [*job.folder.run.get("sessions", []), session]
+        job.folder.write_run({**facts, **_method_facts(job.method), "sessions": sessions})
+    engine.evaluate(plan, jobs)
+    wall, end = time.monotonic() - clock, engine.state()
+    if engine.setup.settings.timing:
+        _warn_if_busy(end["load"])
+    ended = {
+        "settings_side_by_side": len(jobs),
+        "wall_s": wall,
+        "cpu_s": sum(seconds - begin["cpu_s"].get(process, 0.0) for process, seconds in end["cpu_s"].items()),
+        "gpu_after": end["gpu"],
+        "load_after": end["load"],
+    }
+    for job, old in zip(jobs, before, strict=True):
+        _end_session(job.folder, old, ended)
+
+
+def _warn_if_busy(load: Mapping[str, Any] | None) -> None:
+    """Warn above one busy process of others a core: each core would be shared, and times grow by as much."""
+    if load and (load["foreign_processes"] or 0.0) > load["cores"]:
+        warnings.warn(
+            f"{load['foreign_processes']:.0f} busy processes of others on {load['cores']} cores: times will suffer; "
+            "wait for them, or use --no-timing",
+            stacklevel=3,
+        )
+
+
+def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return what `run.json` says of every setting of a task alike, whether or not a model is loaded."""
+    return {
+        "task": task.key,
+        "checkpoint": str(setup.checkpoint.path),
+        "checkpoint_name": setup.checkpoint.folder_name,
+        "settings": _plain(setup.settings),
+        "data_folder": str(data.folder),
+        "data_samples": len(data.samples),
+        "data_expected": read_manifest(data.folder).expected(task).count,
+        "control": dict(read_manifest(data.folder).control or {}) or None,
+        "bad_rows": [str(row) for row in data.bad_rows],
+        "left_out": dict(data.left_out),
+        "samples": [sample.id for sample in samples],
+    }
+
+
+def _method_facts(method: Method) -> dict[str, Any]:
+    """Return what `run.json` says of a setting's method, beside the identity."""
+    from audiomarathon.costs.flops import drops_of
+
+    drops = drops_of(method)
+    return {"method": method.label, "note": method.note, "drops": asdict(drops) if drops else None}
+
+
+def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
+    """Put on record what the session that ends took, and how much it added."""
+    fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.get("error") is None]
+    sessions = folder.run["sessions"]
+    sessions[-1] |= {
+        "ended": now(),
+        **ended,
+        "samples": len(fresh),
+        "audio_s": sum(r["clip_seconds"] for r in fresh),
+    }
+    folder.write_run({**folder.run, "sessions": sessions})
+
+
+def _plain(settings: RunSettings) -> dict[str, Any]:
+    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    return {n: str(v) if isinstance(v, Path) else list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+
+def now() -> str:
+    """Return the time, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,105 @@
+"""What decides a run beside its task, found out before any weights are loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audiomarathon.compression.method import Method
+from audiomarathon.errors import ModelError, SettingsError
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+from audiomarathon.models.registry import ModelSpec, get_local_model
+from audiomarathon.settings import RunSettings
+
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and in which precision the model runs; `name` is what times depend on: the GPU's name, or the CPU's."""
+
+    device: str
+    dtype: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What decides a run's identity beside its task: checkpoint, machine, settings and methods; no weights needed."""
+
+    checkpoint: Checkpoint
+    checkpoint_hash: str
+    hardware: Hardware
+    settings: RunSettings
+    methods: Sequence[Method]
+    spec: ModelSpec
+
+
+def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:
+    """Return what decides a run's identity, without loading the weights.
+
+    Raises
+    ------
+    AudioMarathonError
+        For a model or device that cannot be had here, or a method that the config rules out.
+    """
+    spec = get_local_model(model)
+    hardware = find_hardware(settings)
+    _check_attention(settings, hardware)
+    checkpoint = replace(find_checkpoint(settings.model_path or spec.checkpoint), variant=spec.variant)
+    _check_config(spec.load_family(), checkpoint.path, methods)
+    return Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, tuple(methods), spec)
+
+
+def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
+    """Refuse flash attention where it cannot be had, before gigabytes are fetched or loaded."""
+    if settings.attn_implementation != "flash_attention_2":
+        return
+    if not hardware.device.startswith("cuda"):
+        raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2: it runs on a GPU only; allowed here: sdpa, eager")
+    if importlib.util.find_spec("flash_attn") is None:
+        raise SettingsError(
+            "ATTN_IMPLEMENTATION=flash_attention_2: the package flash-attn is not installed; allowed here: sdpa, eager"
+        )
+
+
+def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
+    """Refuse methods that the config alone rules out; what is wrong with the config itself the loader says."""
+    from audiomarathon.models.loading import loading
+
+    try:
+        with loading(path, family.__name__):
+            config = family.read_config(path).get_text_config(decoder=True)
+    except (ModelError, AttributeError):
+        return
+    for method in methods:
+        method.check_config(config)
+
+
+def find_hardware(settings: RunSettings) -> Hardware:
+    """Return the device and precision that the settings mean on this machine.
+
+    Raises
+    ------
+    SettingsError
+        For a GPU that is not there.
+    """
+    import torch
+
+    from audiomarathon.engine.environment import device_name
+
+    gpu = torch.cuda.is_available()
+    device = ("cuda" if gpu else "cpu") if settings.device == "auto" else settings.device
+    if device.startswith("cuda"):
+        if not gpu:
+            raise SettingsError(f"DEVICE={device}: PyTorch sees no GPU here; allowed: cpu, auto")
+        if device[5:] and int(device[5:]) >= torch.cuda.device_count():
+            raise SettingsError(f"DEVICE={device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+    if settings.device_map and not gpu:
+        raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
+    dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
+    return Hardware(device, dtype, device_name(device, settings.device_map))

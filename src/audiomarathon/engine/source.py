@@ -1,0 +1,113 @@
+"""Which code ran: a hash of the source of methods, tasks and models that are not this project's own."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+_KNOWN = {"audiomarathon", "builtins", *sys.stdlib_module_names} - {"__main__"}
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def source_hash(thing: object) -> str | None:
+    """Return a hash of the source behind an object, a class or a function; None where all of it is this project's own.
+
+    It covers the files of its classes, and of what they import, as far as that is of the same package or lies outside
+    `site-packages`: `run.json` names the versions of installed packages. Of a script it covers the definition and what
+    that names, since a script also holds the call that runs it.
+    """
+    home = {_package(part) for part in _definitions(thing)[:1]}
+    found: dict[str, str] = {}
+    seen: dict[int, object] = {}  # holds the objects, so that an id stays theirs
+    todo = [thing]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        for part in _definitions(one):
+            name = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
+            module = sys.modules.get(name)
+            file = getattr(module, "__file__", None)
+            installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
+            if _package(part) in _KNOWN or installed or name in found:
+                continue
+            if file is None or name == "__main__":
+                if not isinstance(part, ModuleType):
+                    found[f"{name}:{part.__qualname__}"] = _in_script(part, file)
+            else:
+                found[name] = Path(file).read_bytes().hex()
+            todo += [value for value in vars(module).values() if _is_definition(value, beside=name)] if module else []
+        todo += _held(one)
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else None
+
+
+def _definitions(one: object) -> list[Any]:
+    """Return what says how an object behaves: a module, a function, or its class and that one's bases."""
+    if isinstance(one, functools.partial):
+        return _definitions(one.func)
+    if isinstance(one, MethodType):
+        return _definitions(one.__func__)
+    if isinstance(one, FunctionType):
+        return [inspect.unwrap(one)]
+    return [one] if isinstance(one, ModuleType) else list((one if isinstance(one, type) else type(one)).__mro__)
+
+
+def _package(part: Any) -> str:
+    return (part.__name__ if isinstance(part, ModuleType) else str(part.__module__)).partition(".")[0]
+
+
+def _is_definition(value: object, *, beside: str) -> bool:
+    """Whether a name in a module stands for another module, or for something from there."""
+    return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
+
+
+def _held(one: object) -> list[object]:
+    """Return what an object was made with, such as the press that a wrapper holds."""
+    if isinstance(one, functools.partial):
+        return [one.func, *one.args, *one.keywords.values()]
+    if isinstance(one, MethodType):
+        return [one.__self__]
+    if isinstance(one, list | tuple):
+        return list(one)
+    if isinstance(one, ModuleType | type | FunctionType):
+        return []
+    return list((one if isinstance(one, dict) else getattr(one, "__dict__", {})).values())
+
+
+def _in_script(part: Any, file: str | None) -> str:
+    """Return the source of a definition in a script or a notebook; in a console, what it was compiled to."""
+    own = [part] if isinstance(part, FunctionType) else list(vars(part).values())
+    codes = [inspect.unwrap(function).__code__ for function in own if isinstance(function, FunctionType)]
+    for place in [file] if file else [code.co_filename for code in codes]:
+        if text := _reached("".join(linecache.getlines(place)), part.__qualname__.partition(".")[0]):
+            return text
+    return repr([_compiled(code) for code in codes])
+
+
+def _reached(script: str, name: str) -> str:
+    """Return the statements of a script that define a name, and those that define what these name, and so on."""
+    bound: dict[str, list[ast.stmt]] = {}
+    for statement in ast.parse(script).body:
+        stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        defined = isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for each in [statement.name] if defined else [n.id for n in stored]:  # type: ignore[attr-defined]
+            bound.setdefault(each, []).append(statement)
+    used, todo = {}, [name]
+    while todo:
+        for statement in bound.pop(todo.pop(), []):
+            used[statement.lineno] = ast.get_source_segment(script, statement) or ""
+            todo += [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return "\n".join(text for _line, text in sorted(used.items()))
+
+
+def _compiled(code: CodeType) -> object:
+    consts = [_compiled(const) if isinstance(const, CodeType) else const for const in code.co_consts]
+    return code.co_code, code.co_names, consts

@@ -1,0 +1,66 @@
+"""The stamp of a certificate: what a run says of the checks that its checkpoint passed on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.engine.environment import device_name
+from audiomarathon.engine.setup import Setup
+from audiomarathon.fingerprint import by_rule_1
+from audiomarathon.runs.folder import identity_hash
+from audiomarathon.settings import cache_folder
+from audiomarathon.version import __version__
+
+PASS = "pass"
+FAIL = "fail"
+
+
+def about(setup: Setup) -> dict[str, str]:
+    """Return what a certificate is of: where any of it differs, it says nothing about a run."""
+    hardware, settings = setup.hardware, setup.settings
+    return {
+        "checkpoint": setup.checkpoint_hash,
+        "device": device_name(hardware.device, settings.device_map),
+        "dtype": hardware.dtype,
+        "attention": settings.attn_implementation,
+        "audiomarathon": __version__,
+        "torch": importlib.metadata.version("torch"),
+        "transformers": importlib.metadata.version("transformers"),
+    }
+
+
+def stamp(setup: Setup) -> dict[str, Any] | None:
+    """Return the stamp for `run.json`: date, version, verdicts of all and of each check; None without a certificate.
+
+    Warns when the certificate of this checkpoint on this machine is one that failed.
+    """
+    what = about(setup)
+    path = place(what)
+    weak = not path.exists() and (older := place({**what, "checkpoint": by_rule_1(what["checkpoint"])})).exists()
+    if weak:
+        path = older
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        checks = {name: finding["verdict"] for name, finding in content["checks"].items()}
+        held = {name: content[name] for name in ("date", "version", "commit", "audio_seconds", "verdict")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    if held["verdict"] != PASS:
+        failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
+        warnings.warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}", stacklevel=2)
+    if weak:
+        warnings.warn(
+            f"{setup.spec.key}: weak fingerprint: its certificate of {held['date']} names the checkpoint by a hash "
+            "that misses most changes; run `audiomarathon certify` again",
+            stacklevel=2,
+        )
+    return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
+
+
+def place(about_: dict[str, str]) -> Path:
+    """Return the file of a certificate."""
+    return cache_folder() / "certificates" / f"{identity_hash(about_)}.json"

@@ -1,0 +1,257 @@
+"""Many settings of many tasks: from a grid of methods and ratios to a run folder of each.
+
+One model, loaded once. A task that fails is on record with its reason and does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import IO, Any
+
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.identity import check_folders
+from audiomarathon.engine.open import opened
+from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, run_task
+from audiomarathon.engine.setup import Setup
+from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.runs.folder import what_failed
+from audiomarathon.settings import RunSettings
+from audiomarathon.tasks import Loaded, Task
+from audiomarathon.text import counted
+
+
+@dataclass
+class Swept:
+    """What a sweep gave so far: the results of tasks that ran, and by task the reasons of those that did not."""
+
+    results: list[Result] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task ran and no sample failed."""
+        return not self.failures and all(result.summary["complete"] for result in self.results)
+
+
+_ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first:last:step (0.1:0.9:0.1)"
+
+
+def parse_ratios(text: str) -> list[float]:
+    """Return the ratios that a list, a range `first:last:step` (both ends included) or a single number means.
+
+    Steps are taken in decimals, so that 0.1:0.9:0.1 holds 0.3 and not 0.30000000000000004. Sorted, each once.
+
+    Raises
+    ------
+    SettingsError
+        For anything else, and for ratios outside [0, 1).
+    """
+    try:
+        ratios = [ratio for part in text.split(",") for ratio in _range([Decimal(word) for word in part.split(":")])]
+    except (InvalidOperation, ValueError):
+        raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}") from None
+    if any(not ratio.is_finite() or not 0 <= ratio < 1 for ratio in ratios):
+        raise SettingsError(f"--ratios={text}: not allowed; allowed: {_ALLOWED}")
+    return sorted({float(ratio) for ratio in ratios})
+
+
+def _range(words: list[Decimal]) -> list[Decimal]:
+    if len(words) == 1:
+        return words
+    first, last, step = words  # ValueError for two or four
+    if step <= 0 or last < first or not all(word.is_finite() for word in words) or (last - first) / step > 1000:
+        raise ValueError
+    return [first + step * n for n in range(int((last - first) / step) + 1)]
+
+
+def grid(
+    names: Sequence[str], ratios: Sequence[float], *, layer: int = 2, scope: str = "audio", base: bool = True
+) -> list[Method]:
+    """Return the settings that method names and ratios span.
+
+    Parameters
+    ----------
+    names
+        `all` is every method but base. `fast_v` takes every ratio; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` have their
+        own. Ratio 0 of any means base, which is there once, first.
+    base
+        Whether base is added when nothing named it.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown method, or a joined one of which a part has no ratio.
+    """
+    found: list[Method] = [get_method("base")] if base else []
+    every = [method.key for method in all_methods() if not isinstance(method, Base)]
+    for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
+        parts = name.split("+")
+        if len(parts) > 1 and not all(":" in part for part in parts):
+            raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
+        if ":" in name:
+            named = get_method(name, layer=layer, scope=scope)
+            found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
+        else:
+            found += [_at(name, ratio, layer, scope) for ratio in ratios]
+    if not found:
+        raise SettingsError("no settings to run: --no-base, and no method is named")
+    once = {method.label: method for method in found}
+    return sorted(once.values(), key=lambda method: not isinstance(method, Base))
+
+
+def _at(name: str, ratio: float, layer: int, scope: str) -> Method:
+    method = get_method("base") if ratio == 0 else None
+    if method is None:
+        is_base = name.strip().lower() == Base.key
+        method = get_method(name, 0.0 if is_base else ratio, layer, scope)
+    elif name.strip().lower() != Base.key:
+        get_method(name, 0.5, layer, scope)  # an unknown name is refused at ratio 0 too
+    return method
+
+
+def sweep(
+    tasks: Sequence[Task],
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    *,
+    ray: Ray | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    logs: Path | None = None,
+    progress: bool | None = None,
+    finished: Callable[[Swept], None] = lambda _swept: None,
+) -> Swept:
+    """Run every task under every setting.
+
+    Parameters
+    ----------
+    ray
+        Workers to share the samples out to; None runs in this process.
+    logs
+        Folder for one log a task.
+    finished
+        Called after each task with what there is so far, so that a summary is there whatever happens next.
+
+    Raises
+    ------
+    AudioMarathonError
+        For what concerns all tasks: no such model, a method it cannot carry. It stands in each log, and `finished` is
+        called first.
+    """
+    check_batch_size(settings, methods)
+    swept, ready = Swept(), []
+    for task in tasks:
+        with _log(logs, task, say, swept, begins=True) as tell:
+            ready.append((task, load_task(task, settings, tell)))
+
+    def anything_left(setup: Setup) -> bool:
+        left = []
+        for task, data in ready:
+            with _log(logs, task, say, swept):
+                check_folders(setup, task, data)  # a clash in the last is found before hours are spent on the first
+                left.append(not is_finished(setup, task, data))
+        return any(left)
+
+    with ExitStack() as stack:
+        try:
+            opening = opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress)
+            opened_as = stack.enter_context(opening) if ready else None
+        except AudioMarathonError as error:
+            for task, _data in ready:
+                with _log(logs, task, _quiet, swept):
+                    raise error
+            _write(finished, swept, say)
+            raise
+        for task, data in ready:
+            assert opened_as is not None
+            if task.key in swept.failures:
+                continue
+            with _log(logs, task, say, swept) as tell:
+                _run_one(*opened_as, task, data, tell, swept)
+            _write(finished, swept, say)
+    return swept
+
+
+def _write(finished: Callable[[Swept], None], swept: Swept, say: Callable[[str], None]) -> None:
+    """Hand over what there is so far; that it cannot be written ends nothing."""
+    try:
+        finished(swept)
+    except (AudioMarathonError, OSError) as error:
+        say(f"error: the summary so far cannot be written: {error}")
+
+
+def _run_one(
+    setup: Setup, engine: Engine | None, task: Task, data: Loaded, tell: Callable[[str], None], swept: Swept
+) -> None:
+    settings = counted(len(setup.methods), "setting")
+    tell(f"{task.key}: {counted(len(data.samples), 'sample')} in {data.folder}, {settings}")
+    results = list(run_task(setup, engine, task, data, tell))
+    swept.results += results
+    for result in results:
+        tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
+        if result.summary["errors"]:
+            tell(f"error: {result.folder}: {what_failed(result.folder, result.summary['errors'])}")
+
+
+def _quiet(_line: str) -> None:
+    """Say nothing: what is logged here, the caller tells the user."""
+
+
+def _in_a_line(summary: dict[str, Any]) -> str:
+    score = "no score" if summary["score"] is None else f"score {summary['score']:.3f}"
+    prefill = summary["timing"].get("llm_prefill_s")
+    return f"{score}, n {summary['n']}" + (f", LLM prefill {prefill['p50']:.4g} s" if prefill else "")
+
+
+@contextmanager
+def _log(
+    logs: Path | None, task: Task, say: Callable[[str], None], swept: Swept, *, begins: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Say lines to the user and into the task's log; turn the task's failure into an entry of the swept."""
+    with _open_log(logs, task) as stream:
+        if begins and stream:
+            stream.write(f"=== {datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} {task.key}\n")
+
+        def tell(line: str) -> None:
+            say(line)
+            if stream:
+                with suppress(OSError):  # a log on a full disk must not cost the night
+                    print(line, file=stream, flush=True)
+
+        try:
+            yield tell
+        except AudioMarathonError as error:
+            swept.failures[task.key] = str(error)
+            tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
+        except Exception as error:  # whatever goes wrong in one task must not cost the night's other tasks
+            swept.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            if stream:
+                with suppress(OSError):
+                    traceback.print_exc(file=stream)
+            tell(f"error: {task.key}: {swept.failures[task.key]}")
+
+
+@contextmanager
+def _open_log(logs: Path | None, task: Task) -> Iterator[IO[str] | None]:
+    if logs is None:
+        yield None
+        return
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        stream = (logs / f"{task.key}.log").open("a", encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{logs}: cannot be used for logs: {error.strerror or error}") from error
+    try:
+        yield stream
+    finally:
+        with suppress(OSError):
+            stream.close()

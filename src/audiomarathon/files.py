@@ -1,0 +1,140 @@
+"""Files: written so that whoever reads them, after a crash too, sees the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import DataError, RecordError
+
+ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
+_UNSAFE = re.compile(r"[^\w .+@=,()-]")
+_LONGEST_NAME = 120  # characters of a name that we give
+_LONGEST_PART = 255  # bytes of a name that file systems take
+_SHOWN_NAME = 60
+
+
+def file_name(text: str) -> str:
+    """Return a file's name for a name that a results folder gives: never a path, a hidden file, or another's name."""
+    safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode(errors=ESCAPED)).hexdigest()[:8]}"
+
+
+def named_folder(text: str | Path) -> Path:
+    """Return the folder that a user names, `~` resolved; it need not be there.
+
+    Raises
+    ------
+    DataError
+        When it cannot be there: `~nobody`, or a name longer than file systems take.
+    """
+    try:
+        folder = Path(text).expanduser()
+    except RuntimeError:
+        raise DataError(f"{text}: there is no such user") from None
+    if max((len(os.fsencode(part)) for part in folder.parts), default=0) > _LONGEST_PART:
+        raise DataError(f"{str(text)[:_SHOWN_NAME]}…: no folder can have so long a name")
+    return folder
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what a disk or a file system refuses into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing can be written, or which cannot be made; nothing stays of the attempt.
+
+    Raises
+    ------
+    RecordError
+        Saying what the system says.
+    """
+    with writing(folder):
+        place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=place):
+            pass
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file as :func:`write_text` does."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file of JSON lines as :func:`write_text` does."""
+    write_bytes(path, b"".join(map(json_line, rows)))
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """Return a row as one line of JSON."""
+    return (json.dumps(row, ensure_ascii=False) + "\n").encode(errors=ESCAPED)
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """Return the object that a line or a file holds; None where it holds none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a file of JSON lines, made where it is missing; a torn last line is cut off first.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as stream:
+            if stream.tell():
+                stream.seek(-1, os.SEEK_END)
+                if stream.read() != b"\n":
+                    stream.seek(0)
+                    stream.truncate(stream.read().rfind(b"\n") + 1)
+            stream.write(json_line(row))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step, its folder made where it is missing.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be written; what was there before stays.
+    """
+    write_bytes(path, text.encode(errors=ESCAPED))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file as :func:`write_text` does."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a whole file in another's place in one step; what was there stays when that fails."""
+    temporary = path.with_name(f".{path.name}.new")
+    with writing(path):
+        try:
+            temporary.unlink(missing_ok=True)  # a link or a FIFO of that name would be written to
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

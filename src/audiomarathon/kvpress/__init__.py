@@ -1,1 +1,0 @@
-"""KV presses and what they share with pruning: audio features computed once, attention watched without eager mode."""

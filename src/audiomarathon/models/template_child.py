@@ -1,0 +1,48 @@
+"""The process that renders chat templates: JSON lines in, JSON lines out, until the input ends.
+
+Run as a script by `templates.py`. A template is code from a checkpoint, which may loop or eat memory: this process has
+little memory, and a request that takes too long ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_MEMORY_MB = 512
+_MOST_TEXT = 10_000_000
+
+
+def main() -> None:
+    """Answer each line with `{"text": …}` or `{"error": …}`."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    with suppress(OSError, ValueError):  # no /proc, or no such limit, on this system
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + (_MEMORY_MB << 20),) * 2)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request.pop("seconds"))  # of CPU; when over, SIGPROF ends the process
+        answer = _rendered(render_jinja_template, request)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _rendered(render: Any, request: dict[str, Any]) -> dict[str, str]:
+    try:
+        (text,), _ = render(**request)
+    except MemoryError:
+        return {"error": f"it takes more than {_MEMORY_MB} MB of memory"}
+    except Exception as error:  # a template may raise anything
+        return {"error": f"{type(error).__name__}: {error}"[:300]}
+    return {"text": text} if len(text) <= _MOST_TEXT else {"error": f"it writes {len(text):,} characters"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Where prefill and decode are timed, and where memory is read off.
+
+One `generate` call gives every stage: the audio tower's calls are the encoder, the first call of a logits processor
+ends prefill, the rest is decode. Nothing is run twice and nothing is subtracted that was not measured in the same call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+from transformers import LogitsProcessor
+
+Mark = TypeVar("Mark")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds spent in the stages of one `generate` call.
+
+    Attributes
+    ----------
+    encoder
+        In the audio tower.
+    llm_prefill
+        From the start of `generate` to the first token's logits, less the encoder.
+    decode
+        From the first token's logits to the end.
+    """
+
+    encoder: float
+    llm_prefill: float
+    decode: float
+
+    @property
+    def prefill(self) -> float:
+        """Time to first token: encoder and LLM prefill."""
+        return self.encoder + self.llm_prefill
+
+
+class Clock(Protocol, Generic[Mark]):
+    """How points in time are marked on a device; `seconds` may be asked only after `synchronize`."""
+
+    def mark(self) -> Mark: ...
+
+    def seconds(self, start: Mark, end: Mark) -> float: ...
+
+    def synchronize(self) -> None: ...
+
+    def reset_peak_memory(self) -> None: ...
+
+    def peak_memory_bytes(self) -> int | None: ...
+
+
+class CpuClock:
+    """Marks with `perf_counter`: on a CPU a call has done its work when it returns."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+    def synchronize(self) -> None:
+        """Nothing runs in the background of a CPU call."""
+
+    def reset_peak_memory(self) -> None:
+        """The peak of a process is not the peak of a call; none is reported."""
+
+    def peak_memory_bytes(self) -> None:
+        return None
+
+
+class _CudaMemory:
+    def __init__(self, devices: list[torch.device]) -> None:
+        self.devices = devices
+
+    def synchronize(self) -> None:
+        for device in self.devices:
+            torch.cuda.synchronize(device)
+
+    def reset_peak_memory(self) -> None:
+        for device in self.devices:
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def peak_memory_bytes(self) -> int:
+        return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
+
+
+class CudaClock(_CudaMemory):
+    """Marks with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.devices[0]))
+        return event
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return float(start.elapsed_time(end)) / 1000.0
+
+
+class ManyCudaClock(_CudaMemory):
+    """Marks with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
+
+    def mark(self) -> float:
+        self.synchronize()
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+def make_clock(model: nn.Module) -> Clock[Any]:
+    """Return the clock for the devices that hold a model's parameters."""
+    devices = sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=lambda d: d.index or 0)
+    if not devices:
+        return CpuClock()
+    return CudaClock(devices) if len(devices) == 1 else ManyCudaClock(devices)
+
+
+class TokenWatch(LogitsProcessor):  # type: ignore[misc]
+    """A logits processor that changes nothing: it makes some calls once, when the first token's logits exist, and notes
+    the highest logit of each step, which is NaN where any logit is.
+
+    One for all who wait for it: transformers looks up a processor's signature at every token, which takes 9 µs.
+    """
+
+    def __init__(self, *calls: Callable[[], None]) -> None:
+        self._calls = calls
+        self._highest: list[torch.Tensor] = []  # of each step, on the device: nothing waits for it
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
+        calls, self._calls = self._calls, ()
+        for call in calls:
+            call()
+        self._highest.append(scores.amax(-1))
+        return scores
+
+    def first_unsound(self, row: int, steps: int) -> int | None:
+        """Return the first of a sample's first `steps` steps without finite logits, counted from 1, or None."""
+        finite = torch.stack(self._highest)[:steps, row].isfinite().tolist()
+        return None if all(finite) else finite.index(False) + 1
+
+
+class StageTimer:
+    """Times the stages of one `generate` call.
+
+    Use :meth:`watching` around it, :meth:`start` before, :meth:`stop` after; :meth:`mark_first_token` is to be called
+    when the first token's logits exist.
+    """
+
+    def __init__(self, clock: Clock[Any]) -> None:
+        self.clock = clock
+        self._encoder: list[tuple[Any, Any]] = []
+        self._encoder_peaks: list[int] = []
+        self._start: Any = None
+        self._first: Any = None
+        self._end: Any = None
+
+    @contextmanager
+    def watching(self, audio_tower: nn.Module) -> Iterator[None]:
+        """Mark the beginning and end of each call of the audio tower, and note the peak of memory until then."""
+        begun: list[Any] = []
+
+        def before(_module: nn.Module, _args: Any) -> None:
+            begun.append(self.clock.mark())
+
+        def after(_module: nn.Module, _args: Any, _output: Any) -> None:
+            self._encoder.append((begun.pop(), self.clock.mark()))
+            # Apart, since settings share one run of the tower: the LLM's own peak is what they differ in.
+            if (peak := self.clock.peak_memory_bytes()) is not None:
+                self._encoder_peaks.append(peak)
+                self.clock.reset_peak_memory()
+
+        handles = [audio_tower.register_forward_pre_hook(before), audio_tower.register_forward_hook(after)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def start(self) -> None:
+        """Wait for the device, then start."""
+        self.clock.synchronize()
+        self.clock.reset_peak_memory()
+        self._start = self.clock.mark()
+
+    def mark_first_token(self) -> None:
+        """Mark the end of prefill."""
+        self._first = self.clock.mark()
+
+    def stop(self) -> None:
+        """Mark the end, then wait for the device."""
+        self._end = self.clock.mark()
+        self.clock.synchronize()
+
+    def encoder_peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory until the audio tower was done; None where there is none to tell."""
+        return max(self._encoder_peaks, default=None)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory of the whole call; after :meth:`stop`."""
+        peak = self.clock.peak_memory_bytes()
+        return None if peak is None else max([peak, *self._encoder_peaks])
+
+    def stages(self) -> Stages:
+        """Return the measured stages; after :meth:`stop`."""
+        encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
+        prefill = self.clock.seconds(self._start, self._first)
+        return Stages(encoder, prefill - encoder, self.clock.seconds(self._first, self._end))
+
+
+class CacheProbe:
+    """Reads the KV cache's real tensors at the end of prefill: lengths a layer, and bytes."""
+
+    def __init__(self) -> None:
+        self.lengths: tuple[int, ...] = ()
+        self.bytes = 0
+        self._cache: Any = None
+
+    @contextmanager
+    def watching(self, decoder: nn.Module) -> Iterator[None]:
+        """Take hold of the cache that the decoder is given in prefill."""
+
+        def look(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+            self._cache = kwargs.get("past_key_values")
+            handle.remove()
+
+        handle = decoder.register_forward_pre_hook(look, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+            self._cache = None
+
+    def read(self) -> None:
+        """Read the cache; to be called at the end of prefill."""
+        layers = [layer for layer in self._cache.layers if torch.is_tensor(layer.keys)] if self._cache else []
+        self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
+        self.bytes = sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))

@@ -1,0 +1,53 @@
+"""What was done to a model during one `generate` call, as whoever did it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from audiomarathon.models.timing import Clock
+
+
+@dataclass
+class Trace:
+    """What a method really did to the batch at hand; filled while it is applied.
+
+    Kept apart from :mod:`audiomarathon.models.generation` so that naming it loads no torch.
+
+    Attributes
+    ----------
+    kept_audio_tokens
+        Audio tokens left, a sample; None where the method does not say.
+    kept_positions
+        For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
+        when nothing was dropped. Known when the block ends.
+    spans
+        Marks of the model's clock around the work of choosing.
+    audio_places
+        Given a layer, the indices of audio entries in that layer's cache (at batch 1); None where they are the prompt's
+        audio positions.
+    expected_lengths
+        How long each layer's cache is to be after prefill, if the method does what it says; held against the cache.
+    kept_entries
+        A list that the caller sets to be told what a press keeps: a boolean tensor a layer over the entries of that
+        layer's cache before the press, shape (Hkv, entries). None asks for nothing.
+    """
+
+    kept_audio_tokens: tuple[int | None, ...]
+    kept_positions: tuple[torch.Tensor, ...] | None = None
+    spans: list[tuple[Any, Any]] = field(default_factory=list)
+    audio_places: Callable[[int], torch.Tensor] | None = None
+    expected_lengths: tuple[int, ...] | None = None
+    kept_entries: list[torch.Tensor] | None = None
+
+    @contextmanager
+    def scoring(self, clock: Clock[Any]) -> Iterator[None]:
+        """Count the time inside the block as scoring."""
+        start = clock.mark()
+        yield
+        self.spans.append((start, clock.mark()))

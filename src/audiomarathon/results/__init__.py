@@ -1,0 +1,1 @@
+"""What many runs say together: comparisons, savings, the best setting, status."""

@@ -1,0 +1,154 @@
+"""How runs stand, seen from outside: read from their folders while another process may be writing them."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import AudioMarathonError, RecordError
+from audiomarathon.lock import is_held
+from audiomarathon.results.systems import control_name
+from audiomarathon.runs.folder import checkpoint_of, find_runs, read_records, read_run
+from audiomarathon.runs.progress import Standing, standing_of
+from audiomarathon.tasks import Task, get_task
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run, at one moment.
+
+    Attributes
+    ----------
+    alive
+        Whether a process holds the folder's lock; None where that cannot be told.
+    quiet_s
+        Seconds since the last record; None without one.
+    samples_per_minute, audio_s_per_s
+        Of the present or last session, from its begin to its last record, failed samples too; None where it has none.
+    left_s
+        Until the end at that rate; None for a run that is not alive.
+    problem
+        Why the folder cannot be read; the rest says nothing then.
+    """
+
+    folder: Path
+    task: str = ""
+    checkpoint: str = ""
+    setting: str = ""
+    standing: Standing = Standing(0)
+    alive: bool | None = None
+    quiet_s: float | None = None
+    samples_per_minute: float | None = None
+    audio_s_per_s: float | None = None
+    left_s: float | None = None
+    problem: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sample is answered."""
+        return self.problem is None and self.standing.complete
+
+    @property
+    def state(self) -> str:
+        """Return what it is at, in a word."""
+        if self.problem is not None:
+            return "unreadable"
+        if self.alive:
+            return "running"
+        if self.complete:
+            return "complete"
+        if self.standing.answered + self.standing.errors == self.standing.expected:
+            return "done, but for errors"
+        return "stopped" if self.alive is False else "not complete"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON-compatible values."""
+        return asdict(self) | {"folder": str(self.folder), "state": self.state, "complete": self.complete}
+
+
+def read_status(paths: Sequence[Path]) -> list[RunStatus]:
+    """Return how each run stands, of folders that are runs or hold some.
+
+    Raises
+    ------
+    RecordError
+        When there is no run.
+    """
+    return [_status(folder) for folder in find_runs(paths)]
+
+
+def _status(folder: Path) -> RunStatus:
+    try:
+        facts = read_run(folder)
+        records = read_records(folder) if (folder / "samples.jsonl").exists() else {}
+        wanted = [str(id_) for id_ in facts["samples"]]
+        own = [records[id_] for id_ in wanted if id_ in records]
+        tried = _tried(facts, own)
+        heard = control_name(facts)
+        setting = str(facts.get("method", folder.name)) + (f" [{heard}]" if heard else "")
+        standing = standing_of(_task(str(facts["task"])), own, len(wanted))
+        quiet_s = _since_last(folder) if own else None
+        per_minute, audio_rate = _rates(facts, own, tried, quiet_s)
+    except RecordError as error:
+        return RunStatus(folder, problem=str(error))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{folder}: run.json or a record is not as this version writes them ({type(error).__name__}: {error})"
+        return RunStatus(folder, problem=reason)
+    alive = is_held(folder / ".lock")
+    left = standing.expected - standing.answered - tried  # what failed in an earlier session is done again
+    return RunStatus(
+        folder,
+        str(facts["task"]),
+        checkpoint_of(facts),
+        setting,
+        standing,
+        alive,
+        quiet_s,
+        per_minute,
+        audio_rate,
+        60 * left / per_minute if alive and per_minute else None,
+    )
+
+
+def _task(key: str) -> Task | None:
+    try:
+        return get_task(key)
+    except AudioMarathonError:  # a third party's, not installed here: there are counts, but no score
+        return None
+
+
+def _since_last(folder: Path) -> float:
+    """Seconds since the records last grew; a clock that was set back makes it 0, never less."""
+    return max(0.0, time.time() - (folder / "samples.jsonl").stat().st_mtime)
+
+
+def _session(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    session: Mapping[str, Any] = (facts.get("sessions") or [{}])[-1]
+    return session
+
+
+def _tried(facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many samples failed in the last session."""
+    started = _session(facts).get("started")  # a record's session names the process too
+    failed = [str(record.get("session")).split() for record in records if record.get("error") is not None]
+    return sum(session[:1] == [started] for session in failed)
+
+
+def _rates(
+    facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]], tried: int, quiet_s: float | None
+) -> tuple[float, float] | tuple[None, None]:
+    """Return samples a minute and audio-seconds a second of the last session: to its end, or else its last record."""
+    session, answered = _session(facts), [r for r in records if r.get("error") is None]
+    fresh = len(answered) - int(session.get("answered_before", 0))
+    if quiet_s is None or fresh + tried <= 0 or "started" not in session:
+        return None, None
+    started = datetime.datetime.fromisoformat(str(session["started"])).timestamp()
+    seconds = float(session.get("wall_s") or time.time() - quiet_s - started)
+    if seconds <= 0:  # the clock was set back
+        return None, None
+    heard = sum(float(record["clip_seconds"]) for record in answered) / max(1, len(answered)) * fresh
+    return 60 * (fresh + tried) / seconds, heard / seconds

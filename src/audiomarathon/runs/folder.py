@@ -1,0 +1,382 @@
+"""What a run writes, and how it survives anything: the folder of a run, its lock, its identity and its records.
+
+`samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line
+for the same sample replaces an earlier one (errors are tried again on resume).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from audiomarathon.compression.method import Method
+from audiomarathon.errors import RecordError
+from audiomarathon.files import replace_file, write_json, writing
+from audiomarathon.fingerprint import is_weak, same
+from audiomarathon.lock import hold
+from audiomarathon.plain_file import open_plain, read_plain
+from audiomarathon.runs.record_line import from_line, to_line
+from audiomarathon.text import counted
+
+SCHEMA_VERSION = 1
+_NUMBER = int | float
+_OF_RUN = (  # what kind each field of run.json is
+    dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
+    | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
+    | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
+)
+_OF_SUMMARY = (
+    dict.fromkeys(("n", "expected", "errors", "score", "accuracy", "kv_bytes", "peak_memory_bytes"), _NUMBER)
+    | dict.fromkeys(("audio_tokens", "kept_audio_tokens", "cost"), _NUMBER)
+    | {"task": str, "headline": str, "timing": dict, "intervals": dict}
+)
+CODE = "code of "  # how names in an identity begin that an earlier version did not write
+
+
+def identity_hash(identity: Mapping[str, Any]) -> str:
+    """Return a short hash of an identity, independent of the order of its fields."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:12]
+
+
+class RunFolder:
+    """The folder of one run: one task, one checkpoint, one setting.
+
+    Use as a context manager: the folder is locked inside the block.
+
+    Parameters
+    ----------
+    path
+        Created when missing.
+    identity
+        What makes two runs the same run.
+
+    Attributes
+    ----------
+    weak
+        Whether an earlier version made some of its records, and named checkpoint or code less exactly.
+
+    Raises
+    ------
+    RecordError
+        On entering, when another process is at work in the folder, it holds another run, or cannot be written.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self.path = path
+        self.identity = json.loads(json.dumps(identity))  # as it is read back: tuples are lists
+        self.run: dict[str, Any] = {}
+        self.records: dict[str, dict[str, Any]] = {}
+        self.weak = False
+        self._lock: IO[bytes] | None = None
+        self._stream: IO[bytes] | None = None
+
+    @property
+    def samples_file(self) -> Path:
+        """The append-only records."""
+        return self.path / "samples.jsonl"
+
+    def __enter__(self) -> RunFolder:
+        try:
+            self._lock = hold(self.path / ".lock")
+        except BlockingIOError:
+            raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise RecordError(f"{self.path}: cannot be used as results folder: its .lock: {reason}") from error
+        try:
+            self._check_identity()
+            with writing(self.samples_file):
+                self.records = self._read_and_repair()
+                self._stream = open_plain(self.samples_file, "ab")
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # a full disk was already reported by `append`
+                self._stream.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
+        """Return the ids of samples that need no further work: recorded, not as an error, and of the clips as they are.
+
+        Parameters
+        ----------
+        clips
+            Hash of each sample's clips now; a sample whose record names another is not done.
+        """
+        finished = {id_: record for id_, record in self.records.items() if record.get("error") is None}
+        return {id_ for id_, record in finished.items() if clips is None or same(record.get("clips"), clips.get(id_))}
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one record and flush it.
+
+        Raises
+        ------
+        RecordError
+            For a record that could not be read again. When the disk is full or gone: whatever part of the line was
+            written is taken back, and all earlier records stay.
+        """
+        assert self._stream is not None, "append outside the with block"
+        line = to_line(record)
+        with writing(self.samples_file):
+            size = self.samples_file.stat().st_size
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            with contextlib.suppress(OSError):
+                os.truncate(self.samples_file, size)
+            raise RecordError(
+                f"{self.samples_file}: cannot be written: {error.strerror or error}; "
+                f"what is there is safe ({counted(len(self.records), 'record')}): make room and run the same command "
+                "again to go on"
+            ) from error
+        self.records[record["id"]] = dict(record)
+
+    def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Replace all records at once, for scoring again; what is no longer among them is set aside.
+
+        The new file takes the old one's place in one step, so that a crash leaves one of the two whole.
+        """
+        assert self._stream is not None, "replace outside the with block"
+        kept = {record["id"]: dict(record) for record in records}
+        with writing(self.samples_file):
+            if gone := [to_line(record) for id_, record in self.records.items() if id_ not in kept]:
+                self._set_aside(gone)
+            replace_file(self.samples_file, b"".join(map(to_line, records)))
+            self._stream.close()
+            self._stream = open_plain(self.samples_file, "ab")
+        self.records = kept
+
+    def write_run(self, content: Mapping[str, Any]) -> None:
+        """Write `run.json`."""
+        hashed = identity_hash(self.identity)
+        own = {"schema_version": SCHEMA_VERSION, "identity_hash": hashed, "identity": self.identity}
+        weak = {"weak_fingerprint": True} if self.weak else {}
+        self.run = {**own, **content, **own, **weak}
+        write_json(self.path / "run.json", self.run)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`."""
+        write_json(self.path / "summary.json", summary)
+
+    def peek(self) -> None:
+        """Read what is there without entering: nothing is locked, repaired or created.
+
+        Raises
+        ------
+        RecordError
+            When the folder holds another run.
+        """
+        self._check_identity()
+        if self.samples_file.exists():
+            self.records = read_records(self.path)
+
+    def _check_identity(self) -> None:
+        if not self.samples_file.exists() or not self.samples_file.stat().st_size:
+            return  # nothing is recorded yet, so there is nothing to mix
+        if not (self.path / "run.json").exists():
+            raise RecordError(
+                f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown; "
+                "name another RESULTS_DIR, or move that folder away"
+            )
+        self.run = read_run(self.path)
+        held = self.run.get("identity") or {}
+        unwritten = {name for name in self.identity if name.startswith(CODE) and name not in held}
+        self.weak = bool(self.run.get("weak_fingerprint") or is_weak(held.get("checkpoint")) or unwritten)
+        fields = {*held, *self.identity} - unwritten
+        if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
+            shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
+            raise RecordError(
+                f"{self.path}: holds another run ({shown}); name another RESULTS_DIR, or move that folder away"
+            )
+
+    def _read_and_repair(self) -> dict[str, dict[str, Any]]:
+        """Read the records; drop a half-written last line, set aside lines that are no records."""
+        if not self.samples_file.exists():
+            return {}
+        with open_plain(self.samples_file, "r+b") as stream:
+            content = stream.read()
+            whole = _whole_lines(content)
+            if len(whole) < len(content):
+                stream.truncate(len(whole))
+        records, rejected, good = {}, [], []
+        for line in whole.splitlines(keepends=True):
+            if (record := from_line(line)) is None:
+                rejected.append(line)
+            else:
+                records[record["id"]] = record
+                good.append(line)
+        if rejected:
+            self._set_aside(rejected)
+            replace_file(self.samples_file, b"".join(good))
+        return records
+
+    def _set_aside(self, lines: Sequence[bytes]) -> None:
+        with open_plain(self.path / "samples.rejected", "ab") as stream:
+            stream.writelines(lines)
+        unreadable = counted(len(lines), "unreadable line")
+        warnings.warn(f"{self.path}: {unreadable} set aside in samples.rejected, to be redone", stacklevel=2)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A setting and the folder its records go to."""
+
+    method: Method
+    folder: RunFolder
+
+
+def checkpoint_of(facts: Mapping[str, Any]) -> str:
+    """Return what people call the checkpoint of a run: a folder's name, or the hub's, whose folders end in a commit."""
+    if named := facts.get("checkpoint_name"):
+        return str(named)
+    path = Path(str(facts.get("checkpoint", "")))
+    if path.parts[-2:] == ("embedded", "checkpoint"):  # what ships with the package
+        return "embedded"
+    if path.parent.name == "snapshots":
+        return path.parent.parent.name.removeprefix("models--").rpartition("--")[2]
+    return path.name
+
+
+def read_records(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a run folder's records by id, as a resume would, but touch nothing: another process may be writing.
+
+    A half-written last line is left out, and so are lines that are no records, with a warning.
+
+    Raises
+    ------
+    RecordError
+        When there is no such file, or it cannot be read.
+    """
+    file = path / "samples.jsonl"
+    try:
+        content = read_plain(file)
+    except OSError as error:
+        raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
+    lines = _whole_lines(content).splitlines()
+    found = [record for line in lines if (record := from_line(line)) is not None]
+    if odd := len(lines) - len(found):
+        unreadable = counted(odd, "unreadable line")
+        warnings.warn(f"{file}: {unreadable} left out; the run, given again, redoes what they held", stacklevel=2)
+    return {record["id"]: record for record in found}
+
+
+def what_failed(path: Path, errors: int) -> str:
+    """Return in half a line how many samples of a run failed, and what the first of them said."""
+    said = (f"{id_}: {record['error']}" for id_, record in read_records(path).items() if record.get("error"))
+    first = " ".join(next(said, "").split())[:300]
+    return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+# Of the identity, what the engine itself writes as one value. A method's own settings may hold lists, and its parts.
+_PLAIN = (
+    "checkpoint", "dtype", "attention", "prompts", "data", "max_new_tokens", "decode_tokens", "seed", "device", "ratio",
+)  # fmt: skip
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a run folder's JSON file.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be read, or is no JSON object.
+    """
+    try:
+        text = read_plain(file)
+        if not text.strip():
+            raise RecordError(f"{file}: cannot be read: it is empty")
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"no whole JSON ({error})"
+        raise RecordError(f"{file}: cannot be read: {reason}") from error
+    if not isinstance(content, dict):
+        raise RecordError(f"{file}: not a JSON object")
+    return content
+
+
+def holds_records(folder: Path) -> bool:
+    """Whether a folder is a run's: it has a `run.json`, or records whose `run.json` is gone."""
+    file = folder / "samples.jsonl"
+    return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders, in or under these, that are runs'.
+
+    Raises
+    ------
+    RecordError
+        When there is none.
+    """
+    files = (file for path in paths for name in ("run.json", "samples.jsonl") for file in path.rglob(name))
+    if found := sorted({file.parent for file in files if holds_records(file.parent)}):
+        return found
+    raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return what a run folder's `summary.json` holds.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be read, or is not as it is written.
+    """
+    content = read_object(file := path / "summary.json")
+    if not (odd := _odd(content, _OF_SUMMARY)):
+        pairs = (content.get("intervals") or {}).values()
+        odd = ["intervals"] * (not all(pair is None or _is_pair(pair) for pair in pairs))
+    if odd:
+        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
+    return content
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, _NUMBER) for end in value)
+
+
+def _odd(content: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> list[Any]:
+    """Return the names of the values that are of another kind than is written; any may be missing."""
+    return [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read a run folder's `run.json`.
+
+    Raises
+    ------
+    RecordError
+        When the folder holds none, or it is not JSON.
+    """
+    file = path / "run.json"
+    if not file.exists():
+        raise RecordError(f"{path}: not a run folder, it holds no run.json")
+    content = read_object(file)
+    if odd := _odd(content, _OF_RUN):
+        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
+    identity = content.get("identity") or {}
+    deep = [name for name in _PLAIN if isinstance(identity.get(name), (dict, list))]
+    if deep or not all(isinstance(session, dict) for session in content.get("sessions") or ()):
+        raise RecordError(f"{file}: its {'identity' if deep else 'sessions'!r} is not as it should be")
+    if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:
+        raise RecordError(f"{file}: {odd[0]} {content[odd[0]]!r} holds control characters")
+    return content

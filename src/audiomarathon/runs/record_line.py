@@ -1,0 +1,143 @@
+"""One line of `samples.jsonl`: a record with a checksum, and the checks that a line must pass to be a record.
+
+Everything that reads records reads them here, so that a damaged line is left out everywhere, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from audiomarathon.errors import RecordError
+from audiomarathon.files import ESCAPED
+from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.tasks.task import LETTERS
+
+_CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
+_LENGTH = len(_CRC % 0)
+_LARGEST: Final = 1e15  # of any number: above it sums overflow, and nothing measured here comes near
+_STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
+
+
+def to_line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as a line with its checksum.
+
+    Raises
+    ------
+    RecordError
+        For a record that could not be read again.
+    """
+    if why := damage_of(record):
+        raise RecordError(f"the record of sample {record.get('id')!r} could not be read again: {why}")
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
+    return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
+
+
+def from_line(line: bytes) -> dict[str, Any] | None:
+    """Return the record that a line holds; None where it is damaged, or not a record.
+
+    A line without a checksum (versions up to 8983bac wrote none) is taken by what it holds.
+    """
+    line = line.rstrip(b"\r\n")
+    text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
+    if end.startswith(_CRC[:10]):
+        if end != _CRC % zlib.crc32(text):
+            return None
+        line = text
+    try:
+        record = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and not damage_of(record) else None
+
+
+def damage_of(record: Mapping[str, Any]) -> str:
+    """Return what of a record cannot be worked with; "" for a sound one."""
+    needed = _ALWAYS if record.get("error") is not None else _ALWAYS | _ANSWERED
+    if lacking := [name for name in needed if name not in record]:
+        return f"it has no {lacking[0]!r}"
+    checks = needed | _WHERE_GIVEN
+    if odd := [name for name in record if name in checks and not checks[name](record[name])]:
+        return f"its {odd[0]!r} is not as it should be"
+    if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
+        return "it has times, but not all counts of tokens"
+    try:
+        if bits := record.get("kept_audio_bits"):
+            unpack(bits, record.get("audio_tokens") or 0)
+    except RecordError as error:
+        return str(error)
+    return ""
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < _LARGEST
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+def _is_reference(value: object) -> bool:
+    """Whether options and labels, where there are any, are lists of texts, and the answer is one's letter."""
+    if not isinstance(value, dict):
+        return False
+    lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]
+    if not all(isinstance(each, list) and all(_is_text(text) for text in each) for each in lists):
+        return False
+    return len(lists) < 2 or (len(lists[0]) == len(lists[1]) and value.get("answer") in [*LETTERS[: len(lists[0])]])
+
+
+def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+def _all_of(kind: Any, fits: Callable[[object], bool], *names: str) -> Callable[[object], bool]:
+    """Return whether a value is a list, or an object with these fields, all of whose values fit."""
+
+    def check(value: Any) -> bool:
+        values = value.values() if isinstance(value, dict) else value
+        return isinstance(value, kind) and all(map(fits, values)) and all(name in value for name in names)
+
+    return _or_none(check)
+
+
+_Checks = dict[str, Callable[[object], bool]]
+_ALWAYS: Final[_Checks] = {"id": _is_text, "error": _or_none(_is_text)}
+_ANSWERED: Final[_Checks] = {
+    "cluster": _is_text,
+    "reply": _is_text,
+    "reference": _is_reference,
+    "finish": _is_text,
+    "clip_seconds": _is_number,
+    "prompt_tokens": _or_none(_is_count),
+    "audio_tokens": _or_none(_is_count),
+    "kept_audio_tokens": _or_none(_is_count),
+    "new_tokens": _or_none(_is_count),
+    "kv_lengths": _all_of(list, _is_count),
+    "kv_bytes": _or_none(_is_count),
+    "peak_memory_bytes": _or_none(_is_count),
+    "time": _all_of(dict, _is_number, *_STAGES),
+}
+_WHERE_GIVEN: Final[_Checks] = {
+    "crc": lambda _value: False,  # the checksum's name
+    "clips": _or_none(_is_text),
+    "transcript": _is_text,
+    "truncated": _or_none(lambda value: isinstance(value, bool)),
+    "window_padding_tokens": _is_count,
+    "kept_audio_bits": _or_none(_is_text),
+    "forced_decode": _all_of(dict, _is_number, "per_token"),
+    "latency": _all_of(dict, _is_number, "first_token", "total"),
+    "cost": _or_none(_is_number),
+    **dict.fromkeys(("correct", "strict"), _or_none(_is_number)),  # true and false are numbers
+    **dict.fromkeys(("errors", "words", "substitutions", "deletions", "insertions"), _or_none(_is_number)),
+}

@@ -1,0 +1,1 @@
+"""From raw public corpora to the tasks' folders."""

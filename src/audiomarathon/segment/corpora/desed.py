@@ -1,0 +1,162 @@
+"""DESED: soundscapes of ten seconds with domestic sound events, and when each begins and ends."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from audiomarathon.errors import DataError
+from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
+from audiomarathon.tasks.desed import Desed
+from audiomarathon.tasks.rows import AUDIO_SUFFIXES, class_of
+from audiomarathon.tasks.task import LETTERS
+
+Event = tuple[str, float, float]
+COLUMNS = ("filename", "onset", "offset", "event_label")
+DISTRACTORS = 3
+
+
+class DesedCorpus(Corpus):
+    """Soundscapes are joined so that at least three of the ten classes stay unheard: these are the wrong options.
+
+    Five minutes of random soundscapes hold nearly every class, so soundscapes are first dealt out to ten groups, each
+    of which excludes three classes.
+    """
+
+    task = "desed"
+    title = "DESED"
+    layout = """\
+  metadata/…/validation.tsv      tab-separated: filename  onset  offset  event_label (seconds)
+  audio/…/*.wav                  soundscapes, named in the filename column
+Any one strongly labelled table will do (validation, public eval, soundscapes.tsv); --metadata names it."""
+    example = "DESED/dataset --metadata DESED/dataset/metadata/validation/validation.tsv -o data/DESED"
+    seconds = (270.0, 300.0)
+    gap = 0.0
+    shuffled = True
+    metadata_file = Desed.metadata_file
+
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self.metadata: Path | None = arguments.metadata
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Add `--metadata`."""
+        parser.add_argument("--metadata", type=Path, metavar="TSV", help="table of events (the only one found)")
+
+    def groups(self) -> list[Group]:
+        """Deal the soundscapes out: each to the smallest group whose excluded classes it does not hold."""
+        classes = list(Desed.classes)
+        self.chance("classes").shuffle(classes)
+        excluded = [{classes[(i + step) % len(classes)] for step in range(DISTRACTORS)} for i in range(len(classes))]
+        dealt: list[list[Source]] = [[] for _ in excluded]
+        sources = self._soundscapes()
+        self.chance("deal").shuffle(sources)
+        for source in sources:
+            heard = {label for label, _, _ in source.facts["events"]}
+            fitting = [i for i, silent in enumerate(excluded) if not silent & heard]
+            if fitting:
+                dealt[min(fitting, key=lambda i: (len(dealt[i]), i))].append(source)
+            else:
+                self.left_out.append((source.name, "holds too many kinds of event to ask which occurs"))
+        named = ((f"desed_{i}", sorted(group, key=lambda s: s.name)) for i, group in enumerate(dealt))
+        return [Group(name, group) for name, group in named if group]
+
+    def _soundscapes(self) -> list[Source]:
+        tables = [file for root in self.roots for file in below(root, [".tsv"]) if _is_table(file)]
+        file = self.metadata or self.the_one(tables, "table of events (.tsv)", "--metadata")
+        events = _events(file)
+        places: dict[str, list[Path]] = {name: [] for name in events}
+        for root in self.roots:
+            for path in below(root, AUDIO_SUFFIXES):
+                if path.name in places:
+                    places[path.name].append(path)
+        sources = []
+        for name, found in sorted(places.items()):
+            if len(found) > 1:
+                raise DataError(
+                    f"{self.title}: {name} is both {found[0]} and {found[1]}; name the folder of {file.name}"
+                )
+            if found:
+                sources.append(Source(found[0], self.name(found[0]), {"events": events[name]}))
+            else:
+                self.left_out.append((name, f"is in {file.name}, but not there"))
+        return sources
+
+    def place(self, group: Group, index: int) -> str:
+        """Return a name; it tells nothing of the events."""
+        return f"audio/{group.name}_{index:04d}.wav"
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask which event occurs: one that does, three that do not."""
+        events = [
+            (label, source["offset"] / clip["rate"] + onset, source["offset"] / clip["rate"] + offset)
+            for source in clip["sources"]
+            for label, onset, offset in source["facts"]["events"]
+        ]
+        heard = sorted({label for label, _, _ in events})
+        silent = sorted(set(Desed.classes) - set(heard))
+        if not heard or len(silent) < DISTRACTORS:
+            return []
+        asked = chance.choice(heard)
+        options = [asked, *chance.sample(silent, DISTRACTORS)]
+        chance.shuffle(options)
+        lasting = {label: sum(end - start for name, start, end in events if name == label) for label in heard}
+        _, onset, offset = min((event for event in events if event[0] == asked), key=lambda event: event[1])
+        return [
+            {
+                "path": clip["path"],
+                "task_type": "sound_event_detection",
+                "question": "Which sound event occurs in this recording?",
+                "choices": dict(zip(LETTERS, (_shown(option) for option in options), strict=False)),
+                "answer_gt": LETTERS[options.index(asked)],
+                "all_events": heard,
+                "primary_event": max(heard, key=lambda label: lasting[label]),
+                "correct_event": asked,
+                "uniq_id": Path(clip["path"]).stem,
+                "event_onset": onset,
+                "event_seconds": offset - onset,
+            }
+        ]
+
+    def document(self, rows: list[Row]) -> object:
+        """Return the rows in the published file's object."""
+        return {"task_info": {"task": "sound event detection", "dataset": "DESED"}, "tasks": rows}
+
+
+def _shown(label: str) -> str:
+    return label.replace("_", " ").capitalize()
+
+
+def _is_table(file: Path) -> bool:
+    with file.open(encoding="utf-8-sig", errors="replace") as opened:
+        return opened.readline().split() == list(COLUMNS)
+
+
+def _events(file: Path) -> Mapping[str, list[Event]]:
+    """Return each soundscape's events; a line without a label is a soundscape in which there are none."""
+    found: dict[str, list[Event]] = {}
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    reader = csv.DictReader(text.splitlines(), delimiter="\t")
+    if list(reader.fieldnames or ()) != list(COLUMNS):
+        raise DataError(f"{file}: expected the tab-separated columns {', '.join(COLUMNS)}")
+    for number, row in enumerate(reader, start=2):
+        events = found.setdefault(Path(row["filename"]).name, [])
+        if not (row["event_label"] or "").strip():
+            continue
+        label = class_of(row["event_label"], Desed.classes)
+        try:
+            onset, offset = float(row["onset"]), float(row["offset"])
+        except ValueError:
+            onset, offset = math.nan, math.nan
+        if label not in Desed.classes or not 0 <= onset < offset < math.inf:
+            raise DataError(f"{file}, line {number}: expected an event of the ten classes with its times, found {row}")
+        events.append((label, onset, offset))
+    return found

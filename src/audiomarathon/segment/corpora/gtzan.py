@@ -1,0 +1,59 @@
+"""GTZAN: a thousand half-minutes of music, a folder a genre."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files, choices, drawn
+from audiomarathon.tasks.finding import nearest
+from audiomarathon.tasks.gtzan import Gtzan
+
+
+class GtzanCorpus(Corpus):
+    """Clips of one genre are joined, in a seeded order, to four minutes; the last is shortened to that."""
+
+    task = "gtzan"
+    title = "GTZAN"
+    layout = """\
+  genres/<genre>/<genre>.00000.au   (or genres_original/…/*.wav); ten genres of 100 clips"""
+    example = "GTZAN/genres -o data/GTZAN"
+    seconds = (240.0, 240.0)
+    rate = 22_050
+    gap = 0.0
+    cut = True
+    shuffled = True
+    metadata_file = Gtzan.metadata_file
+
+    def groups(self) -> list[Group]:
+        """Return a group a genre."""
+        found = [
+            place
+            for root in self.roots
+            for place in nearest(root, lambda f: not set(Gtzan.classes).isdisjoint(f.folders))
+        ]
+        folder = self.the_one(found, "folder with a folder a genre")
+        genres = [genre for genre in Gtzan.classes if (folder / genre).is_dir()]
+        return [Group(genre, self._clips(folder / genre), {"genre": genre}) for genre in genres]
+
+    def _clips(self, folder: Path) -> list[Source]:
+        return [Source(path, self.name(path)) for path in audio_files(folder)]
+
+    def place(self, group: Group, index: int) -> str:
+        """Return `genre.number`, in the corpus's own manner."""
+        return f"wav/{group.name}.{index:05d}.wav"
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask for the genre: it and three of the other nine."""
+        genre = clip["facts"]["genre"]
+        options, letter = drawn(genre, Gtzan.classes, chance)
+        return [
+            {
+                "path": clip["path"],
+                "question": "What is the genre of this music?",
+                **choices([f"{option.capitalize()} - {option}" for option in options]),
+                "answer_gt": letter,
+                "genre_label": genre,
+                "uniq_id": f"gtzan_{Path(clip['path']).stem}",
+            }
+        ]

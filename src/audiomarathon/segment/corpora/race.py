@@ -1,0 +1,124 @@
+"""RACE: English exams' passages with questions, read aloud by a speech synthesiser that the user has."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import subprocess
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import AudioError, DataError
+from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
+from audiomarathon.tasks.race import Race
+from audiomarathon.tasks.task import LETTERS
+
+
+class RaceCorpus(Corpus):
+    """Each passage becomes a clip of its own; one whose reading is too short or too long is left out."""
+
+    task = "race"
+    title = "RACE"
+    layout = """\
+  RACE/test/high/*.txt, RACE/test/middle/*.txt    JSON: article, questions, options (four each), answers, id
+A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) and {out} (the WAV it must write)."""
+    example = 'RACE/test --tts "espeak-ng -w {out} -f {text}" -o data/RACE'
+    seconds = (120.0, 252.0)
+    spoken = True
+    metadata_file = Race.metadata_file
+
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self.tts: str = arguments.tts
+        self.tts_seconds: float = arguments.tts_seconds
+        if "{out}" not in self.tts or "{text}" not in self.tts:
+            raise DataError(f"--tts {self.tts!r}: expected a command with {{text}} and {{out}} in it")
+        try:
+            self._command("", "")
+        except (ValueError, LookupError) as error:
+            raise DataError(f"--tts {self.tts!r}: quotes or braces do not fit ({error})") from None
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Add `--tts` and its time limit."""
+        parser.add_argument("--tts", required=True, metavar="COMMAND", help='such as "espeak-ng -w {out} -f {text}"')
+        parser.add_argument("--tts-seconds", type=float, default=600.0, metavar="S", help="at most, a passage (600)")
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The command decides the audio."""
+        return {"tts": self.tts}
+
+    def groups(self) -> list[Group]:
+        """Return a group a passage."""
+        groups = []
+        for root in self.roots:
+            for path in below(root, [".txt"]):
+                difficulty = path.parent.name
+                if difficulty not in ("high", "middle"):
+                    continue
+                try:
+                    passage = _passage(path)
+                except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+                    self.left_out.append((self.name(path), f"is not a passage with its questions ({error!r})"))
+                    continue
+                for number in passage["unusable"]:
+                    self.left_out.append((f"{self.name(path)}#{number}", "is a question without four options"))
+                facts = {"article_id": passage["id"], "questions": passage["questions"]}
+                groups.append(Group(f"{difficulty}/{path.stem}", [Source(path, self.name(path))], facts))
+        if not groups and not self.left_out:
+            self.the_one([], "high/*.txt or middle/*.txt")
+        return groups
+
+    def audio(self, source: Source, scratch: Path) -> Path:
+        """Let the passage be read aloud."""
+        text, out = scratch / "passage.txt", scratch / "passage.wav"
+        text.write_text(_passage(source.path)["article"] + "\n", encoding="utf-8")
+        command = self._command(str(text), str(out))
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, timeout=self.tts_seconds)
+        except (FileNotFoundError, PermissionError) as error:
+            raise DataError(f"--tts: {command[0]} cannot be run ({error.strerror}); is it installed?") from error
+        except subprocess.TimeoutExpired:
+            raise AudioError(source.path, f"was not read within {self.tts_seconds:g} s") from None
+        if done.returncode or not out.is_file():
+            words = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was written"]
+            raise AudioError(source.path, f"{command[0]} ended with {done.returncode}: {words[0]}")
+        return out
+
+    def _command(self, text: str, out: str) -> list[str]:
+        return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
+
+    def place(self, group: Group, index: int) -> str:
+        """Return the passage's own name, below its difficulty."""
+        del index
+        return f"{group.name}.wav"
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Return the exam's own questions."""
+        del chance
+        facts = clip["facts"]
+        return [
+            {"audio_path": clip["path"], **question, "article_id": facts["article_id"]}
+            for question in facts["questions"]
+        ]
+
+
+def _passage(path: Path) -> dict[str, Any]:
+    """Return article, id and questions; ValueError, KeyError, TypeError or AttributeError where the file is not one."""
+    data = json.loads(path.read_text(encoding="utf-8-sig"))
+    questions, unusable = [], []
+    triples = zip(data["questions"], data["options"], data["answers"], strict=True)
+    for number, (question, texts, answer) in enumerate(triples):
+        text, options = " ".join(question.split()), [" ".join(option.split()) for option in texts]
+        if text and len(options) == 4 and all(options) and answer in tuple(LETTERS[:4]):
+            questions.append({"question": text, "options": options, "answer": answer, "question_idx": number})
+        else:
+            unusable.append(number)
+    if not questions or not data["article"].strip():
+        raise ValueError("no article or no question")
+    name = str(data.get("id", path.name))
+    return {"id": name, "article": data["article"], "questions": questions, "unusable": unusable}

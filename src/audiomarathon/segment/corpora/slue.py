@@ -1,0 +1,141 @@
+"""SLUE-VoxPopuli: utterances from the European Parliament with their named entities."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from audiomarathon.errors import DataError
+from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below, choices
+from audiomarathon.tasks.slue import Slue
+from audiomarathon.tasks.task import LETTERS
+
+COLUMNS = ("id", "normalized_text", "normalized_ner")
+#: The benchmark's seven types, of OntoNotes's; what is named here by no type is not asked for.
+TYPES = {
+    "GPE": "PLACE", "LOC": "PLACE", "CARDINAL": "QUANT", "MONEY": "QUANT", "ORDINAL": "QUANT", "PERCENT": "QUANT",
+    "QUANTITY": "QUANT", "ORG": "ORG", "DATE": "WHEN", "TIME": "WHEN", "NORP": "NORP", "PERSON": "PERSON", "LAW": "LAW",
+}  # fmt: skip
+_ASKED = {
+    "PLACE": "places",
+    "QUANT": "quantities",
+    "ORG": "organisations",
+    "WHEN": "dates and times",
+    "NORP": "nationalities or political groups",
+    "PERSON": "persons",
+    "LAW": "laws",
+}
+DISTRACTORS = 3
+
+
+class SlueCorpus(Corpus):
+    """Utterances of one split are joined in the order of their ids, so that a debate stays together.
+
+    The question asks which of four entities of one type is named. The wrong ones are named elsewhere in the corpus and
+    do not occur in the clip's transcript.
+    """
+
+    task = "slue"
+    title = "SLUE-VoxPopuli"
+    layout = """\
+  slue-voxpopuli_dev.tsv     tab-separated: id, raw_text, normalized_text, speaker_id, split, raw_ner, normalized_ner
+  dev/<id>.ogg               (also slue-voxpopuli_fine-tune.tsv and fine-tune/; the blind test set has no entities)"""
+    example = "slue-voxpopuli -o data/SLUE"
+    seconds = (165.0, 300.0)
+    metadata_file = Slue.metadata_file
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self._named: dict[str, set[str]] = {}  # type of entity to phrases, of the whole corpus
+
+    def groups(self) -> list[Group]:
+        """Return a group a split."""
+        groups = []
+        tables = [file for root in self.roots for file in below(root, [".tsv"]) if _has_entities(file)]
+        for file in tables or [self.the_one([], f"table (.tsv) with the columns {', '.join(COLUMNS)}")]:
+            split = re.sub(r"^slue-voxpopuli_", "", file.stem)
+            audio = {path.stem: path for path in below(file.parent, [".ogg", ".wav", ".flac"]) if _is_of(path, split)}
+            sources = []
+            for name, entities, text in _utterances(file):
+                for kind, phrase in entities:
+                    self._named.setdefault(kind, set()).add(phrase)
+                if name in audio:
+                    path = audio[name]
+                    sources.append(Source(path, self.name(path), {"entities": entities, "text": text}))
+                else:
+                    self.left_out.append((name, f"is in {file.name}, but not there"))
+            groups.append(Group(split, sorted(sources, key=lambda source: source.name)))
+        return groups
+
+    def place(self, group: Group, index: int) -> str:
+        """Return the split and a number."""
+        return f"audio/{group.name}_{index:04d}.wav"
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask for one of the named entities: it and three of its type that are not named."""
+        text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
+        entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
+        absent = {
+            kind: sorted(phrase for phrase in self._named[kind] if f" {phrase} " not in text)
+            for kind in {kind for kind, _ in entities}
+        }
+        askable = sorted({entity for entity in entities if len(absent[entity[0]]) >= DISTRACTORS})
+        if not askable:
+            return []
+        kind, phrase = chance.choice(askable)
+        options = [phrase, *chance.sample(absent[kind], DISTRACTORS)]
+        chance.shuffle(options)
+        return [
+            {
+                "path": clip["path"],
+                "task_name": "named_entity_recognition",
+                "dataset_name": "slue-voxpopuli",
+                "question": f"Which of these {_ASKED[kind]} is named in the recording?",
+                **choices(options),
+                "answer_gt": LETTERS[options.index(phrase)],
+                "entity_count": len(entities),
+                "entity_types": sorted({kind for kind, _ in entities}),
+                "audio_duration_info": f"{clip['seconds']:.1f} s",
+                "uniq_id": Path(clip["path"]).stem,
+            }
+        ]
+
+
+def _has_entities(file: Path) -> bool:
+    with file.open(encoding="utf-8-sig", errors="replace") as opened:
+        return set(COLUMNS) <= set(opened.readline().rstrip("\r\n").split("\t"))
+
+
+def _is_of(path: Path, split: str) -> bool:
+    """Whether a path lies in the split's folder: `fine-tune/`, which some copies call `finetune/`."""
+    wanted = split.replace("-", "")
+    return any(part.replace("-", "").removesuffix("wav") == wanted for part in path.parts[:-1])
+
+
+def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
+    """Yield id, entities (type and words) and text of each utterance."""
+    with file.open(encoding="utf-8-sig", newline="") as opened:
+        for number, row in enumerate(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
+            try:
+                spans = ast.literal_eval((row["normalized_ner"] or "").strip() or "None") or []
+                text = row["normalized_text"] or ""
+                entities = [(str(kind), text[start : start + length]) for kind, start, length in spans]
+            except (ValueError, TypeError, SyntaxError) as error:
+                raise DataError(
+                    f"{file}, line {number}: normalized_ner is not a list of [type, start, length]"
+                ) from error
+            yield str(row["id"]), list(_typed(entities)), _words(text)
+
+
+def _typed(entities: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for kind, phrase in entities:
+        if kind in TYPES and _words(phrase):
+            yield TYPES[kind], _words(phrase)
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower()))

@@ -1,0 +1,64 @@
+"""VESUS: ten actors read the same phrases in five emotions."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+from audiomarathon.segment.corpus import Corpus, Group, Row, choices, drawn
+from audiomarathon.tasks.finding import nearest
+from audiomarathon.tasks.vesus import Vesus
+
+
+class VesusCorpus(Corpus):
+    """Clips of one person and emotion are joined. The corpus's "Neutral" is the task's `monotone`."""
+
+    task = "vesus"
+    title = "VESUS"
+    layout = """\
+  Audio/<person>/<Emotion>/<number>.wav     persons 1 to 10; Angry, Fearful, Happy, Neutral, Sad"""
+    example = "VESUS/Audio -o data/VESUS"
+    seconds = (90.0, 120.0)
+    metadata_file = Vesus.metadata_file
+
+    def groups(self) -> list[Group]:
+        """Return a group for each person and emotion."""
+        task = Vesus()
+        found = [place for root in self.roots for place in nearest(root, lambda f: any(map(_is_person, f.folders)))]
+        groups = []
+        for person in sorted(self.the_one(found, "folder with a folder a person (1 to 10)").iterdir()):
+            if not _is_person(person.name):
+                continue
+            for place in sorted(place for place in person.iterdir() if place.is_dir()):
+                emotion = task.label(place.name)
+                if emotion not in Vesus.classes:
+                    self.left_out.append((self.name(place), "is none of the five emotions"))
+                    continue
+                number = int(re.findall(r"\d+", person.name)[0])
+                groups.append(Group(f"person{number}_{emotion}", place, {"person": number, "emotion": emotion}))
+        return sorted(groups, key=lambda group: group.name)
+
+    def place(self, group: Group, index: int) -> str:
+        """Return a name that says person and emotion."""
+        return f"audio/{group.name}_{index:04d}.wav"
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask for the emotion: it and three of the other four."""
+        emotion = clip["facts"]["emotion"]
+        options, letter = drawn(emotion, Vesus.classes, chance)
+        return [
+            {
+                "path": clip["path"],
+                "emotion_label": emotion,
+                "person_id": clip["facts"]["person"],
+                "question": "Which emotion does the speaker express?",
+                **choices([option.capitalize() for option in options]),
+                "answer_gt": letter,
+                "uniq_id": f"vesus_{Path(clip['path']).stem}",
+            }
+        ]
+
+
+def _is_person(name: str) -> bool:
+    return re.fullmatch(r"(person|actor|p)?[ _-]?\d{1,2}", name, re.IGNORECASE) is not None

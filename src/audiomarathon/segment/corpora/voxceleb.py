@@ -1,0 +1,191 @@
+"""VoxCeleb 1 and 2: interviews, a folder a speaker; gender from the corpus's table, age from one that the user has."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from abc import abstractmethod
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.segment.corpus import Corpus, Group, Row, below, choices
+from audiomarathon.tasks.finding import nearest
+from audiomarathon.tasks.rows import AUDIO_SUFFIXES
+from audiomarathon.tasks.vox import Vox
+from audiomarathon.tasks.vox_age import VoxAge
+
+_SPEAKER = re.compile(r"id\d+")
+_GENDERS = {"m": "Male", "f": "Female"}
+_OLDEST = (30, 40, 50, 70)  # of each age group but the last
+_CONVERT = "ffmpeg -i 00001.m4a -ac 1 -ar 16000 00001.wav"
+
+
+class _VoxCeleb(Corpus):
+    """Clips of one speaker are joined, video by video."""
+
+    seconds = (90.0, 210.0)
+
+    @abstractmethod
+    def speakers(self) -> Mapping[str, Any]:
+        """Return what is known of each speaker, by id."""
+
+    def groups(self) -> list[Group]:
+        """Return a group a speaker; the clips are listed when the speaker's turn comes."""
+        known = self.speakers()
+        found: dict[str, Path] = {}
+        for root in self.roots:
+            here = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
+            for speaker in self.the_one(here, "folder with a folder a speaker (id00012)").iterdir():
+                if not _SPEAKER.fullmatch(speaker.name) or not speaker.is_dir():
+                    continue
+                if speaker.name in found:
+                    raise DataError(f"{self.title}: speaker {speaker.name} is in {found[speaker.name]} and {speaker}")
+                found[speaker.name] = speaker
+        groups = []
+        for name, folder in sorted(found.items()):
+            if name not in known:
+                self.left_out.append((self.name(folder), "the table does not tell this speaker's class"))
+            else:
+                groups.append(Group(name, folder, {"speaker": name, "known": known[name]}))
+        return self._readable(groups)
+
+    def _readable(self, groups: list[Group]) -> list[Group]:
+        """Refuse a corpus that is still in VoxCeleb2's own format."""
+        folders = [group.sources for group in groups if isinstance(group.sources, Path)]
+        if folders and next(below(folders[0], AUDIO_SUFFIXES), None) is None:
+            m4a = next(below(folders[0], [".m4a"]), None)
+            told = (
+                f"{m4a} is AAC, which cannot be read here; convert each clip, as in {_CONVERT}" if m4a else "no audio"
+            )
+            raise DataError(f"{self.title}: {folders[0]}: {told}")
+        return groups
+
+    def place(self, group: Group, index: int) -> str:
+        """Return a name in the speaker's folder."""
+        return f"wav/{group.name}/{group.name}_{index:04d}.wav"
+
+
+class VoxCorpus(_VoxCeleb):
+    """The task of the speaker's gender."""
+
+    task = "vox"
+    title = "VoxCeleb (gender)"
+    layout = f"""\
+  vox2_meta.csv (or vox1_meta.csv)       id and gender of each speaker; here, above, or named with --meta
+  dev/aac/id00012/<video>/00001.wav      a folder a speaker (VoxCeleb1: wav/id10001/…)
+VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside itself:
+  {_CONVERT}"""
+    example = "vox2/dev/aac --meta vox2/vox2_meta.csv -o data/Vox"
+    metadata_file = Vox.metadata_file
+
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self.meta: Path | None = arguments.meta
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Add `--meta`."""
+        parser.add_argument("--meta", type=Path, metavar="CSV", help="vox1_meta.csv or vox2_meta.csv (found)")
+
+    def speakers(self) -> Mapping[str, str]:
+        """Return each speaker's gender."""
+        places = dict.fromkeys(place for root in self.roots for place in (root, *root.parents[:3]))
+        near = [file for place in places for file in sorted(place.glob("vox[12]_meta.csv"))]
+        found: dict[str, str] = {}
+        for file in [self.meta] if self.meta else near or [self.the_one([], "vox1_meta.csv or vox2_meta.csv")]:
+            for row in table(file):
+                speaker = next((row[name] for name in row if name.startswith("voxceleb") and name.endswith("id")), "")
+                gender = _GENDERS.get(row.get("gender", "").lower()[:1])
+                if not speaker or gender is None:
+                    raise DataError(
+                        f"{file}: expected columns 'VoxCeleb1 ID' (or 2) and 'Gender' (m or f), found {row}"
+                    )
+                found[speaker] = gender
+        return found
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask for the gender; the options are always in the same order, as in the published file."""
+        del chance
+        return [
+            {
+                "path": clip["path"],
+                "question": "What is the gender of the speaker?",
+                **choices(["Male", "Female"]),
+                "answer_gt": clip["facts"]["known"],
+                "speaker_id_original": clip["facts"]["speaker"],
+                "uniq_id": f"vox_{Path(clip['path']).stem}",
+            }
+        ]
+
+
+class VoxAgeCorpus(_VoxCeleb):
+    """The task of the speaker's age group."""
+
+    task = "vox_age"
+    title = "VoxCeleb (age)"
+    layout = """\
+  ages.csv                               a line a speaker: id,age (VoxCeleb itself does not tell ages)
+  dev/aac/id00012/<video>/00001.wav      a folder a speaker; VoxCeleb2's .m4a must be converted (Vox2_task.py --help)"""
+    example = "vox2/dev/aac --ages ages.csv -o data/Vox_age"
+    metadata_file = VoxAge.metadata_file
+
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self.ages: Path = arguments.ages
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Add `--ages`."""
+        parser.add_argument("--ages", type=Path, required=True, metavar="CSV", help="table of speaker id and age")
+
+    def speakers(self) -> Mapping[str, int]:
+        """Return each speaker's age; who is under 18 belongs to no group and is left out."""
+        found: dict[str, int] = {}
+        for number, cells in enumerate(_cells(self.ages), start=1):
+            if number == 1 and not any(cell.replace(".", "").isdecimal() for cell in cells):
+                continue  # a header
+            speaker = next((cell for cell in cells if _SPEAKER.fullmatch(cell)), None)
+            age = next((cell for cell in cells if re.fullmatch(r"\d{1,3}(\.\d+)?", cell)), None)
+            if speaker is None or age is None:
+                raise DataError(f"{self.ages}, line {number}: expected a speaker's id and age, found {','.join(cells)}")
+            if found.setdefault(speaker, int(float(age))) != int(float(age)):
+                raise DataError(f"{self.ages}, line {number}: a second age of {speaker}, {found[speaker]} before")
+        return {speaker: age for speaker, age in found.items() if age >= 18}
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Ask for the age group; the options are always in the same order, as in the published file."""
+        del chance
+        age = clip["facts"]["known"]
+        return [
+            {
+                "path": clip["path"],
+                "question": "To which age group does the speaker belong?",
+                **choices(VoxAge.classes),
+                "answer_gt": VoxAge.classes[sum(age > oldest for oldest in _OLDEST)],
+                "speaker_age": age,
+                "speaker_id_original": clip["facts"]["speaker"],
+                "uniq_id": f"vox_age_{Path(clip['path']).stem}",
+            }
+        ]
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    """Return a table's rows by lower-case column; VoxCeleb1's is tab-separated, VoxCeleb2's pads its commas."""
+    header, *rows = _cells(file)
+    names = [name.lower() for name in header]
+    return [dict(zip(names, row, strict=False)) for row in rows]
+
+
+def _cells(file: Path) -> list[list[str]]:
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    if not lines:
+        raise DataError(f"{file}: is empty")
+    delimiter = "\t" if "\t" in lines[0] else ","
+    return [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if row]

@@ -1,0 +1,228 @@
+"""What a raw corpus is to the builder: groups of clips that may be joined, and the task's rows for what was joined."""
+
+from __future__ import annotations
+
+import os
+import random
+from abc import ABC, abstractmethod
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from audiomarathon.errors import DataError
+from audiomarathon.files import write_json
+from audiomarathon.tasks.rows import AUDIO_SUFFIXES, natural
+from audiomarathon.tasks.task import LETTERS
+
+Row = dict[str, Any]
+AAC_SUFFIXES = (".m4a", ".aac", ".mp4")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One clip of a raw corpus.
+
+    Attributes
+    ----------
+    path
+        The file.
+    name
+        How the manifest calls it: its path within the corpus.
+    facts
+        What the corpus says of it; it goes into the manifest.
+    """
+
+    path: Path
+    name: str
+    facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clips that may be joined with each other: of one scene and place, of one speaker, of one chapter.
+
+    Attributes
+    ----------
+    name
+        Unique in the corpus; the task's files are named after it.
+    sources
+        In the order in which they are joined. A folder instead: its clips, listed only when their turn comes.
+    facts
+        What all of them share.
+    """
+
+    name: str
+    sources: Sequence[Source] | Path
+    facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Corpus(ABC):
+    """A raw corpus and the task that is built of it.
+
+    Attributes
+    ----------
+    task
+        The task's key.
+    title
+        The corpus's name.
+    layout
+        The files that are expected, for the help text.
+    example
+        A command, for the help text.
+    seconds
+        Shortest and longest joined clip.
+    rate
+        Of the output, in Hz.
+    gap
+        Silence between two clips, in seconds.
+    container
+        WAV or FLAC.
+    cut
+        Whether the last clip may be shortened to reach a length exactly.
+    shuffled
+        Whether clips are joined in a seeded order rather than their own.
+    spoken
+        Whether the audio is yet to be made, by a command that may fail.
+    metadata_file
+        The task's JSON, or "".
+    """
+
+    task: ClassVar[str]
+    title: ClassVar[str]
+    layout: ClassVar[str]
+    example: ClassVar[str]
+    seconds: ClassVar[tuple[float, float]]
+    rate: ClassVar[int] = 16_000
+    gap: ClassVar[float] = 0.25
+    container: ClassVar[str] = "WAV"
+    cut: ClassVar[bool] = False
+    shuffled: ClassVar[bool] = False
+    spoken: ClassVar[bool] = False
+    metadata_file: ClassVar[str] = ""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self.roots: list[Path] = [Path(root).absolute() for root in arguments.raw]
+        self.seed: int = arguments.seed
+        #: (file, reason) of what the reader itself leaves out.
+        self.left_out: list[tuple[str, str]] = []
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Add this corpus's own options; `raw` and the builder's are there."""
+        del parser
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The settings of this corpus's own that decide the clips."""
+        return {}
+
+    @abstractmethod
+    def groups(self) -> list[Group]:
+        """Return the groups, the same on every machine."""
+
+    def sources(self, group: Group) -> Sequence[Source]:
+        """Return a group's clips, in the order in which they are joined."""
+        if isinstance(group.sources, Path):
+            return [Source(path, self.name(path)) for path in audio_files(group.sources)]
+        if not self.shuffled:
+            return group.sources
+        shuffled = list(group.sources)
+        self.chance("order", group.name).shuffle(shuffled)
+        return shuffled
+
+    def audio(self, source: Source, scratch: Path) -> Path:
+        """Return the file with a source's audio; one that has yet to be made goes into `scratch`."""
+        del scratch
+        return source.path
+
+    @abstractmethod
+    def place(self, group: Group, index: int) -> str:
+        """Return where in the task's folder the group's clip of that number lies."""
+
+    def rows(self, clip: Row, chance: random.Random) -> list[Row]:
+        """Return the task's rows for one row of the manifest; none where no question can be asked of it."""
+        del clip, chance
+        return []
+
+    def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
+        """Write the task's metadata; return the clips of which nothing can be asked, and why."""
+        written: list[Row] = []
+        silent: list[tuple[str, str]] = []
+        for clip in clips:
+            rows = self.rows(clip, self.chance("question", clip["path"]))
+            written += rows
+            silent += [] if rows else [(clip["path"], "no question can be asked of it")]
+        write_json(folder / self.metadata_file, self.document(written))
+        return silent
+
+    def document(self, rows: list[Row]) -> object:
+        """Return the metadata file's content."""
+        return rows
+
+    def chance(self, *what: str) -> random.Random:
+        """Return a random stream that depends on the seed and on what it is for, on nothing else."""
+        return random.Random("\0".join((str(self.seed), *what)))
+
+    def name(self, path: Path) -> str:
+        """Return a file's path within the corpus, where there are several folders within the one that holds it."""
+        root = next(root for root in self.roots if path.is_relative_to(root))
+        relative = path.relative_to(root).as_posix()
+        return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
+
+    def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
+        """Return the only file or folder found, or raise :class:`DataError` with what was expected."""
+        places = ", ".join(map(str, self.roots))
+        if not found:
+            raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")
+        if len(found) > 1:
+            several = ", ".join(str(path) for path in found[:5])
+            advice = f"say which with {option}" if option else "name the folder of one"
+            raise DataError(f"{self.title}: {len(found)} {what}: {several}; {advice}")
+        return found[0]
+
+
+def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    """Yield the files under a folder with one of these suffixes, folder by folder, in the order of their names.
+
+    A folder that links lead back to is passed over: its clips would be used twice, or in another's place.
+    """
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder")
+    seen = {str(above) for above in root.resolve().parents}
+    for place, folders, files in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if name.lower().endswith(tuple(suffixes)) and not name.startswith("."):
+                if name != name.encode(errors="replace").decode():
+                    raise DataError(f"{place}: the file name {name!r} is not UTF-8; rename it")
+                yield Path(place, name)
+
+
+def audio_files(folder: Path) -> list[Path]:
+    """Return the audio under a folder, in the natural order of their paths.
+
+    AAC that was not converted is among them: it cannot be read, and so it is left out by name.
+    """
+    found = list(below(folder, AUDIO_SUFFIXES))
+    converted = {path.with_suffix("") for path in found}
+    found += [path for path in below(folder, AAC_SUFFIXES) if path.with_suffix("") not in converted]
+    return sorted(found, key=lambda path: natural(str(path)))
+
+
+def choices(options: Sequence[str]) -> Row:
+    """Return the fields `choice_a`, `choice_b`, … of a row."""
+    return {f"choice_{letter.lower()}": option for letter, option in zip(LETTERS, options, strict=False)}
+
+
+def drawn(answer: str, others: Sequence[str], chance: random.Random, count: int = 4) -> tuple[list[str], str]:
+    """Return the options, the answer and seeded others in a seeded order, and the answer's letter."""
+    options = [answer, *chance.sample(sorted(set(others) - {answer}), count - 1)]
+    chance.shuffle(options)
+    return options, LETTERS[options.index(answer)]

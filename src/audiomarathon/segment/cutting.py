@@ -1,0 +1,245 @@
+"""Cut long recordings into clips of a range of lengths, at silences where there are any.
+
+A recording is read twice, in blocks: once for its level in every hundredth of a second, once to write the clips. A clip
+ends in the middle of the longest silence that its range offers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+from tqdm import tqdm
+
+from audiomarathon.audio.decode import Pcm, pcm_blocks
+from audiomarathon.errors import AudioError, DataError
+from audiomarathon.segment.build_log import Ledger, same_as
+from audiomarathon.segment.command import Parser, leave, reasons
+from audiomarathon.segment.corpus import audio_files
+
+HOPS_PER_SECOND = 100
+LOUD_PERCENTILE = 95
+TAIL = "a tail too short for a clip"
+
+Levels = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How recordings are cut.
+
+    Attributes
+    ----------
+    low, high
+        Shortest and longest clip, in seconds.
+    rate
+        Of the clips, in Hz.
+    silence
+        How many dB below the recording's loud passages (its level's 95th percentile) counts as silence.
+    """
+
+    low: float = 90.0
+    high: float = 300.0
+    rate: int = 16_000
+    silence: float = 35.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.high < math.inf:
+            raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 1 <= min <= max, in seconds")
+        if not 1_000 <= self.rate <= 192_000:
+            raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")
+        if not self.silence > 0:
+            raise DataError(f"--silence {self.silence:g}: expected dB below the loud passages, above 0")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A clip's place in its recording, in samples; `ends_at` is what is there: silence, the longest length, the end."""
+
+    start: int
+    stop: int
+    ends_at: str
+
+
+def levels(recording: Path, rate: int) -> tuple[Levels, int]:
+    """Return the RMS level of each hundredth of a second, and the recording's length in samples."""
+    hop, frames = rate // HOPS_PER_SECOND, 0
+    rest = np.zeros(0, np.int16)
+    found: list[Levels] = []
+    for block in pcm_blocks(recording, rate):
+        frames += len(block)
+        rest = np.concatenate((rest, block))
+        whole = len(rest) // hop * hop
+        found.append(np.sqrt(np.square(rest[:whole].astype(np.float64).reshape(-1, hop)).mean(axis=1)))
+        rest = rest[whole:]
+    return np.concatenate(found), frames
+
+
+def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
+    """Return where to cut; what remains at the end is shorter than a clip may be, and nothing where it can be avoided.
+
+    Parameters
+    ----------
+    level, frames
+        As :func:`levels` returns them.
+    cutting
+        The range, and what counts as silence.
+    """
+    hop = cutting.rate // HOPS_PER_SECOND
+    low, high = round(cutting.low * cutting.rate), round(cutting.high * cutting.rate)
+    loud = float(np.percentile(level, LOUD_PERCENTILE)) if len(level) else 0.0
+    silent = level <= loud * 10 ** (-cutting.silence / 20)
+    found, start = [], 0
+    while frames - start > high:
+        # A cut so late that the rest is too short for a clip would waste it.
+        latest = min(start + high, frames - low) if frames - start >= 2 * low else start + high
+        first, last = -(-(start + low) // hop), latest // hop
+        middle = _longest_run(silent[first:last])
+        stop = latest if middle is None else (first + middle) * hop
+        found.append(Stretch(start, stop, "length" if middle is None else "silence"))
+        start = stop
+    if frames - start >= low:
+        found.append(Stretch(start, frames, "end"))
+    return found
+
+
+def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
+    """Return the middle of the longest run of True, None where there is none."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], silent.astype(np.int8), [0]))))
+    starts, stops = edges[::2], edges[1::2]
+    if not len(starts):
+        return None
+    longest = int(np.argmax(stops - starts))
+    return int(starts[longest] + stops[longest]) // 2
+
+
+def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, *, progress: bool = True) -> str:
+    """Cut recordings, each given with the name under which it goes into the manifest, and return what was done.
+
+    Raises
+    ------
+    DataError
+        Two recordings have the same name, nothing can be cut, or the folder cannot be used.
+    """
+    stems = [name.rpartition(".")[0] or name for name, _ in recordings]
+    if twice := next((stem for stem in stems if stems.count(stem) > 1), ""):
+        raise DataError(f"two recordings are called {twice}; cut them into folders of their own")
+    with Ledger(folder, {"task": "cut", **vars(cutting)}) as ledger:
+        for stem, (name, recording) in zip(
+            stems, tqdm(recordings, unit="recording", disable=not progress), strict=True
+        ):
+            size = recording.stat().st_size
+            try:
+                if reason := ledger.bad(name, size):
+                    raise AudioError(recording, reason)
+                level, frames = levels(recording, cutting.rate)
+            except AudioError as error:
+                ledger.leave_out(name, error.reason, fixed=True, size=size)
+                tqdm.write(f"left out: {name}: {error.reason}")
+                continue
+            found = stretches(level, frames, cutting)
+            end = found[-1].stop if found else 0
+            if end < frames:
+                ledger.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
+            _write(recording, stem, found, cutting, ledger, {"source": name, "source_bytes": size})
+        ledger.finish()
+        rows = list(ledger.rows())
+        left_out = [(row["path"], row["reason"]) for row in ledger.left_out]
+        if not rows:
+            raise DataError("; ".join(["no clip could be cut", *reasons(left_out, folder)]))
+        hours = sum(row["seconds"] for row in rows) / 3600
+        told = f"{len(rows)} clips, {hours:.2f} h, of {len(recordings)} recordings in {folder} ({ledger.added} new)"
+        return "\n".join([told, *reasons(left_out, folder)])
+
+
+def _write(
+    recording: Path, stem: str, found: Sequence[Stretch], cutting: Cutting, ledger: Ledger, facts: dict[str, Any]
+) -> None:
+    """Write the clips of a recording that are not there."""
+    wanted = []
+    for number, stretch in enumerate(found):
+        frames = stretch.stop - stretch.start
+        place = {"start": stretch.start, "frames": frames, "rate": cutting.rate, "seconds": frames / cutting.rate}
+        row = {**facts, **place, "ends_at": stretch.ends_at}
+        path = f"{stem}_{number:04d}.wav"
+        if not ledger.finished(path, same_as(row)):
+            wanted.append((path, stretch, row))
+    blocks = _Stream(pcm_blocks(recording, cutting.rate))
+    for path, stretch, row in wanted:
+        partial = ledger.partial(path)
+        with soundfile.SoundFile(partial, "w", cutting.rate, 1, subtype="PCM_16", format="WAV") as file:
+            for block in blocks.between(stretch.start, stretch.stop):
+                file.write(block)
+        ledger.add(path, partial, row)
+
+
+class _Stream:
+    """A stream of blocks of which stretches are taken from front to back."""
+
+    def __init__(self, blocks: Iterator[Pcm]) -> None:
+        self._blocks = blocks
+        self._block = np.zeros(0, np.int16)
+        self._start = 0  # of the block
+
+    def between(self, start: int, stop: int) -> Iterator[Pcm]:
+        """Yield the samples from `start` to `stop`; the start lies at or after the last stop."""
+        while True:
+            first, last = max(0, start - self._start), min(len(self._block), stop - self._start)
+            if first < last:
+                yield self._block[first:last]
+            if self._start + len(self._block) >= stop:
+                return
+            self._start += len(self._block)
+            self._block = next(self._blocks)
+
+
+def door(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Cut as the command line says, and exit: 0, or 2 where that cannot be done."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = Parser(
+        prog=Path(sys.argv[0]).name,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Cut long recordings (podcasts, meetings) into clips, at silences where there are any.\n"
+        "manifest.jsonl says where in its recording each clip was.",
+        epilog="example:\n  python cut.py podcasts -o data/podcasts --min 90 --max 300",
+    )
+    default = Cutting()
+    parser.add_argument("raw", nargs="+", type=Path, help="recordings, or folders of them")
+    parser.add_argument("-o", "--output", required=True, type=Path, help="folder of the clips, made if need be")
+    parser.add_argument("--min", type=float, default=default.low, metavar="S", help="shortest clip (%(default)g s)")
+    parser.add_argument("--max", type=float, default=default.high, metavar="S", help="longest clip (%(default)g s)")
+    parser.add_argument("--rate", type=int, default=default.rate, metavar="HZ", help="of the clips (%(default)s)")
+    parser.add_argument(
+        "--silence",
+        type=float,
+        default=default.silence,
+        metavar="DB",
+        help="below loud passages (%(default)g)",
+    )
+    if not arguments:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
+    options = parser.parse_args(arguments)
+    leave(parser.prog, lambda: _cut(options))
+
+
+def _cut(options: argparse.Namespace) -> str:
+    cutting = Cutting(options.min, options.max, options.rate, options.silence)
+    recordings = [pair for raw in options.raw for pair in _recordings(raw)]
+    if not recordings:
+        raise DataError(f"no recordings under {', '.join(map(str, options.raw))}")
+    return cut(recordings, cutting, options.output, progress=sys.stderr.isatty())
+
+
+def _recordings(raw: Path) -> list[tuple[str, Path]]:
+    if raw.is_file():
+        return [(raw.name, raw)]
+    return [(path.relative_to(raw).as_posix(), path) for path in audio_files(raw)]

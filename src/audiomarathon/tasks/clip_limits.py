@@ -1,0 +1,35 @@
+"""Clips that a model does not take, told from their headers before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audiomarathon.audio.decode import probe
+from audiomarathon.errors import AudioError
+from audiomarathon.models.registry import ModelSpec
+from audiomarathon.tasks.task import Sample, Task
+
+
+def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
+    """Say in a line how many samples hold a clip that the model does not take, and name the longest; "" for none."""
+    if not spec.most_seconds:
+        return ""
+    longest = {sample.id: _longest(sample) for sample in samples}
+    over = {id_: seconds for id_, seconds in longest.items() if seconds > spec.most_seconds}
+    if not over:
+        return ""
+    worst = max(over, key=over.__getitem__)
+    return (
+        f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the most that "
+        f"{spec.key} takes: they will be errors (the longest, {over[worst]:.1f} s: {worst})"
+    )
+
+
+def _longest(sample: Sample) -> float:
+    seconds = 0.0
+    for clip in sample.clips:
+        try:
+            seconds = max(seconds, probe(clip).seconds)
+        except AudioError:
+            continue  # the run will put it on record
+    return seconds

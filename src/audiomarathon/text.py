@@ -1,0 +1,55 @@
+"""Text for people: counts, near names, and what others wrote made safe for a terminal or a spreadsheet."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+# C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10);
+# halves of surrogate pairs, which no encoding takes.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    r"""Return a text whose control characters are written out (`\x1b`), so that it cannot colour, move or overwrite."""
+    return _OBEYED.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
+    )
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 sample`, `1,145 samples`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def spreadsheet(value: object) -> object:
+    """Return a cell that a spreadsheet shows and does not work out, in one row of CSV, and that a terminal may be sent.
+
+    A text that begins like a formula gets an apostrophe before it; control characters are written out.
+    """
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) or text[:1] == "\t" else text
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" when `name` is close to one of `allowed`, else an empty string."""
+    lowered = {candidate.lower(): candidate for candidate in allowed}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
+
+
+def nearly(name: str, other: str) -> bool:
+    """Tell whether a name is one edit off another, or lacks its last words (`TAU_DATA` for `TAU_DATA_PATH`)."""
+    return _one_edit(name, other) or ("_" in name and other.startswith(f"{name}_"))
+
+
+def _one_edit(name: str, other: str) -> bool:
+    """Tell whether at most one letter is missing, added or another, or two neighbours have changed places."""
+    while name and other and name[0] == other[0]:
+        name, other = name[1:], other[1:]
+    while name and other and name[-1] == other[-1]:
+        name, other = name[:-1], other[:-1]
+    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])

@@ -1,0 +1,142 @@
+"""Makes records and run folders as a run writes them: a test writes down only what it rests on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.runs.read import Run
+
+STAGES = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"), 0.1)
+#: What no record of an answered sample may lack.
+NEEDED: dict[str, Any] = {
+    "cluster": "c", "reply": "A", "reference": {"answer": "A"}, "finish": "stop", "error": None, "clip_seconds": 90.0,
+    "prompt_tokens": 120, "audio_tokens": 100, "kept_audio_tokens": 100, "new_tokens": 2, "kv_lengths": None,
+    "kv_bytes": None, "peak_memory_bytes": None, "time": None,
+}  # fmt: skip
+#: What a run writes besides.
+WRITTEN: dict[str, Any] = {"clips": None, "truncated": False, "window_padding_tokens": 0, "kept_audio_bits": None}
+CLASSES = ["airport", "bus", "metro", "park"]
+IDENTITY = {"schema_version": 1, "data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu"}
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028\u202e"\\'
+
+
+def a_record(id_: str = "a", **changes: Any) -> dict[str, Any]:
+    """The record of an answered sample of no task and without times, alone in its cluster."""
+    return {"id": id_, **NEEDED, **WRITTEN, "cluster": id_, **changes}
+
+
+def a_failed_record(id_: str = "f", error: str = "AudioError: no sound", **changes: Any) -> dict[str, Any]:
+    """The record of a sample that has no reply."""
+    facts = {"id": id_, "cluster": id_, "clips": None, "reply": None, "reference": {}, "error": error, "session": "s"}
+    return facts | changes
+
+
+def a_verdict(answer: str, labels: Sequence[str], *, right: bool) -> dict[str, Any]:
+    """What a choice task puts into a record; a wrong reply is the next letter."""
+    letters = "ABCD"[: len(labels)]
+    parsed = answer if right else letters[(letters.index(answer) + 1) % len(letters)]
+    reference = {"answer": answer, "options": list(labels), "labels": list(labels)}
+    return {"reply": parsed, "reference": reference, "parsed": parsed, "rule": "letter"} | dict.fromkeys(
+        ("correct", "strict"), right
+    )
+
+
+def a_timed_choice(number: int, *, right: bool, prefill: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """The timed record of `clip<number>`, a scene of four; true answers take turns."""
+    own = {
+        "clip_seconds": 95.0, "kv_lengths": [120], "kv_bytes": 1000, "session": "s", "encoder_shared": True,
+        "forced_decode": None, "time": STAGES | {"llm_prefill": prefill, "prefill": prefill + 0.1},
+    }  # fmt: skip
+    return a_record(f"clip{number}", **a_verdict("ABCD"[number % 4], CLASSES, right=right), **own) | changes
+
+
+def steady(record: dict[str, Any]) -> dict[str, Any]:
+    """What of a record is the same each time that it is made."""
+    volatile = ("time", "session", "peak_memory_bytes", "forced_decode", "crc")
+    return {name: value for name, value in record.items() if name not in volatile}
+
+
+def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write a run's records, in place of those that it holds."""
+    (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def records_in(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run, in the order of the file."""
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_bytes().splitlines()]
+
+
+def write_run(
+    folder: Path, facts: dict[str, Any], records: Sequence[dict[str, Any]], summary: dict[str, Any] | None = None
+) -> Path:
+    """Write a run folder; its samples are those of the records, unless the facts say otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    samples = [record["id"] for record in records]
+    (folder / "run.json").write_text(json.dumps({"samples": samples, **facts}))
+    write_records(folder, records)
+    if summary is not None:
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def added(folder: Path, *records: dict[str, Any]) -> Path:
+    """Add records to a run: the last of a sample counts."""
+    write_records(folder, [*records_in(folder), *records])
+    return folder
+
+
+def changed(folder: Path, file: str = "run.json", **facts: Any) -> Path:
+    """Change what a run's `run.json` or `summary.json` says."""
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | facts))
+    return folder
+
+
+def with_identity(folder: Path, **identity: Any) -> Path:
+    """Change what a run says that makes it the run that it is."""
+    facts = json.loads((folder / "run.json").read_text())
+    return changed(folder, identity=facts["identity"] | identity)
+
+
+def changed_records(folder: Path, **changes: Any) -> Path:
+    """Change all records of a run alike."""
+    write_records(folder, [record | changes for record in records_in(folder)])
+    return folder
+
+
+def as_control(folder: Path, kind: str = "silence", seconds: float | None = None) -> Path:
+    """Mark a run as one of a control variant's."""
+    return changed(folder, control={"kind": kind, "seconds": seconds, "seed": 42})
+
+
+def a_run(
+    root: Path,
+    label: str,
+    rights: Sequence[bool],
+    *,
+    task: str = "tau",
+    prefill: float = 1.0,
+    checkpoint: str = "M",
+    cluster: str | None = None,
+    session: str = "s",
+    first: int = 0,
+    **identity: Any,
+) -> Path:
+    """Write an unfinished run of timed choices, right or wrong as told, whose first sample is `clip<first>`."""
+    same = {"session": session} | ({"cluster": cluster} if cluster else {})
+    records = [a_timed_choice(n, right=right, prefill=prefill, **same) for n, right in enumerate(rights, first)]
+    method, ratio = label.split("-")[:2]
+    own = IDENTITY | {"method": method, "ratio": float(ratio)} | identity
+    facts = {"schema_version": 1, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
+    return write_run(root / task / checkpoint / label, facts, records)
+
+
+def finished(folder: Path, **summary: Any) -> Path:
+    """Give a run the summary of its records, with made-up scores."""
+    run = Run.read(folder)
+    counts = {"n": len(run.records), "errors": len(run.failed), "expected": len(run.facts["samples"]), "unparsed": 0}
+    content = {"task": folder.parts[-3], "headline": "macro_f1", "score": 0.5, "intervals": {"score": [0.4, 0.6]}}
+    (folder / "summary.json").write_text(json.dumps(content | counts | summary))
+    return folder

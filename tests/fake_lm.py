@@ -1,0 +1,91 @@
+"""A model that only writes down what it is asked, and a task that asks for nothing but a sample's id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from audiomarathon.compression.method import Method
+from audiomarathon.models.generation import Generation, Reply
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.timing import Stages
+from audiomarathon.tasks import Sample, get_task
+
+
+class Tower(torch.nn.Module):
+    """An audio tower that counts its runs."""
+
+    runs = 0
+
+    def forward(self) -> int:
+        self.runs += 1
+        return self.runs
+
+
+@dataclass
+class FakeLM:
+    """Writes down what is prepared and generated; a call takes as many seconds in the tower as the tower has runs.
+
+    Attributes
+    ----------
+    fails
+        Given a setting's label and the ids of a batch, whether the call is to fail after the tower has run.
+    on_generate
+        Called at the beginning of each call.
+    peaks
+        Of memory in the LLM, by setting; the tower's is 50 where it runs, 5 where it is answered from memory.
+    """
+
+    fails: Callable[[str, tuple[str, ...]], bool] = lambda _label, _ids: False
+    on_generate: Callable[[], object] = lambda: None
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    prepared: list[tuple[str, ...]] = field(default_factory=list)
+    seeds: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    audio_tower: Tower = field(default_factory=Tower)
+    sampling_rate = 16000
+    device = torch.device("cpu")
+
+    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
+        ids = tuple(prompt.text for prompt in prompts)
+        self.prepared.append(ids)
+        self.seeds |= {prompt.text: prompt.seed for prompt in prompts}
+        mask = torch.ones(len(ids), 4, dtype=torch.long)
+        return Inputs({"input_ids": mask, "attention_mask": mask}, mask.bool(), tuple(p.seed for p in prompts))
+
+    def generate(self, inputs: Inputs, applied: Any, *, max_new_tokens: int, **_more: object) -> Generation:
+        method: Method = applied.args[0]  # a method's `applied_to` is a generator's context manager, made of the method
+        ids = tuple(next(id_ for id_, own in self.seeds.items() if own == seed) for seed in inputs.seeds)
+        self.on_generate()
+        self.calls.append((method.label, ids))
+        before = self.audio_tower.runs
+        self.audio_tower.forward()
+        if self.fails(method.label, ids):
+            raise RuntimeError("no")
+        ran = self.audio_tower.runs > before
+        encoder = 100.0 + self.audio_tower.runs if ran else 0.001
+        tower_peak = (50 if ran else 5) if self.peaks else None
+        return Generation(
+            replies=tuple(Reply("A", "stop", 2, (1, 2)) for _ in ids),
+            stages=Stages(encoder, 2.0, 1.0),
+            kept_audio_tokens=(1,) * len(ids),
+            kv_lengths=(4,),
+            kv_bytes=8,
+            peak_memory_bytes=max(tower_peak, self.peaks[method.label]) if tower_peak else None,
+            encoder_peak_memory_bytes=tower_peak,
+            scoring=0.25,
+        )
+
+    def labels(self, id_: str) -> list[str]:
+        """The settings under which a sample was run, in their order."""
+        return [label for label, ids in self.calls if id_ in ids]
+
+
+class IdTask(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU, but what is asked is the sample's id."""
+
+    def prompt(self, sample: Sample) -> str:
+        return sample.id

@@ -1,0 +1,133 @@
+"""Archives that are not to be trusted: damaged ones, bombs, and members that no data set has."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from archive_makers import METHODS, PACKERS, archive_of, fetch_vesus, member, tar_with, zip_with
+from task_folders import build_vesus, tree
+
+from audiomarathon.data import members
+from audiomarathon.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("vesus")
+    build_vesus(top / "VESUS")
+    return top
+
+
+@pytest.mark.parametrize("name", [*METHODS, *PACKERS])
+def test_every_kind_of_archive_is_read_and_damage_to_it_is_one_line(name: str, source: Path, tmp_path: Path) -> None:
+    taken = archive_of(source, name, tmp_path / "archive")
+    fetch_vesus(taken, tmp_path / "root")
+    assert tree(tmp_path / "root", manifest=False) == tree(source)
+    content = bytearray(taken.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4000] = b"\xff" * 4000
+    taken.write_bytes(content)
+    if name == "a.tar":  # has no checksum of its content: the header that was overwritten shows
+        return
+    with pytest.raises(DataError, match="damaged") as caught:
+        fetch_vesus(taken, tmp_path / "other")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [-8, -1])  # CRC-32 and length, RFC 1952, section 2.3
+def test_the_end_of_gzip_is_checked_before_anything_is_in_place(place: int, source: Path, tmp_path: Path) -> None:
+    taken = archive_of(source, "a.tar.gz", tmp_path / "archive")
+    content = bytearray(taken.read_bytes())
+    content[place] ^= 1
+    taken.write_bytes(content)
+    with pytest.raises(DataError, match="damaged"):
+        fetch_vesus(taken, tmp_path / "root")
+    assert tree(tmp_path / "root").keys() <= {".download/lock"}
+
+
+# Archives without end: each is one that no bound but its own stops; what follows the bomb is not read -------------
+
+
+def test_a_zip_whose_directory_names_another_file_is_refused(source: Path, tmp_path: Path) -> None:
+    """No checksum covers the directory's names: a renamed clip would be left out in silence."""
+    archive = archive_of(source, "stored.zip", tmp_path / "archive")
+    content = archive.read_bytes()
+    place = content.rindex(b"_sad.wav", content.rindex(b"PK\x01\x02", 0, content.rindex(b"_sad.wav")))
+    archive.write_bytes(content[:place] + b"_bad.wav" + content[place + 8 :])
+    with pytest.raises(DataError, match=r"damaged, or not an archive"):
+        fetch_vesus(archive, tmp_path / "root")
+
+
+def folders() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for number in range(30):
+            tar.addfile(member(f"folder-{number}", tarfile.DIRTYPE))
+    return stream.getvalue()[:-2048] + b"no header" * 1000
+
+
+def long_name(kind: bytes) -> bytes:
+    return member("bomb", kind, size=10**9).tobuf(tarfile.GNU_FORMAT) + b"x" * 20_000
+
+
+def pax(count: int, comment: str, *, shared: bool = False) -> bytes:
+    stream = io.BytesIO()
+    common = {"comment": comment} if shared else {}
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, pax_headers=common) as tar:
+        for number in range(count):
+            one = member(f"{number}.wav")
+            one.pax_headers = {} if shared else {"comment": comment}
+            tar.addfile(one)
+    return stream.getvalue()
+
+
+def sparse() -> bytes:
+    header = bytearray(member("s.wav", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1  # a map that goes on in the next block, and so on
+    header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
+    return bytes(header) + b"\1" * 512 * 50
+
+
+def zip_folders(count: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as zipped:
+        for number in range(count):
+            zipped.writestr(zipfile.ZipInfo(f"folder-{number}/"), b"")
+    return stream.getvalue()
+
+
+BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "tar of folders": (folders, "more than 20 files"),
+    "deep path": (lambda: tar_with(member("a/" * 25 + "b.wav"), b"x"), "more than 20 files"),
+    "long path": (lambda: tar_with(member("a" * 300 + ".wav"), b"x"), "more than 200 characters"),
+    "long name": (lambda: long_name(tarfile.GNUTYPE_LONGNAME), "more than 500 bytes .*header"),
+    "long link": (lambda: long_name(tarfile.GNUTYPE_LONGLINK), "more than 500 bytes .*header"),
+    "pax header": (lambda: long_name(tarfile.XHDTYPE), "more than 500 bytes .*header"),
+    "global pax header": (lambda: long_name(tarfile.XGLTYPE), "more than 500 bytes .*header"),
+    "pax headers": (lambda: pax(15, "x" * 100), "more than 1,000 bytes of headers"),
+    "global pax header for each": (lambda: pax(15, "x" * 100, shared=True), "more than 1,000 bytes of headers"),
+    "sparse": (sparse, "sparse file"),
+    "zip of folders": (lambda: zip_folders(30), "more than 1,000 bytes of headers"),
+    "zip with a deep path": (lambda: zip_with("a/" * 25 + "b.wav"), "more than 20 files"),
+    "negative size": (lambda: member("a.wav", size=-512).tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024, "negative size"),
+    "no end": (lambda: tar_with(member("a.wav"), b"x") + b"\0" * 5000, "more than 1,000 bytes after"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_by_the_bound_that_it_passes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound, allowed in {"MAX_MEMBERS": 20, "MAX_HEADER": 500, "MAX_HEADERS": 1000, "MAX_PATH": 200}.items():
+        monkeypatch.setattr(members, bound, allowed)
+    monkeypatch.setattr("audiomarathon.data.archive._CHUNK", 4096)
+    make, message = BOMBS[name]
+    (tmp_path / "archive").write_bytes(make())
+    with pytest.raises(DataError, match=message) as caught:
+        fetch_vesus(tmp_path / "archive", tmp_path / "root")
+    assert "\n" not in str(caught.value)
+    assert tree(tmp_path / "root").keys() <= {".download/lock"}

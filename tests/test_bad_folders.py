@@ -1,0 +1,190 @@
+"""Results folders from elsewhere: a bad file is named and hides no other, waits for nobody and writes nowhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from builders import a_run, changed, finished, with_identity
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+from audiomarathon.errors import RecordError
+from audiomarathon.files import file_name, write_json
+from audiomarathon.lock import hold, is_held
+from audiomarathon.report.curves import read_panels
+from audiomarathon.report.figures import new_figure, save_figure
+from audiomarathon.report.paper import write_paper
+from audiomarathon.report.plot_ratios import plot_runs
+from audiomarathon.results.status import read_status
+from audiomarathon.results.systems import read_sides
+from audiomarathon.runs.folder import RunFolder, read_records, read_run
+from audiomarathon.text import spreadsheet
+
+sys.path.append(str(Path(__file__).parent / "drills"))
+from hanging import no_hang
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for label in ("base-0", "dart-0.5-layer2", "random-0.5-layer2"):
+        finished(a_run(tmp_path / "runs", label, [True] * 4))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b'{"n": 4', b"[]", b"\xff", b'{"score": "0.5"}', b'{"kv_bytes": {}}',
+        b'{"intervals": {"score": ["0", "1"]}}',
+        b'{"timing": 1}',
+    ],
+)  # fmt: skip
+def test_a_summary_that_cannot_be_read_is_a_run_that_is_not_finished(runs: Path, content: bytes) -> None:
+    (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
+    with pytest.warns(UserWarning, match=r"summary\.json: (cannot be read|not a JSON object|its .* is not as)"):
+        (panel,) = read_panels([runs])
+    assert [one.label for one in panel.settings] == ["base-0", "random-0.5-layer2"]
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"", "it is empty"), (b' {"n": 4', "no whole JSON")])
+def test_what_is_wrong_with_a_file_is_said_in_plain_words(runs: Path, content: bytes, reason: str) -> None:
+    (runs / "tau" / "M" / "dart-0.5-layer2" / "summary.json").write_bytes(content)
+    with pytest.warns(UserWarning, match=rf"summary\.json: cannot be read: {reason}"):
+        read_panels([runs])
+
+
+def test_records_without_their_run_json_are_named(runs: Path) -> None:
+    (runs / "tau" / "M" / "dart-0.5-layer2" / "run.json").unlink()
+    with pytest.warns(UserWarning, match=r"left out: .*dart-0\.5-layer2: .*no run\.json"):
+        assert [side.method for side in read_sides([runs])] == ["base-0", "random-0.5-layer2"]
+    assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
+
+
+def test_score_goes_on_after_a_bad_folder(runs: Path) -> None:
+    for file in runs.rglob("run.json"):
+        own = dict.fromkeys(("data_samples", "data_expected", "left_out"))
+        changed(file.parent, settings={"seed": 1}, sessions=[], bad_rows=[], **own)
+    (runs / "tau" / "M" / "base-0" / "run.json").write_text("{")
+    done = CliRunner().invoke(app, ["score", str(runs)])
+    assert done.exit_code == 2
+    assert "base-0/run.json: cannot be read" in done.output
+    assert done.output.count("records in") == 2
+
+
+def test_a_name_never_makes_a_path(runs: Path, tmp_path: Path) -> None:
+    for name in ("../../out", "/etc/out", ".bashrc", "a\0b", "x" * 300, "..", ""):
+        assert Path(file_name(name)).name == file_name(name)
+        assert not file_name(name).startswith(".")
+        assert len(file_name(name)) < 140
+    assert (file_name("tau-M"), file_name("a/b") != file_name("a_b")) == ("tau-M", True)
+    for file in runs.rglob("summary.json"):
+        file.write_text(file.read_text().replace('"tau"', '"../../../escaped"'))
+    before = {*tmp_path.rglob("*")}
+    plot_runs([runs], tmp_path / "x" / "y")
+    write_paper(read_sides([runs]), tmp_path / "x" / "y")
+    made = {*tmp_path.rglob("*")} - before - {tmp_path / "x", tmp_path / "x" / "y"}
+    assert len(made) == 6
+    assert all(path.parent == tmp_path / "x" / "y" for path in made)
+
+
+def test_a_joined_method_and_settings_that_are_lists_are_read(runs: Path) -> None:
+    folder = runs / "tau" / "M" / "dart-0.5-layer2"
+    more = {"first": {"method": "fast_v", "ratio": 0.5}, "second": {"method": "snapkv"}, "widths": [1, 2]}
+    identity = read_run(folder)["identity"] | more
+    with_identity(folder, **more)
+    assert read_run(folder)["identity"] == identity
+    assert len(read_sides([runs])) == 3
+    with RunFolder(folder, identity) as again:
+        assert len(again.records) == 4
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "run.json", "summary.json", ".lock"])
+def test_a_fifo_is_not_waited_for(runs: Path, name: str) -> None:
+    folder = runs / "tau" / "M" / "dart-0.5-layer2"
+    identity = read_run(folder)["identity"]
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    warns = nullcontext() if name == ".lock" else pytest.warns(UserWarning, match="a FIFO, not a plain file")
+    told = rf"{name}: (cannot be \w+: )?a FIFO, not a plain file"
+    refused = nullcontext() if name == "summary.json" else pytest.raises(RecordError, match=told)
+    with no_hang(20):
+        with warns:
+            read_panels([runs])
+        read_status([runs])
+        assert not is_held(folder / ".lock")
+        with refused, RunFolder(folder, identity):
+            pass
+
+
+@pytest.mark.parametrize("name", [".lock", "samples.jsonl", "samples.rejected"])
+def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    target, folder = tmp_path / "precious", a_run(tmp_path, "base-0", [True])
+    target.write_text("precious, without a line break")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    if name == "samples.rejected":
+        (folder / "samples.jsonl").write_text("no record\n")
+    with pytest.raises(RecordError, match="a link, not a plain file"), RunFolder(folder, read_run(folder)["identity"]):
+        pass
+    assert target.read_text() == "precious, without a line break"
+
+
+def test_a_planted_temporary_file_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / ".run.json.new").symlink_to(tmp_path / "precious")
+    (tmp_path / "precious").write_text("x")
+    write_json(tmp_path / "run.json", {})
+    assert (tmp_path / "precious").read_text() == "x"
+    with hold(tmp_path / "lock"):
+        assert is_held(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("cell", ["=1", "\n=1", " +1", "\t=1", "\u00a0@x", "\r\n-1"])
+def test_a_formula_behind_a_break_is_text(cell: str) -> None:
+    shown = str(spreadsheet(cell))
+    assert shown.startswith(("'", "\\x"))
+    assert spreadsheet("a = b") == "a = b"
+
+
+def test_formulas_in_names_of_settings_are_text(runs: Path, tmp_path: Path) -> None:
+    for file in runs.rglob("dart*/run.json"):
+        file.write_text(file.read_text().replace('"dart', '"=HYPERLINK(1)'))
+    write_paper(read_sides([runs]), tmp_path / "figures")
+    lines = (tmp_path / "figures" / "tau.csv").read_text().splitlines()
+    assert sum(line.startswith("'=H") for line in lines) == 1
+    assert not [line for line in lines if line.startswith("=H")]
+
+
+def test_a_dollar_in_a_name_is_no_formula(tmp_path: Path) -> None:
+    figure = new_figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label=r"$\frac{1}{0$")
+    axes.set_title(r"$\frac{1}{0$")
+    axes.set_xticks([0, 1], [r"$\frac{1}{0$", "b"])
+    axes.annotate(r"$\frac{1}{0$", (0, 0))
+    axes.legend()
+    assert save_figure(figure, tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_reading_names_a_folder_in_a_files_place(runs: Path) -> None:
+    folder = runs / "tau" / "M" / "base-0"
+    (folder / "samples.jsonl").unlink()
+    (folder / "samples.jsonl").mkdir()
+    with pytest.raises(RecordError, match="a folder, not a plain file"):
+        read_records(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("identity", ["x"]), ("identity", {"checkpoint": {"a": 1}}), ("sessions", ["x"]), ("control", "x"), ("cost", 1)],
+)
+def test_a_run_json_of_other_kinds_of_values_is_named_and_hides_no_other(runs: Path, name: str, value: object) -> None:
+    folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})
+    with pytest.warns(UserWarning, match=rf"left out: .*run\.json: .*'{name}' is not as"):
+        assert [side.method for side in read_sides([runs])] == ["base-0", "random-0.5-layer2"]
+    assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
+    with pytest.raises(RecordError, match=f"'{name}' is not as"), RunFolder(folder, {}):
+        pass

@@ -1,0 +1,151 @@
+"""A hostile checkpoint folder is one line that names the file, before any library opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from audiomarathon.engine.answer import open_model, own_settings
+from audiomarathon.errors import ConfigError, ModelError, WeightsError
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.checkpoint_files import check_files
+from audiomarathon.models.loading import check_finite
+
+DEEP = "[" * 100_000 + "]" * 100_000
+NAMES = (
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.json", "chat_template.jinja",
+    "preprocessor_config.json", "extra.json", "model.safetensors", "model-00001-of-00001.safetensors", "merges.txt",
+)  # fmt: skip
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "a directory": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a pipe or device": lambda path: path.symlink_to("/dev/zero"),
+    "no file": lambda path: path.symlink_to("nowhere"),
+    "symbolic links": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.fixture
+def folder(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint that may be spoilt."""
+    return shutil.copytree(tiny_checkpoint, tmp_path / "spoilt")
+
+
+def refused(folder: Path, kind: type[ModelError], *said: str) -> None:
+    with pytest.raises(kind) as caught:
+        find_checkpoint(str(folder))
+    assert "\n" not in str(caught.value)
+    for words in (str(folder), *said):
+        assert words in str(caught.value)
+
+
+def test_a_sound_folder_passes(folder: Path) -> None:
+    assert find_checkpoint(str(folder)).path == folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_plain_file(folder: Path, name: str, kind: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    KINDS[kind](folder / name)
+    refused(folder, WeightsError if name.endswith("safetensors") else ConfigError, name, kind)
+
+
+@pytest.mark.parametrize("content", ["[1]", '"x"', "null", "", "{", DEEP, '{"a":' * 3000 + "1" + "}" * 3000, "\ufeff"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
+def test_json_that_is_no_object(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(content)
+    refused(folder, ConfigError, name)
+
+
+def config_with(folder: Path, part: str, name: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (config["thinker_config"][part] if part else config["thinker_config"])[name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**8, 10**30, "4", 4.5, True, [4], {}])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("text_config", "num_hidden_layers"),
+        ("text_config", "hidden_size"),
+        ("text_config", "num_attention_heads"),
+        ("audio_config", "encoder_layers"),
+        ("audio_config", "d_model"),
+        ("vision_config", "depth"),
+    ],
+)
+def test_sizes_that_no_model_has(folder: Path, part: str, name: str, value: object) -> None:
+    config_with(folder, part, name, value)
+    refused(folder, ConfigError, "config.json", f"{name} is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("vocab_size", 10**8), ("intermediate_size", 10**6), ("hidden_size", 10**6)]
+)
+def test_sizes_that_the_weights_cannot_fill(folder: Path, name: str, value: int) -> None:
+    """They would fill the memory instead, with random numbers."""
+    config_with(folder, "text_config", name, value)
+    refused(folder, ConfigError, "config.json", "parameters or more")
+
+
+@pytest.mark.parametrize("value", [[], "x", 5, None])
+@pytest.mark.parametrize("name", ["text_config", "audio_config"])
+def test_a_part_that_is_no_object(folder: Path, name: str, value: object) -> None:
+    config_with(folder, "", name, value)
+    refused(folder, ConfigError, "config.json", name)
+
+
+def test_the_sizes_of_published_models_pass() -> None:
+    folders = sorted((Path(__file__).parents[1] / "src/audiomarathon/models/configs").iterdir())
+    assert folders
+    for folder in folders:
+        check_files(folder, [])
+
+
+@pytest.mark.parametrize(
+    "shards", [["x"], None, {"a": 5}, {"a": "../spoilt/model.safetensors"}, {"a": "/etc/passwd"}, {"a": "sub/x"}]
+)
+def test_an_index_that_leads_out_of_the_folder(folder: Path, shards: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    refused(folder, WeightsError, "model.safetensors.index.json")
+
+
+def test_weights_that_are_pickled_only(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    find_checkpoint(str(folder))  # beside safetensors they are never opened
+    (folder / "model.safetensors").unlink()
+    refused(folder, WeightsError, "pytorch_model.bin", "safetensors")
+
+
+@pytest.mark.parametrize("value", [None, 10**8])
+def test_whatever_the_libraries_raise_is_one_line(folder: Path, value: object) -> None:
+    config_with(folder, "text_config", "num_key_value_heads" if value else "hidden_act", value)
+    with pytest.raises(ModelError, match=r"^[^\n]*$"):
+        open_model("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["thinker.model.layers.2.mlp.up_proj.weight"][3, 4] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"^[^\n]*spoilt: .*layers\.2\.mlp\.up_proj\.weight .*NaN"):
+        open_model("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
+
+
+def test_finite_weights_of_every_precision_pass() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        module = torch.nn.Linear(4, 4).to(dtype)
+        module.register_parameter("empty", torch.nn.Parameter(torch.empty(0, dtype=dtype)))
+        module.register_parameter("whole", torch.nn.Parameter(torch.ones(3, dtype=torch.long), requires_grad=False))
+        check_finite(Path("x"), module)

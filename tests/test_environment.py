@@ -1,0 +1,57 @@
+"""What else the machine was busy with: on record beside wall times, and warned of where times suffer."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import task_folders
+
+from audiomarathon.engine import environment
+from audiomarathon.engine.run import run
+from audiomarathon.settings import RunSettings
+
+
+def processes(proc: Path, running: int, *ours: tuple[int, int, Sequence[str]]) -> Path:
+    """Lay out a `/proc`: how many tasks run in all, and processes as (pid, parent, states of the threads)."""
+    (proc / "x").mkdir(parents=True)
+    (proc / "stat").write_text(f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked 0\n")
+    for pid, parent, states in ours:
+        for thread, state in enumerate(states):
+            place = proc / str(pid) / "task" / str(pid + thread)
+            place.mkdir(parents=True)
+            (place / "stat").write_text(f"{pid} (a) R 1 (name) {state} {parent} 1 1\n")
+        (proc / str(pid) / "stat").write_text(f"{pid} (a) R 1 (name) {states[0]} {parent} 1 1\n")
+    return proc
+
+
+def test_own_threads_and_descendants_are_not_foreign(tmp_path: Path) -> None:
+    tree = [(10, 1, "RS"), (20, 10, "R"), (30, 20, "RR"), (40, 1, "R")]
+    assert environment.load(10, processes(tmp_path / "proc", 9, *tree))["foreign_processes"] == 5
+
+
+def test_without_proc_the_load_average_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (3.5, 2.0, 1.0))
+    load = environment.load(10, tmp_path / "none")
+    assert (load["average"], load["foreign_processes"]) == ([3.5, 2.0, 1.0], 3.5)
+
+
+@pytest.mark.parametrize(("foreign", "timing", "warned"), [(2.2, True, True), (2.0, True, False), (9, False, False)])
+def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, foreign: float, timing: bool, warned: bool
+) -> None:
+    load = {"average": [1.0, 1.0, 1.0], "foreign_processes": foreign, "cores": 2}
+    monkeypatch.setattr(environment, "load", lambda _root: load)
+    data = task_folders.build_tau(tmp_path / "data")
+    flags = {"data": str(data), "results": tmp_path / "out", "model_path": str(tiny_checkpoint), "timing": timing}
+    settings = RunSettings.read({}, **flags, limit=1, max_new_tokens=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        (result,) = run(["tau"], "qwen2.5-omni", settings, progress=False)
+    assert any("2 busy processes of others on 2 cores" in str(one.message) for one in told) is warned
+    (session,) = json.loads((result.folder / "run.json").read_text())["sessions"]
+    assert session["load_before"] == session["load_after"] == load
+    assert session["cpu_s"] > 0

@@ -1,0 +1,124 @@
+"""What tells two checkpoints, or two clips, apart: a change anywhere is seen, and what rule 1 wrote still counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from audiomarathon.fingerprint import blocks, by_rule_1, is_weak, same, short, stronger
+from audiomarathon.models.checkpoint import find_checkpoint
+
+MB = 1 << 20
+#: One tensor of each kind, the large ones around the small: bytes of each.
+TENSORS = {
+    "audio_tower.layers.0.fc1.weight": 4 * MB,
+    "layers.0.self_attn.k_proj.bias": 2048,
+    "layers.0.self_attn.k_proj.weight": 2 * MB,
+    "layers.0.input_layernorm.weight": 14336,
+    "layers.0.mlp.up_proj.weight": 130 * MB,
+    "layers.0.lora_A.weight": 51_200,
+    "lm_head.weight": 9 * MB,
+}
+RULE_1 = "0b1865b6e6ba4ffb"  # what commit 8983bac made of the folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of 145 MB that takes a few kB on disk."""
+    offsets = [0]
+    for size in TENSORS.values():
+        offsets.append(offsets[-1] + size)
+    header = json.dumps(
+        {
+            name: {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
+            for (name, size), first in zip(TENSORS.items(), offsets, strict=False)
+        }
+    ).encode()
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + offsets[-1])
+    return tmp_path
+
+
+def change(checkpoint: Path, name: str, where: float) -> None:
+    """Set one byte of a tensor at a fraction of its length."""
+    file = checkpoint / "model.safetensors"
+    with file.open("r+b") as stream:
+        header = int.from_bytes(stream.read(8), "little")
+        first, last = json.loads(stream.read(header))[name]["data_offsets"]
+        stream.seek(8 + header + first + int((last - first - 1) * where))
+        stream.write(b"\1")
+
+
+@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_change_of_one_byte_of_any_tensor_is_seen(checkpoint: Path, name: str, where: float) -> None:
+    before = find_checkpoint(str(checkpoint)).fingerprint()
+    change(checkpoint, name, where)
+    after = find_checkpoint(str(checkpoint)).fingerprint()
+    assert not same(before, after)
+
+
+def test_rule_1_is_as_it_was(checkpoint: Path) -> None:
+    """It sees almost nothing of a large file, but what it wrote must match."""
+    before = find_checkpoint(str(checkpoint)).fingerprint()
+    assert by_rule_1(before) == RULE_1
+    change(checkpoint, "layers.0.input_layernorm.weight", 0.5)
+    after = find_checkpoint(str(checkpoint)).fingerprint()
+    assert by_rule_1(after) == RULE_1
+    assert same(RULE_1, after)
+    assert not same(before, after)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 8, b"\x05\0\0\0\0\0\0\0[[1]]", b'\2\0\0\0\0\0\0\0{"'])
+def test_a_damaged_file_has_one_too(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(damage)
+    prints = {find_checkpoint(str(tmp_path)).fingerprint()}
+    with file.open("r+b") as stream:
+        stream.truncate(5 * MB)
+        prints.add(find_checkpoint(str(tmp_path)).fingerprint())
+    assert len(prints) == 2
+
+
+def test_blocks_of_a_long_stretch_are_few_and_hold_its_ends_and_middle() -> None:
+    first, last = 1000, 1000 + (1 << 33)
+    spans = list(blocks(first, last, MB))
+    middle = (first + last) // 2
+    assert spans[0][0] == first
+    assert spans[-1][1] == last
+    assert any(start <= middle < end for start, end in spans)
+    assert len(spans) == 65
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("0123456789abcdef", "0123456789abcdef", True),
+        ("0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", True),
+        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:fedcba9876543210", True),
+        ("2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000", False),
+        ("0123456789abcdee", "2:0123456789abcdef:fedcba9876543210", False),
+        ("https://host:1 model", "https://host:1 model", True),
+        (None, "0123456789abcdef", False),
+    ],
+)
+def test_fingerprints_compare_by_the_weaker_rule(one: str | None, other: str | None, equal: bool) -> None:
+    assert same(one, other) is same(other, one) is equal
+
+
+def test_a_weak_one_is_known_and_a_short_one_tells_two_apart() -> None:
+    assert is_weak("0123456789abcdef")
+    assert not is_weak("2:0123456789abcdef:fedcba9876543210")
+    assert (short("0123456789abcdef"), short("2:0123456789abcdef:fedcba9876543210")) == ("012345", "fedcba")
+
+
+def test_a_weak_one_stands_for_the_only_strong_one_that_it_matches() -> None:
+    weak, one, other = "0123456789abcdef", "2:0123456789abcdef:fedcba9876543210", "2:0123456789abcdef:0000000000000000"
+    assert stronger(weak, [weak, one]) == one
+    assert stronger(weak, [weak, one, other]) == weak
+    assert stronger(one, [weak, one, other]) == one

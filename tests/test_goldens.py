@@ -1,0 +1,79 @@
+"""Every figure of two results folders of 8983bac stays what it was: summaries, comparison, report page, paper files.
+
+`python tests/test_goldens.py` freezes them anew; say in CHANGELOG.md which figures changed, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+
+FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
+FOLDERS = ("runs", "demo")
+
+
+def command(*words: object) -> None:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code in (0, 1), done.output  # 1: the fixture holds samples that failed
+
+
+def views(name: str, work: Path) -> dict[str, Any]:
+    """Return what the commands say of a copy of a results folder."""
+    results = shutil.copytree(FIXTURE / name, work / name)
+    for file in results.rglob("run.json"):  # the mini benchmark that the demo ran on is not kept: no prompts, no events
+        file.write_text(file.read_text().replace("/tmp/audiomarathon/", f"{FIXTURE}/"))
+    command("score", results)
+    summaries = {
+        file.parent.relative_to(results).as_posix(): json.loads(file.read_text())
+        for file in sorted(results.rglob("summary.json"))
+        if file.parent != results
+    }
+    command("compare", results, "-o", work / "compare.json")
+    page, paper = work / "report.html", work / "paper"
+    command("report", results, "-o", page, "--audio", "none", "--no-spectrograms", "--figures", paper)
+    content = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert content
+    texts = [file for file in sorted(paper.iterdir()) if file.suffix in (".csv", ".md", ".tex")]
+    return {
+        "summaries": summaries,
+        "compare": json.loads((work / "compare.json").read_text()),
+        "report": json.loads(content[1]),
+        "paper": {file.name: file.read_text().splitlines() for file in texts},
+    }
+
+
+def differences(golden: Any, now: Any, where: str = "") -> list[str]:
+    """Return where two trees differ; numbers may differ in their last digits, from one processor to another."""
+    if isinstance(golden, dict) and isinstance(now, dict):
+        lost = [f"{where}/{key}: {'lost' if key in golden else 'new'}" for key in sorted(golden.keys() ^ now.keys())]
+        both = [differences(golden[key], now[key], f"{where}/{key}") for key in golden if key in now]
+        return lost + [line for lines in both for line in lines]
+    if isinstance(golden, list) and isinstance(now, list) and len(golden) == len(now):
+        each = [differences(*pair, f"{where}/{place}") for place, pair in enumerate(zip(golden, now, strict=True))]
+        return [line for lines in each for line in lines]
+    if isinstance(golden, float) and isinstance(now, float) and math.isclose(golden, now, rel_tol=1e-9, abs_tol=1e-12):
+        return []
+    return [] if golden == now else [f"{where}: {golden!r} -> {now!r}"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_figures_are_what_they_were(name: str, tmp_path: Path) -> None:
+    golden = json.loads((FIXTURE / f"{name}.golden.json").read_text())
+    assert differences(golden, json.loads(json.dumps(views(name, tmp_path)))) == []
+
+
+if __name__ == "__main__":
+    for each in FOLDERS:
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(views(each, Path(folder)), indent=0, sort_keys=True)
+        (FIXTURE / f"{each}.golden.json").write_text(text + "\n")

@@ -1,0 +1,106 @@
+"""A results folder that an earlier version wrote: it is read and gone on with, and no answered sample is done again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import with_identity
+
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.environment import device_name
+from audiomarathon.engine.run import Result, run, score
+from audiomarathon.errors import RecordError
+from audiomarathon.fingerprint import is_weak
+from audiomarathon.report.lines import conditions
+from audiomarathon.results.shared import Shared
+from audiomarathon.results.sweep_summary import read_outcome
+from audiomarathon.results.systems import read_sides
+from audiomarathon.settings import RunSettings
+
+FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
+METHODS = [("base", 0.0), ("frame", 0.5), ("snapkv", 0.5)]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A copy of the folder, as if this machine had made it."""
+    copy = shutil.copytree(FIXTURE / "runs", tmp_path / "runs")
+    for file in copy.rglob("run.json"):
+        with_identity(file.parent, device=device_name("cpu"))
+    return copy
+
+
+def records(results: Path) -> dict[str, list[str]]:
+    return {
+        file.parent.relative_to(results).as_posix(): file.read_text().splitlines()
+        for file in results.rglob("samples.jsonl")
+    }
+
+
+def go(results: Path, methods: Sequence[tuple[str, float]] = METHODS, **flags: Any) -> list[Result]:
+    settings = RunSettings.read(
+        {}, data=str(FIXTURE / "data"), results=results, device="cpu", timing=True, decode_tokens=4
+    )
+    chosen = [get_method(name, ratio) for name, ratio in methods]
+    return list(run(["tau", "librispeech"], "embedded", settings, chosen, progress=False, **flags))
+
+
+def test_it_is_read(results: Path) -> None:
+    groups = read_outcome(results, seed=42).groups
+    assert {key: len(group) for key, group in groups.items()} == {
+        ("embedded", "tau"): 3,
+        ("embedded", "librispeech"): 3,
+    }
+    for file in sorted(results.glob("*/*/*/summary.json")):
+        before = json.loads(file.read_text())
+        after = score(file.parent).summary
+        assert {name: after[name] for name in ("n", "errors", "expected", "score", "unparsed") if name in before} == {
+            name: before[name] for name in ("n", "errors", "expected", "score", "unparsed") if name in before
+        }
+
+
+def test_it_is_gone_on_with(results: Path) -> None:
+    """Only the sample that failed is tried again, and fails again."""
+    before = records(results)
+    done = go(results)
+    assert [result.summary["errors"] for result in done] == [1, 1, 1, 0, 0, 0]
+    after = records(results)
+    assert after.keys() == before.keys()
+    for name, lines in before.items():
+        assert after[name][: len(lines)] == lines
+        added = [json.loads(line) for line in after[name][len(lines) :]]
+        assert [(record["id"], bool(record["error"])) for record in added] == (
+            [("concatenated_resampled/park-lisbon-1002-0-a.wav", True)] if name.startswith("tau") else []
+        )
+
+
+def test_its_fingerprints_are_called_weak_whenever_it_is_gone_on_with(results: Path) -> None:
+    """Its records do not become more certain by a new session, but rule 1 is not written again."""
+    for _ in range(2):
+        said: list[str] = []
+        go(results, [("base", 0.0)], say=said.append)
+        assert sum("weak fingerprint" in line for line in said) == 2
+        for file in results.glob("*/*/base-0/run.json"):
+            assert not is_weak(json.loads(file.read_text())["identity"]["checkpoint"])
+
+
+def test_another_checkpoint_is_refused_by_rule_1(results: Path) -> None:
+    for file in results.rglob("run.json"):
+        file.write_text(file.read_text().replace("e8f284a8f2f822b1", "e8f284a8f2f822b0"))
+    with pytest.raises(RecordError, match=r"another run .*checkpoint: 'e8f284a8f2f822b0' there"):
+        go(results)
+
+
+def test_a_setting_of_today_is_compared_with_its_base(results: Path) -> None:
+    go(results, [("random", 0.5)])
+    sides = {side.method: side for side in read_sides([results])}
+    assert {side.checkpoint for side in sides.values()} == {"embedded"}
+    pairs = Shared.of(sides["random-0.5-layer2"], sides["base-0"], "librispeech").pairs
+    assert len(pairs) == len(sides["base-0"].runs["librispeech"].records)
+    identities = [sides[name].runs["tau"].facts["identity"] for name in ("random-0.5-layer2", "base-0")]
+    assert conditions(*identities) == ""

@@ -1,0 +1,205 @@
+"""Nonsense from a method or from the weights is an error, never a record that looks sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.press import Cached, KVPress
+from audiomarathon.compression.presses.knorm import Knorm
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.errors import MethodError, ModelError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+
+
+def generate(lm: AudioLM, prompts: list[Prompt], method: Method, **more: Any) -> Any:
+    return method.generate(lm, lm.prepare(prompts), max_new_tokens=3, **more)
+
+
+def _repeat(evidence: Evidence) -> torch.Tensor:
+    return torch.zeros(evidence.n_keep, dtype=torch.long)
+
+
+def _far(evidence: Evidence) -> torch.Tensor:
+    return torch.arange(evidence.n_keep) + len(evidence.positions) - evidence.n_keep + 1
+
+
+def _negative(evidence: Evidence) -> torch.Tensor:
+    return -1 - torch.arange(evidence.n_keep)
+
+
+def _moved(evidence: Evidence) -> torch.Tensor:
+    evidence.positions.fill_(int(evidence.positions[0]))
+    return torch.arange(evidence.n_keep)
+
+
+def _float(evidence: Evidence) -> torch.Tensor:
+    return torch.arange(evidence.n_keep).float()
+
+
+@dataclass(frozen=True)
+class Pruner(TokenPruner):
+    """Chooses as it is told."""
+
+    key: ClassVar[str] = "mine"
+    title: ClassVar[str] = "nonsense"
+
+    choice: Callable[[Evidence], torch.Tensor] = _repeat
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        return self.choice(evidence)
+
+
+@dataclass(frozen=True)
+class ScoredPruner(Pruner):
+    """The same within prefill."""
+
+    scored: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("kind", [Pruner, ScoredPruner])
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (_repeat, "twice"),
+        (_far, "out of range"),
+        (_negative, "out of range"),
+        (_moved, "changed the positions"),
+        (_float, "float32"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_pruner_that_chooses_nonsense(
+    lm: AudioLM, prompts: list[Prompt], kind: type[Pruner], choice: Callable[..., Any], said: str, count: int
+) -> None:
+    with pytest.raises(MethodError, match=f"^mine-0.5-layer2 .*{said}"):
+        generate(lm, prompts[:count], kind(0.5, choice=choice))
+
+
+def test_a_choice_in_any_order_is_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+    sound = generate(lm, prompts, Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep)), keep_logits=True)
+    turned = Pruner(0.5, choice=lambda evidence: torch.arange(evidence.n_keep).flip(0).int())
+    assert torch.equal(generate(lm, prompts, turned, keep_logits=True).logits, sound.logits)
+
+
+def _all_nan(cached: Cached) -> torch.Tensor:
+    return torch.full(cached.key.shape[:2], torch.nan)
+
+
+def _one_nan_in_the_last_layer(cached: Cached) -> torch.Tensor:
+    score = torch.rand(cached.key.shape[:2])
+    if cached.layer == 3:
+        score[0, cached.candidates[4]] = torch.nan
+    return score
+
+
+def _whole_numbers(cached: Cached) -> torch.Tensor:
+    return torch.ones(cached.key.shape[:2], dtype=torch.long)
+
+
+def _one_head(cached: Cached) -> torch.Tensor:
+    return torch.rand(1, cached.key.shape[1])
+
+
+def _candidates_moved(cached: Cached) -> torch.Tensor:
+    cached.candidates.sub_(1)
+    return torch.rand(cached.key.shape[:2])
+
+
+@dataclass(frozen=True)
+class Press(KVPress):
+    """Scores as it is told."""
+
+    key: ClassVar[str] = "mine"
+    title: ClassVar[str] = "nonsense"
+
+    scoring: Callable[[Cached], torch.Tensor] = _all_nan
+
+    def score(self, cached: Cached) -> torch.Tensor:
+        return self.scoring(cached)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "said"),
+    [
+        (_all_nan, "layer 0 hold NaN"),
+        (_one_nan_in_the_last_layer, "layer 3 hold NaN"),
+        (_whole_numbers, "int64"),
+        (_one_head, "shape"),
+        (_candidates_moved, "changed the candidates"),
+    ],
+)
+@pytest.mark.parametrize("scope", ["audio", "all"])
+def test_a_press_that_scores_nonsense(
+    lm: AudioLM, prompts: list[Prompt], scoring: Callable[..., Any], said: str, scope: str
+) -> None:
+    with pytest.raises(MethodError, match=f"(?s)mine-0.5.*{said}"):
+        generate(lm, prompts[:1], Press(0.5, scope=scope, scoring=scoring))
+
+
+def test_infinite_scores_are_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+    press = Press(0.5, scoring=lambda cached: torch.full(cached.key.shape[:2], -torch.inf))
+    assert generate(lm, prompts[:1], press).kept_audio_tokens[0] < lm.prepare(prompts[:1]).audio_tokens[0]
+
+
+@pytest.mark.parametrize("budget", [-3, 10_000])
+def test_a_press_whose_budgets_are_nonsense(lm: AudioLM, prompts: list[Prompt], budget: int) -> None:
+    class Greedy(Knorm):
+        def budgets(self, total: int, layers: int) -> list[int]:
+            return [budget] * layers
+
+    with pytest.raises(MethodError, match=r"knorm-0\.5: budgets"):
+        generate(lm, prompts[:1], Greedy(0.5))
+
+
+@contextmanager
+def poisoned(lm: AudioLM, value: float, row: int, step: int) -> Iterator[None]:
+    """Make one logit of one sample NaN or infinite at one step."""
+    calls: list[None] = []
+
+    def poison(_module: torch.nn.Module, _args: Any, logits: torch.Tensor) -> torch.Tensor:
+        calls.append(None)
+        if len(calls) == step:
+            logits = logits.clone()
+            logits[row, -1, 7] = value
+        return logits
+
+    handle = lm.lm_head.register_forward_hook(poison)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("row", [0, 2])
+def test_logits_that_are_not_finite(lm: AudioLM, prompts: list[Prompt], value: float, step: int, row: int) -> None:
+    with poisoned(lm, value, row, step), pytest.raises(ModelError, match=f"^frame-0.5-layer2: .*token {step} .*NaN"):
+        generate(lm, prompts, Frame(0.5), ignore_end=True)
+
+
+def test_logits_after_a_reply_ended_are_no_concern(
+    lm: AudioLM, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch goes on until its longest reply ends; what the others' padding gives is thrown away."""
+    free = generate(lm, prompts, Base(), ignore_end=True)
+    ends = {reply.token_ids[0] for reply in free.replies[:1]}
+    if any(ends & set(reply.token_ids) for reply in free.replies[1:]):
+        pytest.skip("the random model ends all replies at once")
+    monkeypatch.setattr(lm, "end_tokens", tuple(ends))
+    with poisoned(lm, torch.nan, 0, 3):
+        assert generate(lm, prompts, Base()).replies[0].finish == "stop"
+
+
+def test_a_masked_vocabulary_is_sound(lm: AudioLM, prompts: list[Prompt]) -> None:
+    with poisoned(lm, -torch.inf, 0, 1):
+        generate(lm, prompts, Base())

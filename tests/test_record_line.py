@@ -1,0 +1,122 @@
+"""One damaged record is one sample to do again, wherever it is read, and never the end of a command."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import NEEDED, STAGES, a_failed_record, a_record
+from test_made_by_8983bac import go, results  # noqa: F401 (a fixture)
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+from audiomarathon.engine.run import score
+from audiomarathon.errors import RecordError
+from audiomarathon.runs.record_line import from_line, to_line
+
+WHOLE = a_record(time=STAGES, kept_audio_bits="AAAAAAAAAAAAAAAAAA==", kv_lengths=[120])
+CHOICE = {"answer": "B", "options": ["x", "y"], "labels": ["x", "y"]}
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    for record in (WHOLE, WHOLE | {"reply": "\udcff\r\u2028"}, a_failed_record("b")):
+        assert from_line(to_line(record)) == json.loads(json.dumps(record))
+        assert from_line(json.dumps(record).encode()) == record  # as versions up to 8983bac wrote it
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"clip_seconds": "90"}, {"clip_seconds": math.nan}, {"clip_seconds": math.inf}, {"clip_seconds": -1},
+        {"time": "1 s"}, {"time": STAGES | {"decode": "1"}}, {"time": {"decode": 1.0}}, {"time": 1},
+        {"kv_lengths": "12"}, {"kv_lengths": [1, "2"]}, {"kv_bytes": True}, {"kv_bytes": 10**400},
+        {"reference": CHOICE | {"options": "xy"}}, {"reference": CHOICE | {"labels": [1, 2]}},
+        {"reference": CHOICE | {"answer": "C"}}, {"reference": None},
+        {"kept_audio_bits": "AAA"}, {"kept_audio_bits": "AAAA"}, {"audio_tokens": 300}, {"new_tokens": None},
+        {"error": 7}, {"id": 7}, {"cluster": None}, {"words": "ten"}, {"forced_decode": {"tokens": 4}},
+    ],
+)  # fmt: skip
+def test_a_field_that_cannot_be_worked_with(odd: dict[str, Any]) -> None:
+    record = WHOLE | odd
+    assert from_line(json.dumps(record).encode()) is None
+    with pytest.raises(RecordError, match="could not be read"):
+        to_line(record)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_bit_of_a_key_flipped(name: str) -> None:
+    line = json.dumps(WHOLE).replace(f'"{name}"', f'"{name[:-1]}{chr(ord(name[-1]) ^ 1)}"', 1)
+    assert from_line(line.encode()) is None
+
+
+def test_no_flipped_bit_of_a_line_goes_unnoticed() -> None:
+    """But for those in the checksum's own name, which leave the record as it was."""
+    line = to_line(WHOLE)
+    for at in random.Random(0).sample(range(8 * (len(line) - 1)), 2000):
+        spoilt = bytearray(line)
+        spoilt[at // 8] ^= 1 << at % 8
+        found = from_line(bytes(spoilt)) or {}
+        assert {name: value for name, value in found.items() if name in WHOLE} in ({}, WHOLE), bytes(spoilt)
+
+
+SPOILT = {
+    "key": ('"clip_seconds"', '"clip_sebonds"'), "text": ('"clip_seconds": ', '"clip_seconds": "x", "was": '),
+    "nan": ('"clip_seconds": ', '"clip_seconds": NaN, "was": '), "time": ('"time": {', '"time": "1", "was": {'),
+    "options": ('"options": ', '"options": "xy", "was": '),
+    "bits": ('"kept_audio_bits": ', '"kept_audio_bits": "?", "was": '),
+}  # fmt: skip
+
+
+def spoil(runs: Path, *kinds: str) -> Path:
+    """Spoil a line of one run in each of these ways."""
+    (file,) = runs.glob("tau/*/frame*/samples.jsonl")
+    lines = sorted(file.read_text().splitlines(keepends=True), key=lambda line: '"error": null' not in line)
+    for number, kind in enumerate(kinds):
+        lines[number] = lines[number].replace(*SPOILT[kind], 1)
+    assert sum(from_line(line.encode()) is None for line in lines) == len(kinds)
+    file.write_text("".join(lines))
+    return file
+
+
+def test_score_sets_them_aside_and_a_run_does_them_again(results: Path) -> None:  # noqa: F811
+    file = spoil(results, *SPOILT)
+    before = json.loads((file.parent / "summary.json").read_text())
+    with pytest.warns(UserWarning, match=r"\b6 .*lines set aside .*samples\.rejected"):
+        assert score(file.parent).summary["n"] == before["n"] - 6
+    assert len((file.parent / "samples.rejected").read_bytes().splitlines()) == 6
+    go(results, [("frame", 0.5)])
+    assert json.loads((file.parent / "summary.json").read_text())["n"] == before["n"]
+
+
+def test_a_reference_without_options_is_set_aside_too(results: Path) -> None:  # noqa: F811
+    """What a task needs of it only the task knows: the line is a record, but cannot be scored."""
+    (file,) = results.glob("tau/*/frame*/samples.jsonl")
+    file.write_text(file.read_text().replace('"labels"', '"labelr"', 1))
+    with pytest.warns(UserWarning, match=r"\b1 .*line set aside"):
+        score(file.parent)
+
+
+def test_looking_leaves_them_out(results: Path, tmp_path: Path) -> None:  # noqa: F811
+    before = (file := spoil(results, *SPOILT)).read_bytes()
+    report = ["report", "--no-spectrograms", "--audio", "none", "-o", str(tmp_path / "r.html")]
+    for command in (["status"], ["compare"], report):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # Python forgets that another command is another process
+            done = CliRunner().invoke(app, [*command, str(results)])
+        assert done.exit_code == (1 if command == ["status"] else 0), (command, done.output, done.exception)
+        assert done.output.count("6 unreadable lines left out") == 1
+    assert file.read_bytes() == before
+
+
+def test_caches_of_unequal_layers_have_no_mean_and_end_nothing(results: Path) -> None:  # noqa: F811
+    """Each line is sound by itself, as a line without a checksum may be."""
+    (file,) = results.glob("tau/*/frame*/samples.jsonl")
+    first, *others = (json.loads(line) for line in file.read_text().splitlines() if '"error": null' in line)
+    file.write_text("".join(json.dumps(one) + "\n" for one in (first | {"kv_lengths": [1, 2]}, *others)))
+    go(results, [("frame", 0.5)])
+    assert score(file.parent).summary["kv_lengths"] is None

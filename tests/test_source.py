@@ -1,0 +1,132 @@
+"""Whose code ran: an edit of a third party's method, task or model makes another run; an edit around it does not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from audiomarathon.compression.pruners.fast_v import FastV
+from audiomarathon.engine.source import source_hash
+from audiomarathon.tasks import get_task
+
+MINE = """
+from helper import HALF, keep
+import numpy
+
+class Mine:
+    def __call__(self, model):
+        return keep(model)
+"""
+HELPER = """
+HALF = 0.5
+def keep(model):
+    return HALF
+"""
+SCRIPT = """
+from dataclasses import dataclass
+from audiomarathon.engine.source import source_hash
+HALF = 0.5
+LIMIT = 100
+
+def keep(model):
+    return HALF
+
+@dataclass
+class Mine:
+    ratio: float = 0.0
+    def __call__(self, model):
+        return keep(model)
+
+def main():
+    print(source_hash(Mine()), source_hash(lambda model: keep(model)) is not None, LIMIT)
+
+main()
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Write a module and its helper in a folder of their own, and return the module."""
+    made = []
+
+    def load(mine: str = MINE, helper: str = HELPER, place: str = "") -> Any:
+        folder = tmp_path / str(len(made)) / place
+        folder.mkdir(parents=True)
+        made.append(folder)
+        (folder / "mine.py").write_text(mine)
+        (folder / "helper.py").write_text(helper)
+        for name in ("mine", "helper"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.syspath_prepend(folder)
+        return importlib.import_module("mine")
+
+    return load
+
+
+def test_what_is_ours_or_the_standard_librarys_has_none() -> None:
+    assert source_hash(FastV(0.5)) is source_hash(get_task("tau")) is source_hash(functools.partial(print)) is None
+
+
+@pytest.mark.parametrize("place", ["", "site-packages"])
+def test_an_edit_of_the_file_or_of_what_it_imports_is_seen(loaded: Callable[..., Any], place: str) -> None:
+    """Of installed packages, which are known by their version, only the method's own file counts."""
+    first = source_hash(loaded(place=place).Mine())
+    assert first == source_hash(loaded(place=place).Mine())
+    assert first != source_hash(loaded(MINE.replace("keep(model)", "keep(model) / 2"), place=place).Mine())
+    imported = source_hash(loaded(helper=HELPER.replace("0.5", "0.6"), place=place).Mine())
+    assert (imported == first) is bool(place)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda one: one.Mine,
+        lambda one: functools.partial(one.Mine()),
+        lambda one: one.Mine().__call__,
+        lambda one: [one.Mine()],
+        lambda one: one.keep,
+    ],
+    ids=["class", "partial", "bound method", "list", "function"],
+)
+def test_code_is_found_in_whatever_holds_it(loaded: Callable[..., Any], wrap: Callable[[Any], object]) -> None:
+    before, after = (source_hash(wrap(loaded(helper=HELPER + edit))) for edit in ("", "#"))
+    assert None is not before != after is not None
+
+
+def said(script: Path, *how: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *(how or [str(script)])],
+        input=script.read_text() if how == ("-",) else None,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()[0]
+
+
+def test_of_a_script_the_definition_counts_and_what_it_names(tmp_path: Path) -> None:
+    """A script also holds the call that runs it, which may change."""
+    script = tmp_path / "script.py"
+    edits = ("", ""), ("LIMIT = 100", "LIMIT = 200"), ("HALF = 0.5", "HALF = 0.6"), ("return HALF", "return 2 * HALF")
+    found = []
+    for old, new in edits:
+        script.write_text(SCRIPT.replace(old, new))
+        found.append(said(script))
+    assert found[0] == found[1]
+    assert len({*found}) == 3
+
+
+def test_without_a_file_what_was_compiled_counts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    found = []
+    for old, new in (("", ""), ("", ""), ("return keep(model)", "return 2 * keep(model)")):
+        script.write_text(SCRIPT.replace(old, new))
+        found.append(said(script, "-"))
+    assert found[0] == found[1] != found[2]
