@@ -27,14 +27,14 @@ import torch
 from harness.beside_lmms_eval import beside_lmms_eval
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks import get_task, task_folder
+from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.compression.method import Base
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.checkpoint import embedded_checkpoint
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
-from audiomarathon.tasks import get_task, task_folder
-from audiomarathon.tasks.task import Sample, Task
 
 TOKENS = 16
 
@@ -104,7 +104,7 @@ def made_up_runs(root: Path, runs: int, records: int) -> None:
                              "decode": 0.1, "scoring": 0.0},
                 }) + "\n")  # fmt: skip
         identity = {"method": "dart", "ratio": ratio, "layer": 2, "device": "gpu", "data": "d", "prompts": "p"}
-        facts = {"schema_version": 1, "task": task, "method": folder.name, "checkpoint": "/m/M", "identity": identity}
+        facts = {"schema_version": 2, "task": task, "method": folder.name, "checkpoint": "/m/M", "identity": identity}
         (folder / "run.json").write_text(json.dumps(facts))
         summary = {"task": task, "headline": "macro_f1", "n": records, "errors": 0, "unparsed": 0, "complete": True}
         more = {"score": 0.66, "accuracy": 0.66, "intervals": {"score": [0.6, 0.7]}, "kv_bytes": 1e8}

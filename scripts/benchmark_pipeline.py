@@ -173,6 +173,7 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
     """Return wall seconds of the loop and the sum of the recorded stages, one pair a repeat."""
+    from audiomarathon.benchmarks import get_task
     from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
     from audiomarathon.engine.batches import Plan
@@ -180,7 +181,6 @@ def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
     from audiomarathon.models.checkpoint import embedded_checkpoint
     from audiomarathon.models.registry import get_model
     from audiomarathon.runs.folder import Job, RunFolder
-    from audiomarathon.tasks import get_task
 
     task = get_task("tau")
     samples = task.load(task.find(mini_benchmark())).samples

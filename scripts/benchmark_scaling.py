@@ -24,6 +24,7 @@ from pathlib import Path
 import ray
 import transformers
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.executor import Ray
@@ -32,7 +33,6 @@ from audiomarathon.engine.ray_executor import RayEngine
 from audiomarathon.engine.run import load_task, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import get_task
 
 
 def wait_for_all(engine: Engine | None) -> None:

@@ -1,69 +1,98 @@
-"""How often the 95 % intervals hold the truth: accuracy and macro-F1, by number of clusters, in simulation.
+"""How often the 95 % intervals hold the truth, of a task and of a mean over tasks, by clusters, in simulation.
 
     python scripts/measure_coverage.py [--runs 2000]
 
 Each run draws a made-up task (four classes; clusters of five samples that share a skill), takes the interval of the
-project's own functions, and looks whether the true figure, known from a draw of 400,000 samples, lies inside.
+project's own functions, and looks whether the true figure, known from a draw of 400,000 samples, lies inside. The
+second table does the same for the mean over such tasks, of other numbers of clusters each, and with tasks among them
+that are so easy that now and then every reply is right.
 """
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
 from audiomarathon.metrics.classification import choice_sums
-from audiomarathon.metrics.statistics import cluster_bootstrap, cluster_totals
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
 
-CLASSES, SIZE, SKILL = 4, 5, (6.0, 3.0)  # mean skill 2/3, spread over clusters as a Beta distribution
+CLASSES, SIZE = 4, 5
+USUAL, EASY = (6.0, 3.0), (400.0, 2.0)  # skill is spread over clusters as a Beta distribution, of mean 0.67 and 0.995
+FIGURES = ("accuracy", "macro_f1")
+
+#: By what a row is called: the clusters of each task, and its skill.
+MEANS: dict[str, list[tuple[int, tuple[float, float]]]] = {
+    "3 tasks of 6": [(6, USUAL)] * 3,
+    "10 tasks of 6": [(6, USUAL)] * 10,
+    "10 tasks of 20": [(20, USUAL)] * 10,
+    "10 tasks of 4 to 100": [(count, USUAL) for count in (4, 6, 8, 10, 15, 20, 30, 50, 70, 100)],
+    "3 tasks of 10, 1 easy": [(10, USUAL)] * 2 + [(10, EASY)],
+    "10 tasks of 10, all easy": [(10, EASY)] * 10,
+}
 
 
-def drawn(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(
+    rng: np.random.Generator, clusters: int, skills: tuple[float, float] = USUAL
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return true classes, chosen classes and clusters."""
     names = np.repeat(np.arange(clusters), SIZE)
     truth = rng.integers(0, CLASSES, clusters * SIZE)
-    skill = np.repeat(rng.beta(*SKILL, clusters), SIZE) - 0.15 * (truth == 0)  # one class is harder
+    harder = 0.15 if skills == USUAL else 0.0
+    skill = np.repeat(rng.beta(*skills, clusters), SIZE) - harder * (truth == 0)  # one class is harder
     right = rng.random(len(truth)) < skill
     other = (truth + rng.integers(1, CLASSES, len(truth))) % CLASSES
     return truth, np.where(right, truth, other), names
 
 
-def figures(truth: np.ndarray, chosen: np.ndarray, names: np.ndarray) -> tuple[list[float], list[list[float] | None]]:
-    """Return accuracy and macro-F1, and their intervals."""
-    sums = choice_sums([str(t) for t in truth], [str(c) for c in chosen], [False] * len(truth))
-    totals = cluster_totals(sums.columns, [str(name) for name in names])
-    values = sums.statistic(totals.sum(axis=0, keepdims=True))[0]
-    intervals = cluster_bootstrap(totals, sums.statistic, seed=0, resamples=1000)
-    return [values[0], values[2]], [intervals[0], intervals[2]]
+def figures(truth: np.ndarray, chosen: np.ndarray, names: np.ndarray) -> dict[str, Estimate]:
+    """Return accuracy and macro-F1 with their intervals."""
+    clusters = [str(name) for name in names]
+    sums = choice_sums([str(t) for t in truth], [str(c) for c in chosen], [False] * len(truth), clusters)
+    found = Resampler(0, resamples=1000).of_sums(sums)
+    return {name: found[name] for name in FIGURES}
 
 
-def truths() -> list[float]:
+def truths(skills: tuple[float, float]) -> dict[str, float]:
     """Return the true accuracy and macro-F1."""
     rng = np.random.default_rng(0)
-    truth, chosen, _ = drawn(rng, 80_000)
+    truth, chosen, _ = drawn(rng, 80_000, skills)
     accuracy = float((truth == chosen).mean())
     f1 = [2 * ((truth == c) & (chosen == c)).sum() / ((truth == c).sum() + (chosen == c).sum()) for c in range(CLASSES)]
-    return [accuracy, float(np.mean(f1))]
+    return {"accuracy": accuracy, "macro_f1": float(np.mean(f1))}
+
+
+def measured(
+    seed: int, tasks: Sequence[tuple[int, tuple[float, float]]], runs: int, known: dict[tuple[float, float], dict]
+) -> str:
+    """Return the shares of runs whose interval holds the true mean over tasks, and the bias of macro-F1, as cells."""
+    rng, held, bias = np.random.default_rng(seed), dict.fromkeys(FIGURES, 0), 0.0
+    true = {name: float(np.mean([known[skills][name] for _, skills in tasks])) for name in FIGURES}
+    for _ in range(runs):
+        found = [figures(*drawn(rng, clusters, skills)) for clusters, skills in tasks]
+        means = {name: mean_over([one[name] for one in found]) for name in FIGURES}
+        for name, one in means.items():
+            held[name] += one.interval is not None and one.interval[0] <= true[name] <= one.interval[1]
+        bias += (means["macro_f1"].value - true["macro_f1"]) / runs
+    return f"{held['accuracy'] / runs:.1%} | {held['macro_f1'] / runs:.1%} | {bias:+.4f} |"
 
 
 def main() -> None:
-    """Print a Markdown table."""
+    """Print two Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="runs a row (default 2000)")
     runs = parser.parse_args().runs
-    known = truths()
-    print("| clusters | samples | accuracy held | macro-F1 held | mean macro-F1 − truth |\n|---:|---:|---:|---:|---:|")
+    known = {skills: truths(skills) for skills in (USUAL, EASY)}
+    columns = "| samples | accuracy held | macro-F1 held | mean macro-F1 − truth |"
+    print(f"| clusters {columns}\n|---:|---:|---:|---:|---:|")
     for clusters in (6, 10, 20, 50, 100):
-        rng = np.random.default_rng(clusters)
-        held, bias = np.zeros(2), 0.0
-        for _ in range(runs):
-            values, intervals = figures(*drawn(rng, clusters))
-            held += [
-                span is not None and span[0] <= true <= span[1] for span, true in zip(intervals, known, strict=True)
-            ]
-            bias += (values[1] - known[1]) / runs
-        print(
-            f"| {clusters} | {clusters * SIZE} | {held[0] / runs:.1%} | {held[1] / runs:.1%} | {bias:+.4f} |",
-            flush=True,
-        )
+        row = measured(clusters, [(clusters, USUAL)], runs, known)
+        print(f"| {clusters} | {clusters * SIZE} | {row}", flush=True)
+    print(
+        "\n| mean over | samples | accuracy held | macro-F1 held | mean macro-F1 − truth |\n|---|---:|---:|---:|---:|"
+    )
+    for seed, (name, tasks) in enumerate(MEANS.items()):
+        samples = SIZE * sum(clusters for clusters, _ in tasks)
+        print(f"| {name} | {samples} | {measured(seed, tasks, runs, known)}", flush=True)
 
 
 if __name__ == "__main__":

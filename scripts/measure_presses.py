@@ -15,6 +15,7 @@ import statistics
 import torch
 
 from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods, get_method
@@ -24,7 +25,6 @@ from audiomarathon.engine.batches import sample_seed
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import get_task
 
 
 def shared_beginning(one: tuple[int, ...], other: tuple[int, ...]) -> int:

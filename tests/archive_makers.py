@@ -12,9 +12,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.data import download
 from audiomarathon.data.archive import open_source
-from audiomarathon.tasks import get_task
 
 METHODS = {
     "stored.zip": zipfile.ZIP_STORED,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.metrics.wer import TranscriptErrors
+from audiomarathon.records import LETTERS, Record, Verdict
 from audiomarathon.runs.read import Run
+from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.scorer import figures_of, fingerprint_of
+from audiomarathon.scoring.transcript import Transcript
 
 STAGES = dict.fromkeys(("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "scoring"), 0.1)
 #: What no record of an answered sample may lack.
@@ -19,13 +25,20 @@ NEEDED: dict[str, Any] = {
 #: What a run writes besides.
 WRITTEN: dict[str, Any] = {"clips": None, "truncated": False, "window_padding_tokens": 0, "kept_audio_bits": None}
 CLASSES = ["airport", "bus", "metro", "park"]
-IDENTITY = {"schema_version": 1, "data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu"}
+IDENTITY = {"data": "d", "prompts": "p", "max_new_tokens": 16, "device": "gpu"}
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u2028\u202e"\\'
 
 
 def a_record(id_: str = "a", **changes: Any) -> dict[str, Any]:
     """The record of an answered sample of no task and without times, alone in its cluster."""
     return {"id": id_, **NEEDED, **WRITTEN, "cluster": id_, **changes}
+
+
+def a_session(started: str = "s", *, cpu: str = "a cpu", threads: int = 2, busy: float = 0.0) -> dict[str, Any]:
+    """What a run says of a session; `busy` processes of others ran on its two cores."""
+    load = {"foreign_processes": busy, "cores": 2}
+    machine = {"cpu": cpu, "threads": threads, "cuda": None}
+    return {"started": started, "environment": machine, "load_before": load, "load_after": load}
 
 
 def a_failed_record(id_: str = "f", error: str = "AudioError: no sound", **changes: Any) -> dict[str, Any]:
@@ -64,9 +77,24 @@ def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
     (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    return [json.loads(line) for line in file.read_bytes().splitlines()]
+
+
 def records_in(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run, in the order of the file."""
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_bytes().splitlines()]
+    """The records of a run, in the order of the file, each with what its verdicts on file say."""
+    verdicts: dict[str, dict[str, Any]] = {}
+    for file in folder.glob("verdicts-*.jsonl"):
+        for line in lines_of(file):
+            own = {name: value for name, value in line.items() if name not in ("id", "stamp", "crc")}
+            verdicts.setdefault(line["id"], {}).update(own)
+    return [line | verdicts.get(line["id"], {}) for line in lines_of(folder / "samples.jsonl")]
+
+
+def typed(record: dict[str, Any]) -> Record:
+    """The record that a line of such an object holds."""
+    return Record.from_json(record)
 
 
 def write_run(
@@ -84,7 +112,7 @@ def write_run(
 
 def added(folder: Path, *records: dict[str, Any]) -> Path:
     """Add records to a run: the last of a sample counts."""
-    write_records(folder, [*records_in(folder), *records])
+    write_records(folder, [*lines_of(folder / "samples.jsonl"), *records])
     return folder
 
 
@@ -102,7 +130,7 @@ def with_identity(folder: Path, **identity: Any) -> Path:
 
 def changed_records(folder: Path, **changes: Any) -> Path:
     """Change all records of a run alike."""
-    write_records(folder, [record | changes for record in records_in(folder)])
+    write_records(folder, [record | changes for record in lines_of(folder / "samples.jsonl")])
     return folder
 
 
@@ -129,7 +157,7 @@ def a_run(
     records = [a_timed_choice(n, right=right, prefill=prefill, **same) for n, right in enumerate(rights, first)]
     method, ratio = label.split("-")[:2]
     own = IDENTITY | {"method": method, "ratio": float(ratio)} | identity
-    facts = {"schema_version": 1, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
+    facts = {"schema_version": 2, "task": task, "method": label, "checkpoint": f"/m/{checkpoint}", "identity": own}
     return write_run(root / task / checkpoint / label, facts, records)
 
 
@@ -138,5 +166,28 @@ def finished(folder: Path, **summary: Any) -> Path:
     run = Run.read(folder)
     counts = {"n": len(run.records), "errors": len(run.failed), "expected": len(run.facts["samples"]), "unparsed": 0}
     content = {"task": folder.parts[-3], "headline": "macro_f1", "score": 0.5, "intervals": {"score": [0.4, 0.6]}}
+    if run.task:  # else it would be made anew, without the made-up scores
+        content["records"] = fingerprint_of(run.task.scorer, [*run.records.values(), *run.failed.values()])
     (folder / "summary.json").write_text(json.dumps(content | counts | summary))
     return folder
+
+
+def summarise_choices(
+    truth: Sequence[str], chosen: Sequence[str | None], strict: Sequence[bool], clusters: Sequence[str], *, seed: int
+) -> dict[str, Any]:
+    """The metrics of choices, whose classes are told."""
+    labels = sorted({*truth, *(one for one in chosen if one)})
+    letters = dict(zip(labels, LETTERS, strict=False))
+    verdicts = []
+    for number, (right, guess, exact, cluster) in enumerate(zip(truth, chosen, strict, clusters, strict=True)):
+        record = Record(str(number), cluster, reference={"answer": letters[right], "options": labels, "labels": labels})
+        values = {"parsed": letters[guess] if guess else None, "correct": right == guess, "strict": exact}
+        verdicts.append(Verdict(record, values))
+    return figures_of(Choice(), verdicts, seed=seed)
+
+
+def summarise_transcripts(errors: Sequence[TranscriptErrors], clusters: Sequence[str], *, seed: int) -> dict[str, Any]:
+    """The metrics of transcripts, whose errors are told."""
+    records = [Record(str(number), cluster) for number, cluster in enumerate(clusters)]
+    verdicts = [Verdict(record, asdict(one)) for record, one in zip(records, errors, strict=True)]
+    return figures_of(Transcript(), verdicts, seed=seed)

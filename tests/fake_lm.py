@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from audiomarathon.benchmarks import Sample, get_task
 from audiomarathon.compression.method import Method
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import Stages
-from audiomarathon.tasks import Sample, get_task
 
 
 class Tower(torch.nn.Module):

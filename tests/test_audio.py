@@ -359,5 +359,6 @@ def test_a_damaged_clip_raises_audio_errors_or_keeps_its_length(
         decoded = decode(path, promised.sampling_rate)
     except AudioError:
         return
-    assert len(decoded) >= promised.frames or b"Xing" not in path.read_bytes()
+    # Without the whole header an MP3's length is that of the frames found, its padding and the header's own among them.
+    assert len(decoded) >= promised.frames or b"Xing\0\0\0" not in path.read_bytes()
     assert np.isfinite(decoded).all()

@@ -20,7 +20,7 @@ from audiomarathon.report.figures import new_figure, save_figure
 from audiomarathon.report.paper import write_paper
 from audiomarathon.report.plot_ratios import plot_runs
 from audiomarathon.results.status import read_status
-from audiomarathon.results.systems import read_sides
+from audiomarathon.results.systems import read_systems
 from audiomarathon.runs.folder import RunFolder, read_records, read_run
 from audiomarathon.text import spreadsheet
 
@@ -60,7 +60,7 @@ def test_what_is_wrong_with_a_file_is_said_in_plain_words(runs: Path, content: b
 def test_records_without_their_run_json_are_named(runs: Path) -> None:
     (runs / "tau" / "M" / "dart-0.5-layer2" / "run.json").unlink()
     with pytest.warns(UserWarning, match=r"left out: .*dart-0\.5-layer2: .*no run\.json"):
-        assert [side.method for side in read_sides([runs])] == ["base-0", "random-0.5-layer2"]
+        assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]
     assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
 
 
@@ -85,7 +85,7 @@ def test_a_name_never_makes_a_path(runs: Path, tmp_path: Path) -> None:
         file.write_text(file.read_text().replace('"tau"', '"../../../escaped"'))
     before = {*tmp_path.rglob("*")}
     plot_runs([runs], tmp_path / "x" / "y")
-    write_paper(read_sides([runs]), tmp_path / "x" / "y")
+    write_paper(read_systems([runs]), tmp_path / "x" / "y")
     made = {*tmp_path.rglob("*")} - before - {tmp_path / "x", tmp_path / "x" / "y"}
     assert len(made) == 6
     assert all(path.parent == tmp_path / "x" / "y" for path in made)
@@ -97,7 +97,7 @@ def test_a_joined_method_and_settings_that_are_lists_are_read(runs: Path) -> Non
     identity = read_run(folder)["identity"] | more
     with_identity(folder, **more)
     assert read_run(folder)["identity"] == identity
-    assert len(read_sides([runs])) == 3
+    assert len(read_systems([runs])) == 3
     with RunFolder(folder, identity) as again:
         assert len(again.records) == 4
 
@@ -152,7 +152,7 @@ def test_a_formula_behind_a_break_is_text(cell: str) -> None:
 def test_formulas_in_names_of_settings_are_text(runs: Path, tmp_path: Path) -> None:
     for file in runs.rglob("dart*/run.json"):
         file.write_text(file.read_text().replace('"dart', '"=HYPERLINK(1)'))
-    write_paper(read_sides([runs]), tmp_path / "figures")
+    write_paper(read_systems([runs]), tmp_path / "figures")
     lines = (tmp_path / "figures" / "tau.csv").read_text().splitlines()
     assert sum(line.startswith("'=H") for line in lines) == 1
     assert not [line for line in lines if line.startswith("=H")]
@@ -184,7 +184,7 @@ def test_reading_names_a_folder_in_a_files_place(runs: Path) -> None:
 def test_a_run_json_of_other_kinds_of_values_is_named_and_hides_no_other(runs: Path, name: str, value: object) -> None:
     folder = changed(runs / "tau" / "M" / "dart-0.5-layer2", **{name: value})
     with pytest.warns(UserWarning, match=rf"left out: .*run\.json: .*'{name}' is not as"):
-        assert [side.method for side in read_sides([runs])] == ["base-0", "random-0.5-layer2"]
+        assert [system.method for system in read_systems([runs])] == ["base-0", "random-0.5-layer2"]
     assert [one.state for one in read_status([runs])] == ["complete", "unreadable", "complete"]
     with pytest.raises(RecordError, match=f"'{name}' is not as"), RunFolder(folder, {}):
         pass

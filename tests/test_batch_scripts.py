@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import task_folders
 
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli import batch as cli_batch
 from audiomarathon.engine.executor import Ray
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import all_models
 from audiomarathon.settings import env_names
-from audiomarathon.tasks.registry import BENCHMARK
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder} | {"kvpress"})
@@ -27,7 +27,7 @@ NAMES = ("HAD", "race", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "LibriSpeech",
 
 def call(folder: str, *arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a door as users do, from another folder, in an environment that names no data."""
-    gone = {*env_names(), "CUDA_VISIBLE_DEVICES", *(f"{task.key.upper()}_DATA_PATH" for task in BENCHMARK)}
+    gone = {*env_names(), "CUDA_VISIBLE_DEVICES", *(f"{task.key.upper()}_DATA_PATH" for task in AUDIOMARATHON.tasks)}
     clean = {name: value for name, value in os.environ.items() if name not in gone}
     command = [str(ROOT / folder / "batch_test.sh"), *arguments]
     env = clean | {"PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | env
@@ -164,7 +164,7 @@ class TestDefaults:
 
     def test_of_a_model_folder(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
-        assert tasks == [task.key for task in BENCHMARK]
+        assert tasks == [task.key for task in AUDIOMARATHON.tasks]
         assert (model, methods, ratios) == ("qwen2.5-omni-7b", None, "0.1:0.9:0.1")
         assert (settings.layer, settings.limit, str(settings.results)) == (2, 0, "Qwen_2.5_Omni_Results")
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}

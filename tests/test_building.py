@@ -15,8 +15,8 @@ from raw_corpora import MAKERS, Noise, Recordings, built, left_out, manifest
 from task_folders import tree
 
 from audiomarathon.audio.decode import pcm_blocks
+from audiomarathon.benchmarks import get_task
 from audiomarathon.segment.build_log import Ledger
-from audiomarathon.tasks import get_task
 
 SPOKEN = {"race"}  # its source is a text
 

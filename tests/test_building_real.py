@@ -9,11 +9,11 @@ import soundfile
 from raw_corpora import left_out, manifest
 from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts, recordings
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
 from audiomarathon.segment.command import door
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import get_task
 
 
 def built(task: str, raw: Path, folder: Path) -> Path:

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import IDENTITY, a_failed_record, a_run, a_timed_choice, added, as_control, changed, changed_records
+from builders import (
+    IDENTITY,
+    a_failed_record,
+    a_run,
+    a_session,
+    a_timed_choice,
+    added,
+    as_control,
+    changed,
+    changed_records,
+)
 from rich.console import Console
 from rich.padding import Padding
 from typer.testing import CliRunner
@@ -18,19 +28,20 @@ from typer.testing import CliRunner
 from audiomarathon.cli.app import app
 from audiomarathon.cli.compare import _tables
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.metrics.paired import Pair, Verdict
+from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_table import comparison_table
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.results.best import Field, field_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
+from audiomarathon.results.pairs import ACROSS, Pairs
 from audiomarathon.results.savings import savings
 from audiomarathon.results.status import read_status
-from audiomarathon.results.systems import control_of, find_reference, missing_controls, read_sides
+from audiomarathon.results.systems import control_of, find_reference, missing_controls, read_systems
 from audiomarathon.runs.read import Run
 
 
 def compared(*paths: Path, against: str | None = None, **options: Any) -> Compared:
-    sides = read_sides(paths)
+    sides = read_systems(paths)
     return compare(sides, find_reference(sides, against), **options)
 
 
@@ -116,7 +127,7 @@ class TestRows:
             a_run(tmp_path, label, [True] * 4)
         rows_of(tmp_path)
         read_status([tmp_path])
-        assert searched == ["audiomarathon.tasks"]
+        assert searched == ["audiomarathon.benchmarks", "audiomarathon.tasks"]
 
     def test_of_a_task_are_the_same_whatever_stands_beside_it(self, tmp_path: Path) -> None:
         for task in ("desed", "tau"):
@@ -156,7 +167,7 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("options", "why"),
         [
-            ({"session": "another"}, "times of another session"),
+            ({"session": "another"}, "times of another session, on another machine or one that is not on record"),
             ({"device": "H100"}, "times of other devices (H100 and gpu)"),
             ({"device": None}, "untimed runs"),
         ],
@@ -172,22 +183,48 @@ class TestTimes:
         changed(base, sessions=[{"samples": 4}])
         shared = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         changed(shared, sessions=[{"samples": 4, "workers_sharing": 2}])
-        assert "shared a GPU" in rows_of(tmp_path, across_sessions=True)["tau", "dart-0.5-layer2"].untimed
+        assert "shared a GPU" in rows_of(tmp_path)["tau", "dart-0.5-layer2"].untimed
 
-    def test_of_other_sessions_when_asked_for(self, base: Path, tmp_path: Path) -> None:
-        a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="another")
-        row = rows_of(tmp_path, across_sessions=True)["tau", "dart-0.5-layer2"]
+    def test_of_other_sessions_where_machine_precision_and_load_agree(self, base: Path, tmp_path: Path) -> None:
+        """As the scripts leave them, a process a setting; it is said wherever the times stand."""
+        own = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t"), sessions=[a_session("t")])
+        changed(base, sessions=[a_session("s")])
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert row.speed_ups["llm_prefill"]["measured"] == pytest.approx(2.0)
-        assert row.untimed == ""
-        told = "times of dart-0.5-layer2 in tau: of different sessions, set side by side as asked"
-        assert any(line.startswith(told) for line in notes(compared(tmp_path, across_sessions=True), {}))
+        assert (row.untimed, row.across, row.timed) == ("", True, 4)
+        assert f"dart-0.5-layer2 in tau: {ACROSS}" in notes(compared(tmp_path), {})
+        saved = savings(Run.read(own), Pairs.of(Run.read(own), Run.read(base)))
+        assert (saved["llm_prefill"]["measured"], saved["across_sessions"]) == (pytest.approx(2.0), True)
+
+    @pytest.mark.parametrize(
+        ("session", "identity", "why"),
+        [
+            (a_session("t", cpu="other"), {}, "on another machine"),
+            (a_session("t", threads=1), {}, "on another machine"),
+            (a_session("t", busy=3.0), {}, "on a machine that was busy"),
+            (a_session("t"), {"dtype": "float16"}, "in another precision"),
+        ],
+    )
+    def test_of_other_sessions_are_withheld(
+        self, base: Path, tmp_path: Path, session: dict[str, Any], identity: dict[str, Any], why: str
+    ) -> None:
+        changed(base, sessions=[a_session("s")])
+        own = changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="t", **identity), sessions=[session])
+        assert why in Pairs.of(Run.read(own), Run.read(base)).untimed
+
+    def test_of_a_busy_machine_are_marked(self, base: Path, tmp_path: Path) -> None:
+        changed(base, sessions=[a_session("s")])
+        changed(a_run(tmp_path, "dart-0.5-layer2", [True] * 4), sessions=[a_session("s", busy=3.0)])
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert (row.timed, row.busy) == (4, True)
+        assert "dart-0.5-layer2 in tau: the machine was busy while times were taken" in notes(compared(tmp_path), {})
 
     def test_of_the_samples_of_one_session(self, base: Path, tmp_path: Path) -> None:
         """As a resumed run has them; `savings` of the same runs says the same."""
         folder = a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         added(folder, a_timed_choice(3, right=True, prefill=0.1, session="later"))
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
-        saved = savings(Run.read(folder), Run.read(base))
+        saved = savings(Run.read(folder), Pairs.of(Run.read(folder), Run.read(base)))
         assert (row.samples, row.timed) == (4, 3) == (4, saved["compared_samples"])
         for stage in ("llm_prefill", "first_token"):
             assert row.speed_ups[stage]["measured"] == saved[stage]["measured"]
@@ -206,7 +243,7 @@ class TestTimes:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("field", ["data", "prompts", "max_new_tokens", "schema_version"])
+    @pytest.mark.parametrize("field", ["data", "prompts", "max_new_tokens"])
     def test_another_question(self, tmp_path: Path, field: str) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, **{field: "other"})
@@ -241,7 +278,12 @@ class TestRefusals:
     def test_a_record_that_cannot_be_scored_again_is_one_line(self, tmp_path: Path) -> None:
         for label in ("base-0", "dart-0.5-layer2"):
             a_run(tmp_path, label, [True] * 4, task="librispeech")  # a choice's records
-        with pytest.raises(RecordError, match="not as this version writes"):
+        for label in ("base-0", "dart-0.5-layer2"):
+            changed_records(tmp_path / "librispeech" / "M" / label, reference={})
+        with (
+            pytest.raises(RecordError, match="no sample that both answered"),
+            pytest.warns(UserWarning, match="cannot"),
+        ):
             rows_of(tmp_path)
 
     def test_a_task_that_is_not_installed_is_left_out(self, tmp_path: Path) -> None:
@@ -266,10 +308,10 @@ class TestRefusals:
         content = {key: value for key, value in json.loads(file.read_text()).items() if key not in facts}
         file.write_text(json.dumps(content | {key: facts[key] for key in facts if key != "task"}))
         with pytest.raises(RecordError, match=message):
-            read_sides([folder])
+            read_systems([folder])
         a_run(tmp_path, "dart-0.5-layer2", [True])
         with pytest.warns(UserWarning, match=f"left out: .*{message}"):
-            assert [side.method for side in read_sides([tmp_path])] == ["dart-0.5-layer2"]
+            assert [side.method for side in read_systems([tmp_path])] == ["dart-0.5-layer2"]
 
     @pytest.mark.parametrize(
         "time", [{"prefill": 1.0}, "soon", {"llm_prefill": "1 s", "prefill": 1}, {"llm_prefill": math.nan}]
@@ -295,19 +337,19 @@ class TestRefusals:
     def test_the_same_side_twice(self, tmp_path: Path) -> None:
         one, two = (a_run(tmp_path / name, "base-0", [True] * 4) for name in ("one", "two"))
         with pytest.raises(RecordError, match="same task, checkpoint and setting"):
-            read_sides([one, two])
+            read_systems([one, two])
 
     def test_a_reference_that_is_not_there(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         with pytest.raises(SettingsError, match="did you mean 'base-0'"):
-            find_reference(read_sides([tmp_path]), "bas-0")
+            find_reference(read_systems([tmp_path]), "bas-0")
 
 
 class TestNames:
     """Whose runs are whose: each side's name tells it from the others."""
 
     def names(self, *paths: Path) -> list[str]:
-        sides = read_sides(paths)
+        sides = read_systems(paths)
         several = len({side.checkpoint for side in sides}) > 1
         return [side.name(with_checkpoint=several) for side in sides]
 
@@ -347,7 +389,7 @@ class TestNames:
         a_run(tmp_path / "one", "base-0", [True] * 4)
         a_run(tmp_path / "two", "base-0", [True] * 4, device="other")
         with pytest.raises(RecordError, match="their device differ"):
-            read_sides([tmp_path])
+            read_systems([tmp_path])
 
 
 class TestControl:
@@ -373,7 +415,7 @@ class TestControl:
     def test_is_missed_when_it_was_not_run(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
-        assert missing_controls(read_sides([tmp_path])) == {"random-0.5-layer2": "0.5"}
+        assert missing_controls(read_systems([tmp_path])) == {"random-0.5-layer2": "0.5"}
 
 
 class TestAnswers:
@@ -499,10 +541,9 @@ class TestCommand:
         """All words of the references are such as the normaliser drops: no rate can be made."""
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 3, task="librispeech")
-            counts = dict.fromkeys(("substitutions", "deletions", "insertions", "errors", "words", "wer"), 0)
-            changed_records(folder, **counts)
+            changed_records(folder, reply="", reference={"answer": "uh, um"})
         row = rows_of(tmp_path)["librispeech", "dart-0.5-layer2"]
-        assert (row.score, row.verdict, row.p_adjusted) == (None, Verdict(None, None, None), None)
+        assert (row.score, row.verdict, row.p_adjusted) == (None, PairedResult(None, None, None), None)
         result = CliRunner().invoke(app, ["compare", str(tmp_path), "--at-score", "0.9", "-o", f"{tmp_path}/c.json"])
         assert "dart-0.5-layer2 in librispeech: the score has no value" in result.output
         assert json.loads((tmp_path / "c.json").read_text())["rows"][0]["verdict"]["p"] is None
@@ -540,7 +581,7 @@ def test_the_table_is_as_rich_would_make_it_without_measuring_its_cells(
     """Of ten thousand rows, measuring each cell three times took longer than any other part."""
     for label in ("base-0", "dart-0.5-layer2", "日本-0.5"):
         a_run(tmp_path, label, [True] * 4)
-    sides = read_sides([tmp_path])
+    sides = read_systems([tmp_path])
     compared = compare(sides, sides[0])
     cells: list[object] = []
     measure = Padding.__rich_measure__

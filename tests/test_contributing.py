@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -21,6 +22,8 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.method import kept_count
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
+from audiomarathon.records import Record
+from audiomarathon.scoring.scorer import figures_of
 from audiomarathon.settings import RunSettings
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +103,7 @@ def shown(what: str) -> str:
 
 
 def test_each_example_takes_less_than_forty_lines() -> None:
-    assert set(MODULES) == {"birds.py", "keep_end.py", "large_values.py", "bare_omni.py"}
+    assert set(MODULES) == {"birds.py", "counting.py", "keep_end.py", "large_values.py", "bare_omni.py"}
     for name, code in MODULES.items():
         lines = [line for line in code.splitlines() if line.strip()]
         assert len(lines) < 40, name
@@ -190,3 +193,14 @@ def test_the_model_answers_under_every_method_alone_and_in_a_batch(
             assert [record["audio_tokens"] for record in records(result.folder)] == [25 * s for s in SECONDS]
             replies.setdefault(result.method, []).append([record["reply"] for record in records(result.folder)])
     assert all(alone == batched for alone, batched in replies.values())
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_scorer_judges() -> None:
+    scorer = importlib.import_module("counting").Counting()
+    records = [
+        Record(str(place), f"c{place}", reply=reply, reference={"count": 3})
+        for place, reply in enumerate(("3", "I hear 4 calls.", "many"))
+    ]
+    found = figures_of(scorer, list(scorer.verdicts(records)), seed=1)
+    assert (found["score"], found["n"]) == (0.5, 3)

@@ -14,9 +14,9 @@ import pytest
 import soundfile
 from raw_corpora import EVENTS, MAKERS, PLACES, Noise, built, left_out, manifest
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.task import LETTERS
 from audiomarathon.segment.command import CORPORA
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.task import LETTERS
 
 ROOT = Path(__file__).parent.parent
 DOORS = {

@@ -16,12 +16,12 @@ from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_json
 import audiomarathon
 from audiomarathon.audio.decode import decode, probe
 from audiomarathon.audio.noise import background, noise_like
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.data.controls import window
 from audiomarathon.embedded.mini_benchmark import generate
 from audiomarathon.errors import RecordError
 from audiomarathon.report.controls import control_runs
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.manifest import read_manifest
 
 
 @pytest.mark.parametrize(

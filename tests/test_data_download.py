@@ -21,11 +21,11 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, Repo
 from huggingface_hub.hf_api import RepoFile, RepoFolder
 from task_folders import BUILDERS, COUNTS, build_all, tree, write_json
 
+from audiomarathon.benchmarks import all_tasks, get_task, select
 from audiomarathon.data import archive, download
 from audiomarathon.data.archive import open_source
 from audiomarathon.data.hub import HubSource
 from audiomarathon.errors import DataError
-from audiomarathon.tasks import all_tasks, get_task, select
 
 
 @pytest.fixture(scope="module")

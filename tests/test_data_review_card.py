@@ -13,9 +13,9 @@ from task_folders import BUILDERS, build_all, edit_rows
 from typer.testing import CliRunner
 
 from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks import get_task, select
 from audiomarathon.cli.app import app
 from audiomarathon.data.card import markdown
-from audiomarathon.tasks import get_task, select
 
 
 @pytest.fixture

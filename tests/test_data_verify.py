@@ -15,10 +15,10 @@ import pytest
 from conftest import call
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
+from audiomarathon.benchmarks import all_tasks, get_task
+from audiomarathon.benchmarks.rows import Row
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.data.verify import verify
-from audiomarathon.tasks import all_tasks, get_task
-from audiomarathon.tasks.rows import Row
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli import app as cli
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.settings import env_names
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.registry import BENCHMARK
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder})
@@ -38,7 +38,7 @@ def test_a_model_folder_has_the_ten_doors(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_doors_of_a_folder_open_each_task_once(folder: str) -> None:
     tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
-    assert sorted(tasks) == sorted(task.key for task in BENCHMARK)
+    assert sorted(tasks) == sorted(task.key for task in AUDIOMARATHON.tasks)
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")

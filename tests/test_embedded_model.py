@@ -8,11 +8,11 @@ import pytest
 import soundfile
 from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
+from audiomarathon.benchmarks import Sample, get_task
 from audiomarathon.compression.method import Base
 from audiomarathon.embedded import CHECKPOINT, mini_benchmark, world
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
-from audiomarathon.tasks import Sample, get_task
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from builders import a_record
+from builders import a_record, typed
 
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
@@ -50,7 +50,7 @@ class TestFromRecords:
         sizes = {"prompt_tokens": 500, "audio_tokens": 250, "new_tokens": 3}
         with RunFolder(tmp_path, {"method": "base"}) as folder:
             folder.write_run({"cost": COST.as_json()})
-            folder.append(a_record(clip_seconds=10.0, time=time, **sizes))
+            folder.append(typed(a_record(clip_seconds=10.0, time=time, **sizes)))
         return tmp_path
 
     @pytest.mark.parametrize(("decode_tokens", "extra"), [(0, 0.0), (5, 8.0 + 7.0 + 2 * 5 * 2.0)])

@@ -129,7 +129,7 @@ class TestPicture:
 
     def test_a_sample_of_a_task(self, no_env, tiny_checkpoint: Path, tmp_path: Path, drawn: list[tuple]) -> None:
         root = task_folders.build_tau(tmp_path / "data" / "TAU")
-        from audiomarathon.tasks import get_task
+        from audiomarathon.benchmarks import get_task
 
         sample = get_task("tau").load(get_task("tau").find(root)).samples[0]
         code, err = self.run(

@@ -38,6 +38,8 @@ def views(name: str, work: Path) -> dict[str, Any]:
         for file in sorted(results.rglob("summary.json"))
         if file.parent != results
     }
+    for summary in summaries.values():
+        del summary["scorer"], summary["records"]  # hashes of the code that judged
     command("compare", results, "-o", work / "compare.json")
     page, paper = work / "report.html", work / "paper"
     command("report", results, "-o", page, "--audio", "none", "--no-spectrograms", "--figures", paper)

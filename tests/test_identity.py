@@ -14,12 +14,12 @@ import pytest
 import task_folders
 import tiny_qwen2_5_omni
 
+from audiomarathon.benchmarks import multiple_choice
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import environment
 from audiomarathon.engine.run import Result, run
 from audiomarathon.errors import RecordError
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import multiple_choice
 
 PRESS = "knorm-0.5"
 
@@ -154,7 +154,7 @@ class Mine(Frame):
     key: ClassVar[str] = "mine"
 """,
         "mine_task": """
-from audiomarathon.tasks.tau import Tau
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
 
 class Mine(Tau):
     pass

@@ -13,28 +13,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import a_failed_record, a_record, a_verdict
+from builders import CLASSES, a_failed_record, a_record, a_verdict, summarise_choices, typed
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import Sample, get_task
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import progress_view as live
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.progress_view import COST_A_SAMPLE_S, Look, Watch, ending, span, watching
 from audiomarathon.lock import is_held
-from audiomarathon.metrics.classification import summarise_choices
+from audiomarathon.records import Record
 from audiomarathon.results.status import read_status
 from audiomarathon.runs.folder import Job, RunFolder
-from audiomarathon.runs.progress import Standing, standing_of
-from audiomarathon.tasks import Sample, get_task
+from audiomarathon.runs.progress import Progress, progress_of
+from audiomarathon.runs.scored import judged
+from audiomarathon.scoring.choice import Choice
 from audiomarathon.text import plain
 
 LABELS = ("bus", "tram")
 NOON = datetime.datetime(2026, 3, 1, 12, 0)
 
 
-def a_choice(id_: str, right: bool = True, **more: Any) -> dict[str, Any]:
-    return a_record(id_, **a_verdict("A", LABELS, right=right)) | more
+def a_choice(id_: str, right: bool = True, answer: str = "A", **more: Any) -> Record:
+    return typed(a_record(id_, **a_verdict(answer, LABELS, right=right)) | more)
 
 
 @pytest.fixture
@@ -58,35 +60,59 @@ class Clock:
         return self.now
 
 
-class TestStanding:
-    def test_score_is_the_summarys_and_the_interval_near_it(self) -> None:
+def progress(task: str, records: Sequence[Record], expected: int, seed: int = 1) -> Progress:
+    """Where records stand that are judged as a look judges them."""
+    scorer = get_task(task).scorer
+    return progress_of(scorer, records, judged(scorer, records), expected, seed=seed)
+
+
+class TestProgress:
+    def test_score_and_interval_are_the_summarys(self) -> None:
         rng = np.random.default_rng(0)
-        records = [a_choice(str(n), bool(rng.random() < 0.7), cluster=str(n // 3)) for n in range(300)]
-        for n in range(0, 300, 2):  # two true classes
-            records[n]["reference"] = {**records[n]["reference"], "answer": "B"}
-        own = standing_of(get_task("tau"), records, 300)
-        truth = [LABELS["AB".index(r["reference"]["answer"])] for r in records]
-        said = [LABELS["AB".index(r["parsed"])] for r in records]
-        whole = summarise_choices(truth, said, [True] * 300, [r["cluster"] for r in records], seed=1)
-        assert own.score == pytest.approx(whole["score"])
-        assert own.interval == pytest.approx(whole["intervals"]["score"], abs=0.02)
+        records, truth, said = [], [], []
+        for n in range(300):  # two true classes
+            right = bool(rng.random() < 0.7)
+            records.append(a_choice(str(n), right, answer="AB"[n % 2], cluster=str(n // 3)))
+            truth.append(LABELS[n % 2])
+            said.append(LABELS[n % 2 if right else 1 - n % 2])
+        whole = summarise_choices(truth, said, [True] * 300, [one.cluster for one in records], seed=1)
+        own = progress("tau", records, 300)
+        assert own.score == whole["score"]
+        assert own.interval == tuple(whole["intervals"]["score"])
+        other = progress("tau", records, 300, seed=2)
+        assert other.score == own.score
+        assert other.interval == pytest.approx(own.interval, abs=0.02)
+
+    def test_a_summary_is_taken_as_it_is(self) -> None:
+        summary = {"score": 0.25, "intervals": {"score": [0.1, 0.4]}, "unparsed": 1}
+        own = progress_of(get_task("tau").scorer, [a_choice("a")], {}, 1, seed=1, summary=summary)
+        assert (own.score, own.interval, own.unparsed, own.complete) == (0.25, (0.1, 0.4), 1, True)
 
     def test_counts_errors_and_unparsed(self) -> None:
-        records = [a_choice("a"), a_choice("b", parsed=None), a_failed_record("c")]
-        own = standing_of(get_task("tau"), records, 5)
-        assert (own.answered, own.errors, own.unparsed, own.complete) == (2, 1, 1, False)
+        records = [a_choice("a"), a_choice("b", reply="no idea", finish="length"), typed(a_failed_record("c"))]
+        own = progress("tau", records, 5)
+        assert (own.answered, own.errors, own.unparsed, own.cut, own.complete) == (2, 1, 1, 1, False)
 
-    @pytest.mark.parametrize(
-        "spoil", [{"reference": None}, {"parsed": "Z"}, {"parsed": 7}, {"reference": {"labels": 1}}]
-    )
+    def test_of_a_task_that_is_not_installed_there_are_counts(self) -> None:
+        own = progress_of(None, [a_choice("a"), typed(a_failed_record("c"))], {}, 5, seed=1)
+        assert (own.answered, own.errors, own.score, own.interval) == (1, 1, None, None)
+
+    @pytest.mark.parametrize("spoil", [{"reference": None}, {"reference": {}}, {"reference": {"labels": 1}}])
     def test_odd_records_have_no_score_and_end_nothing(self, spoil: dict[str, Any]) -> None:
-        assert standing_of(get_task("tau"), [a_choice("a", **spoil)], 1).score is None
+        own = progress("tau", [a_choice("a", **spoil)], 1)
+        assert (own.answered, own.score) == (1, None)
+
+    @pytest.mark.parametrize("spoil", [{"parsed": "Z"}, {"parsed": 7}])
+    def test_what_an_earlier_version_made_of_a_reply_is_not_asked(self, spoil: dict[str, Any]) -> None:
+        assert progress("tau", [a_choice("a", **spoil)], 1).score == 1.0
 
     def test_transcripts(self) -> None:
-        names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
-        rows = [dict(zip(names, (n, 10, n, 0, 0, False), strict=True)) for n in (0, 1, 2)]
-        own = standing_of(get_task("librispeech"), [a_choice(str(n)) | row for n, row in enumerate(rows)], 3)
-        assert own.score == pytest.approx(0.9)
+        words = ["the", "quick", "brown", "fox", "jumps", "over", "that", "lazy", "old", "dog"]
+        records = [
+            typed(a_record(str(n), reference={"answer": " ".join(words)}, reply=" ".join(["cat"] * n + words[n:])))
+            for n in (0, 1, 2)
+        ]
+        assert progress("librispeech", records, 3).score == pytest.approx(0.9)
 
 
 def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +139,32 @@ class TestWatch:
         assert "base-0 0.8" in look.line(NOON)
 
     def test_what_is_to_be_done_again_does_not_count_until_it_is(self, job: Job) -> None:
-        job.folder.append(a_failed_record("a"))
+        job.folder.append(typed(a_failed_record("a")))
         job.folder.append(a_choice("b", clips="old"))
         watch = Watch(a_plan("ab", clips={"a": "new", "b": "new"}), [job], lambda _look: None, 10, Clock())
         assert watch.look().settings["base-0"].answered == watch.look().settings["base-0"].errors == 0
         job.folder.append(a_choice("a", clips="new"))
         assert watch.look().settings["base-0"].answered == 1
+
+    def test_a_reply_is_judged_once(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+        judge = Choice.judge
+        monkeypatch.setattr(Choice, "judge", lambda self, record: asked.append(record.id) or judge(self, record))
+        watch = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock())
+        for id_ in "abc":
+            job.folder.append(a_choice(id_))
+            watch.look()
+        assert asked == ["a", "b", "c"]
+        job.folder.append(a_choice("b", right=False))  # done again
+        assert watch.look().settings["base-0"].score == pytest.approx(0.8)
+        assert asked == ["a", "b", "c", "b"]
+
+    def test_a_scorer_that_takes_its_time_is_not_asked(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Choice, "instant", False)
+        monkeypatch.setattr(Choice, "judge", lambda *_: pytest.fail("was asked"))
+        job.folder.append(a_choice("a"))
+        own = Watch(a_plan("abc"), [job], lambda _look: None, 10, Clock()).look().settings["base-0"]
+        assert (own.answered, own.score) == (1, None)
 
     def test_looks_seldom_enough_to_cost_no_sample_a_millisecond(self, job: Job) -> None:
         clock, shown = Clock(), []
@@ -144,7 +190,7 @@ class TestWatch:
         assert "tau: 1 of 2 samples" in shown[-1].heading(NOON)
 
     def test_a_line_of_a_log_is_short_whatever_the_number_of_settings(self) -> None:
-        one = Standing(1145, 600, 2, 1, 0.833, (0.5, 1.0))
+        one = Progress(1145, 600, 2, 1, score=0.833, interval=(0.5, 1.0))
         settings = {f"segment_fast_v-0.{n}-layer2": one for n in range(1, 10)}
         line = Look("librispeech", 600, 1145, 600, 36_000.0, 108_000.0, settings).line(NOON)
         assert line.startswith("librispeech: 600 of 1,145 samples, 1 samples/min, ends in 9 h 5 min")
@@ -193,7 +239,7 @@ def a_run(tmp_path: Path) -> Callable[..., Path]:
             for id_ in "abcd"[:records]:
                 folder.append(a_choice(id_))
             for id_ in "abcd"[records : records + errors]:
-                folder.append(a_failed_record(id_))
+                folder.append(typed(a_failed_record(id_)))
         return path
 
     return write
@@ -207,7 +253,7 @@ def status(*arguments: object) -> tuple[int, str]:
 class TestStatus:
     def test_counts_rate_and_state(self, a_run) -> None:
         (one,) = read_status([a_run("base-0", 2, errors=1)])
-        assert (one.standing.answered, one.standing.errors, one.standing.expected) == (2, 1, 4)
+        assert (one.progress.answered, one.progress.errors, one.progress.expected) == (2, 1, 4)
         assert (one.state, one.setting, one.checkpoint) == ("stopped", "base-0", "tiny")
         assert one.samples_per_minute == pytest.approx(2, rel=0.2)
         assert one.audio_s_per_s == pytest.approx(3, rel=0.2)
@@ -219,7 +265,7 @@ class TestStatus:
         started = json.loads((path / "run.json").read_text())["sessions"][-1]["started"]
         failed = a_failed_record("c", session=f"{started} 71" if session == "this" else "earlier")
         with RunFolder(path, {"method": "base-0"}) as folder:
-            folder.append(failed)
+            folder.append(typed(failed))
             (one,) = read_status([path])
         assert one.left_s == pytest.approx(60 * left, rel=0.2)
 
@@ -260,7 +306,7 @@ class TestStatus:
         code, text = status(tmp_path, "--json", "--watch", "--every", "0.1")
         lines = [json.loads(line) for line in text.splitlines()]
         assert (code, len(lines)) == (0, 2)  # two looks at nobody end the watch
-        assert (lines[0][0]["state"], lines[0][0]["standing"]["score"]) == ("complete", 1.0)
+        assert (lines[0][0]["state"], lines[0][0]["progress"]["score"]) == ("complete", 1.0)
 
     def test_broken_folders_are_named_beside_the_others(self, a_run, tmp_path: Path) -> None:
         a_run("base-0", 4)
@@ -278,7 +324,7 @@ class TestStatus:
 
     def test_records_of_the_future_give_no_rate(self, a_run) -> None:
         (one,) = read_status([a_run("base-0", 2, sessions=[{"started": "2099-01-01T00:00:00+00:00"}])])
-        assert (one.samples_per_minute, one.standing.answered) == (None, 2)
+        assert (one.samples_per_minute, one.progress.answered) == (None, 2)
 
 
 @pytest.mark.parametrize(
@@ -293,3 +339,14 @@ class TestStatus:
 )
 def test_control_characters_are_written_out(text: str, shown: str) -> None:
     assert plain(text) == shown
+
+
+def test_a_scorer_that_raises_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sums(*_: object) -> None:
+        raise ZeroDivisionError
+
+    scorer = get_task("tau").scorer
+    record = typed(a_record("a", **a_verdict("A", CLASSES, right=True)))
+    monkeypatch.setattr(type(scorer), "sums", sums)
+    found = progress_of(scorer, [record], judged(scorer, [record]), 2, seed=1)
+    assert (found.answered, found.score) == (1, None)

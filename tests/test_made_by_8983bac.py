@@ -17,9 +17,9 @@ from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import is_weak
 from audiomarathon.report.lines import conditions
-from audiomarathon.results.shared import Shared
+from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.sweep_summary import read_outcome
-from audiomarathon.results.systems import read_sides
+from audiomarathon.results.systems import read_systems
 from audiomarathon.settings import RunSettings
 
 FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
@@ -98,9 +98,9 @@ def test_another_checkpoint_is_refused_by_rule_1(results: Path) -> None:
 
 def test_a_setting_of_today_is_compared_with_its_base(results: Path) -> None:
     go(results, [("random", 0.5)])
-    sides = {side.method: side for side in read_sides([results])}
+    sides = {side.method: side for side in read_systems([results])}
     assert {side.checkpoint for side in sides.values()} == {"embedded"}
-    pairs = Shared.of(sides["random-0.5-layer2"], sides["base-0"], "librispeech").pairs
+    pairs = Pairs.of(*(sides[name].runs["librispeech"] for name in ("random-0.5-layer2", "base-0"))).pairs
     assert len(pairs) == len(sides["base-0"].runs["librispeech"].records)
     identities = [sides[name].runs["tau"].facts["identity"] for name in ("random-0.5-layer2", "base-0")]
     assert conditions(*identities) == ""

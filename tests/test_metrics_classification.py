@@ -4,11 +4,12 @@ import sys
 
 import numpy as np
 import pytest
+from builders import summarise_choices
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from audiomarathon.metrics.classification import accuracy, as_published, macro_f1, per_class, summarise_choices
+from audiomarathon.metrics.classification import accuracy, as_published, macro_f1, per_class
 
 # Three classes, ten samples, two of them unparsed. By hand:
 #   a: 4 samples, 2 hits, chosen 4 times -> precision 2/4, recall 2/4, F1 = 2x2 / (4 + 4) = 1/2

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from audiomarathon.metrics.classification import choice_sums, macro_f1
-from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, Verdict, holm, judge, mcnemar
-from audiomarathon.metrics.statistics import Sums, cluster_bootstrap, cluster_totals, interval_of_mean
+from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, PairedResult, holm, judge, mcnemar
+from audiomarathon.metrics.statistics import Estimate, Sums, expanded_tail, interval_of_mean, wilson_reach
 
 
 def mean_sums(values: np.ndarray) -> Sums:
@@ -30,26 +30,34 @@ def share_sums(hits: list[int], counted: list[int]) -> Sums:
     return Sums(("share",), np.column_stack([hits, counted]).astype(float), share)
 
 
-def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> Verdict:
+def pair_of(own: Sums, other: Sums, clusters: Sequence[str], figure: str | None = None) -> Pair:
+    return Pair.of(replace(own, clusters=tuple(clusters), ends=dict.fromkeys(own.names, (0.0, 1.0))), other, figure)
+
+
+def resampled(pair: Pair, rng: np.random.Generator, draws: int) -> np.ndarray:
+    return next(iter(pair.differences(rng, draws).values())).drawn
+
+
+def verdict(pairs: Sequence[Pair], seed: int = 0, draws: int = DRAWS) -> PairedResult:
     rng = np.random.default_rng(seed)
     return judge([Drawn.of(pair, rng, draws, draws) for pair in pairs])
 
 
-def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> Verdict:
+def compared(own: np.ndarray, other: np.ndarray, clusters: np.ndarray | None = None, **options: int) -> PairedResult:
     names = [str(name) for name in (range(len(own)) if clusters is None else clusters)]
-    return verdict([Pair.of(mean_sums(own), mean_sums(other), names)], **{"seed": 1, **options})
+    return verdict([pair_of(mean_sums(own), mean_sums(other), names)], **{"seed": 1, **options})
 
 
 def test_draws_that_are_alike_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clusters can be drawn in 462 ways, and swapped in 64."""
     own, seen = mean_sums(np.array([0.1, 0.7, 0.2, 0.9, 1.0, 0.4])), list[int]()
     counting = Sums(own.names, own.columns, lambda sums: seen.append(len(sums)) or own.statistic(sums))
-    pair = Pair.of(counting, mean_sums(np.arange(6.0)), list("abcdef"))
-    drawn = [getattr(pair, name)(np.random.default_rng(1), 5_000) for name in ("resampled", "flipped")]
-    assert max(seen[:2]) <= 462
-    assert max(seen[2:]) <= 64
+    pair = pair_of(counting, mean_sums(np.arange(6.0)), list("abcdef"))
+    drawn = [draw(pair, np.random.default_rng(1), 5_000) for draw in (resampled, Pair.flipped)]
+    assert max(seen[:3]) <= 462
+    assert max(seen[3:]) <= 64
     monkeypatch.setattr("audiomarathon.metrics.paired._CODES", 0)
-    each = [getattr(pair, name)(np.random.default_rng(1), 5_000) for name in ("resampled", "flipped")]
+    each = [draw(pair, np.random.default_rng(1), 5_000) for draw in (resampled, Pair.flipped)]
     np.testing.assert_allclose(drawn, each, rtol=0, atol=1e-12)
 
 
@@ -60,59 +68,68 @@ class TestDifference:
     def test_of_macro_f1_is_that_of_the_two_figures(self) -> None:
         truth = ["a", "a", "b", "b", "c", "c"]
         own, other = ["a", "b", "b", "b", None, "c"], ["a", "a", "a", "b", "c", "a"]
-        pair = Pair.of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
+        pair = pair_of(choice_sums(truth, own, [False] * 6), choice_sums(truth, other, [False] * 6), truth, "macro_f1")
         assert pair.scores == pytest.approx((macro_f1(truth, own), macro_f1(truth, other)))
 
     def test_over_tasks_is_the_mean_of_theirs_whatever_their_size(self) -> None:
-        small = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
-        large = Pair.of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
+        small = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"), "mean")
+        large = pair_of(mean_sums(np.zeros(40)), mean_sums(np.zeros(40)), [str(i) for i in range(40)], "mean")
         assert verdict([small, large]).difference == pytest.approx(0.5)
 
     def test_sides_of_other_samples_are_refused(self) -> None:
         with pytest.raises(ValueError, match="not the same samples"):
-            Pair.of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
+            pair_of(mean_sums(np.ones(3)), mean_sums(np.ones(4)), list("abc"), "mean")
 
 
 class TestDifferences:
     """Of all figures at once, as a sweep's summary has them."""
 
-    def found(self, own: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> dict[str, Any]:
-        (found,) = Pair.of(mean_sums(own), mean_sums(base), names).differences(seed=seed).values()
+    def found(self, own: np.ndarray, base: np.ndarray, names: list[str], seed: int = 0) -> Estimate:
+        (found,) = pair_of(mean_sums(own), mean_sums(base), names).differences(np.random.default_rng(seed)).values()
         return found
 
     def test_what_is_common_to_both_sides_cancels_out(self) -> None:
         """Samples differ wildly, but the second side is always one tenth better."""
         hard = np.random.default_rng(0).standard_normal(40) * 10
         found = self.found(hard + 0.1, hard, [str(number // 4) for number in range(40)])
-        assert found["difference"] == pytest.approx(0.1)
-        assert found["interval"] == pytest.approx([0.1, 0.1])
+        assert found.value == pytest.approx(0.1)
+        assert found.interval == pytest.approx((0.1, 0.1))
 
     def test_is_the_interval_of_the_samples_own_differences(self) -> None:
         rng = np.random.default_rng(1)
         own, base, names = rng.random(40), rng.random(40), [str(n) for n in rng.integers(0, 10, 40)]
-        found, sums = self.found(own, base, names, seed=3), mean_sums(own - base)
-        (expected,) = cluster_bootstrap(cluster_totals(sums.columns, names), sums.statistic, seed=3)
-        assert found["difference"] == pytest.approx((own - base).mean())
-        assert found["interval"] == pytest.approx(expected)
+        found, expected = self.found(own, base, names, seed=3), self.found(own - base, np.zeros(40), names, seed=3)
+        assert found.value == pytest.approx((own - base).mean())
+        assert found.interval == pytest.approx(expected.interval)
+        tail = expanded_tail(found.clusters)
+        assert found.interval == pytest.approx(tuple(np.quantile(found.drawn, [tail, 1 - tail])))
 
     def test_one_cluster_has_no_interval(self) -> None:
-        assert self.found(np.ones(2), np.array([0.0, 1.0]), ["a", "a"]) == {"difference": 0.5, "interval": None}
+        found = self.found(np.ones(2), np.array([0.0, 1.0]), ["a", "a"])
+        assert (found.value, found.interval) == (0.5, None)
 
     def test_figures_without_a_value_have_no_difference(self) -> None:
-        pair = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
-        assert pair.differences(seed=0) == {"share": {"difference": None, "interval": None}}
+        pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
+        assert np.isnan(pair.differences(np.random.default_rng(0))["share"].value)
+
+    @pytest.mark.parametrize(("own", "base", "reach"), [(1, 1, 1.0), (0, 0, 1.0), (1, 0, 2**0.5)])
+    def test_of_all_right_or_all_wrong_samples_is_newcombes(self, own: int, base: int, reach: float) -> None:
+        found = self.found(np.full(6, float(own)), np.full(6, float(base)), list("abcdef"))
+        wide = reach * wilson_reach(6)
+        assert found.interval == pytest.approx((max(-1, own - base - wide), min(1, own - base + wide)))
+        assert self.found(np.full(2, float(own)), np.full(2, float(base)), list("ab")).interval is None
 
 
 class TestUndefined:
     """A figure that some samples, resamples or swaps have no value for."""
 
     def test_score(self) -> None:
-        pair = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
-        assert verdict([pair]) == Verdict(None, None, None)
+        pair = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"], "share")
+        assert verdict([pair]) == PairedResult(None, None, None)
 
     def test_resamples_are_left_out_and_counted(self) -> None:
         """Of four clusters one has all that is counted: (3/4)^4 = 32 % of resamples miss it."""
-        pair = Pair.of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
+        pair = pair_of(share_sums([1, 0, 0, 0], [2, 0, 0, 0]), share_sums([2, 0, 0, 0], [2, 0, 0, 0]), list("abcd"))
         found = verdict([pair], draws=4000)
         assert found.undefined_resamples == pytest.approx(0.316 * 4000, abs=120)
         assert found.interval == pytest.approx((-0.5, -0.5))
@@ -123,13 +140,13 @@ class TestUndefined:
         labellings = list(itertools.product([0, 1], repeat=4))
         exact = [_apart(np.array(swap)) for swap in labellings]
         valued = [one for one in exact if one is not None]
-        found = verdict([Pair.of(own, other, list("abcd"))], draws=8000)
+        found = verdict([pair_of(own, other, list("abcd"))], draws=8000)
         assert found.undefined_swaps == pytest.approx(8000 * (1 - len(valued) / 16), abs=250)
         assert found.p == pytest.approx(np.mean([abs(one) >= 1 for one in valued]), abs=0.02)
 
     def test_of_several_tasks_one_without_a_value_leaves_none(self) -> None:
-        none = Pair.of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
-        some = Pair.of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
+        none = pair_of(share_sums([1, 0], [0, 0]), share_sums([0, 0], [0, 0]), ["a", "b"])
+        some = pair_of(mean_sums(np.ones(4)), mean_sums(np.zeros(4)), list("abcd"))
         assert verdict([none, some]).difference is None
 
 
@@ -187,7 +204,7 @@ class TestSignFlip:
             sides = [
                 [choice_sums(list(t), list(g), [False] * 36) for t, g in zip(truths, s, strict=True)] for s in guesses
             ]
-            pairs = [Pair.of(own, other, names, "macro_f1") for own, other in zip(*sides, strict=True)]
+            pairs = [pair_of(own, other, names, "macro_f1") for own, other in zip(*sides, strict=True)]
             hits += verdict(pairs, draws=200).p <= 0.05
         assert 0.02 <= hits / 300 <= 0.085
 
@@ -212,7 +229,7 @@ class TestInterval:
         for _ in range(2000):
             skill = np.repeat(rng.beta(4, 2, 50), 5)  # mean 2/3
             own = mean_sums((rng.random(250) < skill).astype(float))
-            drawn = Pair.of(own, mean_sums(np.zeros(250)), names).resampled(rng, 400)
+            drawn = resampled(pair_of(own, mean_sums(np.zeros(250)), names), rng, 400)
             low, high = interval_of_mean(drawn[None], [50])
             held += low <= 2 / 3 <= high
         assert 0.93 <= held / 2000 <= 0.97

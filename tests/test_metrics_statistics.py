@@ -2,16 +2,31 @@ import numpy as np
 import pytest
 
 from audiomarathon.metrics.statistics import (
+    RESAMPLES,
+    Estimate,
     Floats,
-    cluster_bootstrap,
+    Resampler,
+    Statistic,
+    Sums,
     cluster_totals,
     expanded_tail,
     interval_of_mean,
+    mean_over,
+    wilson_reach,
 )
 
 
 def mean(sums: Floats) -> Floats:
     return sums[:, :1] / sums[:, 1:]
+
+
+def cluster_bootstrap(
+    totals: Floats, statistic: Statistic, *, seed: int, resamples: int = RESAMPLES
+) -> list[tuple[float, float] | None]:
+    names = tuple(map(str, range(totals.shape[1] - 1)))
+    clusters = tuple(f"{number:05}" for number in range(len(totals)))
+    sums = Sums(names, totals, statistic, clusters, dict.fromkeys(names, (0.0, 1.0)))
+    return [one.interval for one in Resampler(seed, resamples).of_sums(sums).values()]
 
 
 def totals_of(values: np.ndarray, clusters: np.ndarray) -> Floats:
@@ -45,7 +60,7 @@ def test_one_cluster_has_no_interval() -> None:
 def test_two_clusters_give_the_whole_range() -> None:
     """With 2 clusters 25 % of the resamples hold one of them twice, and the expanded tail reaches them."""
     (interval,) = cluster_bootstrap(totals_of(np.array([0.0, 1.0]), np.array([0, 1])), mean, seed=0)
-    assert interval == [0.0, 1.0]
+    assert interval == (0.0, 1.0)
 
 
 def test_the_tail_widens_as_clusters_get_few() -> None:
@@ -61,7 +76,7 @@ def test_a_resample_without_a_value_is_left_out() -> None:
         with np.errstate(invalid="ignore"):
             return mean(sums)
 
-    assert cluster_bootstrap(totals, ratio, seed=0) == [[0.5, 0.5]]
+    assert cluster_bootstrap(totals, ratio, seed=0) == [(0.5, 0.5)]
     assert cluster_bootstrap(np.zeros((3, 2)), ratio, seed=0) == [None]
 
 
@@ -120,3 +135,90 @@ class TestMeansOfTasks:
             low, high = interval_of_mean(np.einsum("tdc,tc->td", weights, values) / 4, [4] * 6)
             held += low <= 0 <= high
         assert 0.92 <= held / 400 <= 0.985
+
+
+class TestWhatDoesNotVary:
+    """All samples right, or all wrong: resampling them says nothing of how far the truth may be."""
+
+    @pytest.mark.parametrize(
+        ("value", "expected"), [(1.0, (6 / (6 + 3.8415), 1.0)), (0.0, (0.0, 3.8415 / (6 + 3.8415)))]
+    )
+    def test_has_wilsons_interval_of_as_many_trials_as_clusters(
+        self, value: float, expected: tuple[float, float]
+    ) -> None:
+        (interval,) = cluster_bootstrap(totals_of(np.full(12, value), np.arange(12) // 2), mean, seed=0)
+        assert interval == pytest.approx(expected, abs=1e-4)
+
+    @pytest.mark.parametrize(
+        ("value", "ends", "expected"),
+        [
+            (10.0, (0.0, 10.0), (6.097, 10.0)), (1.0, (0.0, 10.0), (1.0, 1.0)), (0.0, (0.0,), (0.0, 0.3903)),
+            (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), (1.0, 1.0)),
+        ],
+    )  # fmt: skip
+    def test_is_of_the_figures_own_ends(
+        self, value: float, ends: tuple[float, ...], expected: tuple[float, float]
+    ) -> None:
+        """Of a share both ends; of a word error rate only 0, for there is no worst one."""
+        columns = np.column_stack([np.full(6, value), np.ones(6)])
+        sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
+        assert Resampler(0).of_sums(sums)["figure"].interval == pytest.approx(expected, abs=1e-3)
+
+    def test_below_three_clusters_has_none(self) -> None:
+        assert cluster_bootstrap(totals_of(np.ones(4), np.arange(4) // 2), mean, seed=0) == [None]
+
+    def test_of_figures_without_bounds_has_no_width(self) -> None:
+        assert Resampler(0).mean([7.0] * 6, list("abcdef")).interval == (7.0, 7.0)
+        assert Resampler(0).median([1.0] * 6, list("abcdef")).interval == (1.0, 1.0)
+
+    def test_holds_the_truth_where_no_width_never_would(self) -> None:
+        """Six clusters, each right with 0.95: three runs of four see nothing but right ones."""
+        rng, held = np.random.default_rng(3), 0
+        for _ in range(400):
+            (interval,) = cluster_bootstrap(
+                totals_of((rng.random(6) < 0.95).astype(float), np.arange(6)), mean, seed=0, resamples=200
+            )
+            held += interval is not None and interval[0] <= 0.95 <= interval[1]
+        assert held / 400 > 0.9
+
+
+class TestMeanOver:
+    def tasks(self, rng: np.random.Generator, clusters: int, spread: np.ndarray) -> list[Estimate]:
+        """Tasks of as many clusters, whose truth is 0: the resampler draws them alike."""
+        each = [rng.normal(0, one, clusters) for one in spread]
+        names = [str(number) for number in range(clusters)]
+        return [Resampler(42, 500).mean(values.tolist(), names) for values in each]
+
+    @pytest.mark.parametrize("clusters", [6, 30])
+    @pytest.mark.parametrize("spread", [[1, 1, 1, 1], [1, 3, 1, 1]])
+    def test_holds_the_truth_about_as_often_as_it_says(self, clusters: int, spread: list[int]) -> None:
+        rng, held = np.random.default_rng(5), 0
+        for _ in range(300):
+            one = mean_over(self.tasks(rng, clusters, np.array(spread)))
+            held += one.low <= 0 <= one.high
+        assert 0.92 <= held / 300 <= 0.985
+
+    def test_of_tasks_drawn_alike_is_not_that_of_one_task_over_and_over(self) -> None:
+        """Nine equal tasks: the mean's interval is a third as wide, though the draws of all are the same."""
+        values = np.random.default_rng(0).normal(0, 1, 40)
+        one = Resampler(1).mean(values.tolist(), [str(number) for number in range(40)])
+        many = mean_over([one] * 9)
+        assert (many.high - many.low) / (one.high - one.low) == pytest.approx(1 / 3, abs=0.03)
+
+    def test_of_one_task_is_its_own(self) -> None:
+        one = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
+        assert mean_over([one]) is one
+
+    def test_a_task_without_an_interval_leaves_none(self) -> None:
+        one = Resampler(1).mean([0.0, 1.0, 0.0], list("abc"))
+        assert mean_over([one, Resampler(1).mean([1.0, 1.0], ["a", "a"])]).interval is None
+
+    def test_a_task_that_is_all_right_still_widens_it(self) -> None:
+        columns = np.column_stack([np.ones(6), np.ones(6)])
+        right = Resampler(1).of_sums(Sums(("a",), columns, mean, tuple("abcdef"), {"a": (0.0, 1.0)}))["a"]
+        mixed = Resampler(1).mean([0.0, 1.0, 0.0, 1.0, 1.0, 0.0], list("abcdef"))
+        fixed = Estimate(1.0, (1.0, 1.0), 6, np.ones(2000))
+        assert mean_over([mixed, right]).low < mean_over([mixed, fixed]).low
+        both = mean_over([right, right])
+        assert both.low == pytest.approx(1 - wilson_reach(6) / 2**0.5)
+        assert both.high == 1.0

@@ -1,4 +1,4 @@
-"""Settings beside base: paired differences of scores, by task and pooled, on made-up records."""
+"""Settings beside base: paired differences of scores, on made-up records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from builders import (
 from rich.console import Console
 
 from audiomarathon.report.sweep_report import print_outcome, write_outcome
-from audiomarathon.results.sweep_summary import Outcome, pooled_accuracy, read_group, read_outcome
+from audiomarathon.results.sweep_summary import Finished, Outcome, read_outcome
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "that", "lazy", "old", "dog"]
 
 
 def choice(id_: str, right: bool) -> dict[str, Any]:
@@ -30,9 +32,8 @@ def choice(id_: str, right: bool) -> dict[str, Any]:
 
 
 def transcript(_id: str, right: bool) -> dict[str, Any]:
-    wrong = 0 if right else 5
-    counts = {"substitutions": wrong, "deletions": 0, "insertions": 0, "insertion_loop": False}
-    return {"errors": wrong, "words": 10, **counts}
+    """Ten words, of which a wrong reply lacks five."""
+    return {"reference": {"answer": " ".join(WORDS)}, "reply": " ".join(WORDS if right else WORDS[5:])}
 
 
 def ran(root: Path, task: str, label: str, right: str, *, make: Any = choice, **identity: Any) -> None:
@@ -45,8 +46,8 @@ def ran(root: Path, task: str, label: str, right: str, *, make: Any = choice, **
         for n, mark in enumerate(right)
     ]
     method, ratio = label.split("-")[:2]
-    own = {"method": method, "ratio": float(ratio), "seed": 42} | identity
-    facts = {"schema_version": 1, "task": task, "method": label, "identity": own}
+    own = {"method": method, "ratio": float(ratio), "seed": 42, "device": "gpu"} | identity
+    facts = {"schema_version": 2, "task": task, "method": label, "checkpoint": "/m/toy", "identity": own}
     summary = {
         "task": task, "complete": True, "errors": right.count("-"), "n": len(right) - right.count("-"), "score": 0.5,
         "expected": len(right), "timing": {}, "audio_tokens": 10, "kept_audio_tokens": 5, "kv_bytes": 90,
@@ -54,11 +55,16 @@ def ran(root: Path, task: str, label: str, right: str, *, make: Any = choice, **
     write_run(root / task / "toy" / label, facts, records, summary)
 
 
+def group(root: Path, task: str = "tau", seed: int = 42) -> list[Finished]:
+    """The finished settings of a task, base first."""
+    return read_outcome(root, seed=seed).groups["toy", task]
+
+
 class TestAgainstBase:
     def test_accuracy_by_hand(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "11110000")
         ran(tmp_path, "tau", "frame-0.5", "11111100")
-        base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        base, frame = group(tmp_path)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 8
         assert frame.against_base["accuracy"]["difference"] == 0.25
@@ -71,7 +77,7 @@ class TestAgainstBase:
     def test_only_samples_that_both_answered_count(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1111-0")
         ran(tmp_path, "tau", "frame-0.5", "-11110")
-        _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        _base, frame = group(tmp_path)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 4
         assert frame.against_base["accuracy"]["difference"] == 0.0
@@ -79,38 +85,40 @@ class TestAgainstBase:
     def test_transcripts_lose_score_as_they_gain_errors(self, tmp_path: Path) -> None:
         ran(tmp_path, "librispeech", "base-0", "1111", make=transcript)
         ran(tmp_path, "librispeech", "frame-0.5", "1100", make=transcript)
-        _base, frame = read_group(tmp_path / "librispeech" / "toy", seed=42)
+        _base, frame = group(tmp_path, "librispeech")
         assert frame.against_base is not None
         assert frame.against_base["wer"]["difference"] == pytest.approx(0.25)
         assert frame.against_base["score"]["difference"] == pytest.approx(-0.25)
-        assert frame.hits is None
+        assert "accuracy" not in frame.against_base
 
     @pytest.mark.parametrize("other", [{"seed": 7}, {"prompts": "abc"}])
     def test_nothing_is_claimed_of_runs_that_asked_something_else(self, tmp_path: Path, other: dict[str, Any]) -> None:
         ran(tmp_path, "tau", "base-0", "1100", prompts="xyz")
         ran(tmp_path, "tau", "frame-0.5", "1111", **({"prompts": "xyz"} | other))
-        assert read_group(tmp_path / "tau" / "toy", seed=42)[1].against_base is None
+        assert group(tmp_path)[1].against_base is None
 
     def test_what_is_forced_after_the_reply_is_no_other_question(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1111", decode_tokens=64)
         ran(tmp_path, "tau", "frame-0.5", "1100", decode_tokens=0)
-        assert read_group(tmp_path / "tau" / "toy", seed=1)[1].against_base is not None
+        assert group(tmp_path, seed=1)[1].against_base is not None
 
     def test_a_later_smaller_run_of_base_takes_nothing_away(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1100")
         ran(tmp_path, "tau", "frame-0.5", "1111")
         base = changed(tmp_path / "tau" / "toy" / "base-0", samples=["s0", "s1"])
         changed(base, "summary.json", n=2, expected=2)
-        samples = [one.against_base and one.against_base["samples"] for one in read_group(base.parent, seed=42)]
+        samples = [one.against_base and one.against_base["samples"] for one in group(tmp_path)]
         assert samples == [2, 4]
 
     def test_another_clip_is_another_sample(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1100")
         ran(tmp_path, "tau", "frame-0.5", "1111")
         folder = tmp_path / "tau" / "toy" / "frame-0.5"
+        for one in (folder, folder.parent / "base-0"):
+            changed_records(one, time=STAGES)
         first, *rest = records_in(folder)
         write_records(folder, [first | {"clips": "replaced"}, *rest])
-        _base, frame = read_group(tmp_path / "tau" / "toy", seed=42)
+        _base, frame = group(tmp_path)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == frame.savings["compared_samples"] == 3
 
@@ -129,51 +137,44 @@ class TestAgainstBase:
         ran(tmp_path, "tau", "base-0", "1100")
         ran(tmp_path, "tau", "frame-0.5", "11")
         changed(tmp_path / "tau" / "toy" / "base-0", "summary.json", n=2, expected=2)
-        (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
+        (frame,) = group(tmp_path)
         assert frame.against_base is not None
         assert frame.against_base["samples"] == 2
 
     def test_nothing_is_claimed_without_base(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "frame-0.5", "1111")
-        (frame,) = read_group(tmp_path / "tau" / "toy", seed=42)
+        (frame,) = group(tmp_path)
         assert frame.against_base is None
 
 
-class TestPooled:
-    @pytest.fixture
-    def outcome(self, tmp_path: Path) -> Outcome:
-        for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
-            ran(tmp_path, task, "base-0", base)
-            ran(tmp_path, task, "frame-0.5", frame)
-        ran(tmp_path, "tau", "random-0.5", "1100")
-        ran(tmp_path, "librispeech", "base-0", "11", make=transcript)
-        return read_outcome(tmp_path, seed=42)
+@pytest.fixture
+def outcome(tmp_path: Path) -> Outcome:
+    for task, base, frame in (("tau", "1100", "1111"), ("gtzan", "11", "00")):
+        ran(tmp_path, task, "base-0", base)
+        ran(tmp_path, task, "frame-0.5", frame)
+    ran(tmp_path, "tau", "random-0.5", "1100")
+    ran(tmp_path, "librispeech", "base-0", "11", make=transcript)
+    return read_outcome(tmp_path, seed=42)
 
-    def test_every_sample_weighs_the_same(self, outcome: Outcome) -> None:
-        base, frame, random = pooled_accuracy(outcome.checkpoints["toy"], seed=42)
-        assert (base.setting, base.tasks, base.samples, base.accuracy) == ("base-0", 2, 6, 4 / 6)
-        assert (frame.tasks, frame.samples, frame.accuracy, frame.difference) == (2, 6, 4 / 6, 0.0)
-        assert frame.interval is not None
-        assert frame.interval[0] < 0 < frame.interval[1]
-        assert (random.tasks, random.samples, random.difference) == (1, 4, 0.0)
 
-    def test_one_task_is_no_pool(self, outcome: Outcome) -> None:
-        assert pooled_accuracy(outcome.groups["toy", "tau"], seed=42) == []
-
-    def test_is_shown_and_written(self, outcome: Outcome, tmp_path: Path) -> None:
-        console = Console(width=200, record=True, quiet=False)
-        print_outcome(outcome, console)
-        shown = console.export_text()
-        for words in ("score − base [95 %]", "Accuracy, choice tasks pooled", "+0.500 [", "-1.000 [–]"):
-            assert words in shown
-        write_outcome(outcome, tmp_path, "toy-model")
-        pooled = json.loads((tmp_path / "summary.json").read_text())["pooled"]["toy"]
-        assert [one["setting"] for one in pooled] == ["base-0", "frame-0.5", "random-0.5"]
+def test_is_shown_and_written(outcome: Outcome, tmp_path: Path) -> None:
+    console = Console(width=200, record=True, quiet=False)
+    print_outcome(outcome, console)
+    shown = console.export_text()
+    for words in ("score − base [95 %]", "+0.500 [", "-1.000 [–]"):
+        assert words in shown
+    write_outcome(outcome, tmp_path, "toy-model")
+    results = json.loads((tmp_path / "summary.json").read_text())["results"]
+    assert {(one["task"], one["setting"]): one["against_base"]["samples"] for one in results} == {
+        ("tau", "base-0"): 4, ("tau", "frame-0.5"): 4, ("tau", "random-0.5"): 4,
+        ("gtzan", "base-0"): 2, ("gtzan", "frame-0.5"): 2, ("librispeech", "base-0"): 2,
+    }  # fmt: skip
 
 
 def test_each_checkpoint_has_tables_of_its_own(tmp_path: Path) -> None:
     ran(tmp_path, "tau", "base-0", "11")
     (tmp_path / "tau" / "toy").rename(tmp_path / "tau" / "other")
+    changed(tmp_path / "tau" / "other" / "base-0", checkpoint="/m/other")
     ran(tmp_path, "tau", "frame-0.5", "11")
     outcome = read_outcome(tmp_path, seed=42)
     console = Console(width=200, record=True)

@@ -21,11 +21,11 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 import audiomarathon
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models, get_model
 from audiomarathon.settings import RunSettings, env_names
-from audiomarathon.tasks.registry import BENCHMARK
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "audiomarathon").rglob("*.py"))
@@ -241,10 +241,11 @@ def test_the_readme_tells_what_is_built() -> None:
 
 def test_the_readme_gives_the_papers_numbers_of_samples() -> None:
     rows = readme_rows("Tasks")
-    assert set(rows) == {task.key for task in BENCHMARK}
-    for task in BENCHMARK:
-        assert f"| {task.acronym} |" in rows[task.key]
-        assert f"| {task.group} | {task.count:,} |" in rows[task.key]
+    assert set(rows) == {task.key for task in AUDIOMARATHON.tasks}
+    for task in AUDIOMARATHON.tasks:
+        facts = AUDIOMARATHON.facts[task.key]
+        assert f"| {facts.acronym} |" in rows[task.key]
+        assert f"| {facts.group} | {facts.count:,} |" in rows[task.key]
 
 
 def test_the_readme_says_how_to_test() -> None:

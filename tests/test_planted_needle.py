@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.embedded import CHECKPOINT, mini_benchmark
@@ -19,7 +20,7 @@ from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
-from audiomarathon.tasks import get_task
+from audiomarathon.records import Record
 
 TASKS = ["desed", "slue", "race", "had"]
 MARGIN = 0.1  # seconds on both sides: tokens that straddle an edge are the needle's too
@@ -88,7 +89,8 @@ def verdicts(lm: AudioLM, root: Path, name: str) -> Iterator[dict[str, bool]]:
                     audio_tokens = inputs.audio_mask[0].nonzero().flatten()
                     left = torch.isin(audio_tokens, done.kept_positions[0])
                     assert torch.equal(left.logical_not().nonzero().flatten(), torch.arange(*needle))
-                found[label] = task.score(done.replies[0].text, task.reference(sample))["correct"]
+                record = Record(sample.id, reply=done.replies[0].text, reference=task.reference(sample))
+                found[label] = task.scorer.judge(record)["correct"]
         yield found
 
 

@@ -8,21 +8,33 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from builders import STAGES, a_record, as_control, changed, changed_records, with_identity, write_run
+from builders import (
+    CLASSES,
+    STAGES,
+    a_record,
+    a_verdict,
+    as_control,
+    changed,
+    changed_records,
+    typed,
+    with_identity,
+    write_run,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.data.durations import Durations, write_durations
 from audiomarathon.errors import RecordError
-from audiomarathon.report.curves import Panel, Value, mean_panel, read_panels
+from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.report.curves import Panel, mean_panel, read_panels
 from audiomarathon.report.durations import plot_durations
 from audiomarathon.report.figures import new_figure, save_figure
 from audiomarathon.report.plot_ratios import plot_runs, spread
-from audiomarathon.tasks import get_task
+from audiomarathon.scoring.scorer import fingerprint_of
 
 COST = {
     "flops_per_token_per_layer": [10.0] * 4,
@@ -49,6 +61,7 @@ def plotted(
     records = [
         a_record(
             f"s{index}", cluster=f"c{index % 5}", kept_audio_tokens=kept, kv_lengths=[120] * 4,
+            **a_verdict("ABCD"[index % 4], CLASSES, right=index % 3 > 0),
             kv_bytes=kv + 10 * (index % 5 - 2),
             time=STAGES | {"llm_prefill": prefill * (1 + index / 100), "prefill": 1.0} if timed else None,
         )
@@ -60,13 +73,14 @@ def plotted(
         for part in parts
     )
     facts = {
-        "task": task, "method": label, "model": "toy", "checkpoint": "/somewhere/toy", "identity": method, "cost": COST,
-        "drops": {"layer": None, "ratio": 0.0} | own_drops,
+        "task": task, "method": label, "model": "toy", "checkpoint": "/somewhere/toy", "cost": COST,
+        "identity": {"device": "gpu"} | method, "drops": {"layer": None, "ratio": 0.0} | own_drops,
     }  # fmt: skip
     summary = {
         "task": task, "headline": "macro_f1", "n": 10, "expected": 10, "score": score,
         "intervals": {"score": [score - 0.1, score + 0.2]},
         "audio_tokens": 100.0, "kept_audio_tokens": float(kept),
+        "records": fingerprint_of(get_task("tau").scorer, map(typed, records)),
     }  # fmt: skip
     write_run(root / task / name, facts, records, summary)
 
@@ -99,7 +113,7 @@ class TestCurves:
 
     def test_figures_are_the_runs_own(self, results: Path) -> None:
         *_, half, _most = panel_of(results, "desed").lines()["frame"]
-        assert half.figures["score"] == Value(0.5, 0.4, 0.7)
+        assert (half.figures["score"].value, half.figures["score"].interval) == (0.5, (0.4, 0.7))
         assert half.figures["prefill_ms"].value == pytest.approx(1000 * 0.3 * 1.045)  # the median of 1.00 … 1.09
         assert half.figures["prefill_ms"].low >= 300
         assert half.figures["prefill_ms"].high <= 327
@@ -111,8 +125,8 @@ class TestCurves:
         *_, half, _most = panel_of(results, "mean").lines()["frame"]
         score = half.figures["score"]
         assert score.value == pytest.approx(0.6)
-        assert score.low == pytest.approx(0.6 - np.hypot(0.1, 0.1) / 2)
-        assert score.high == pytest.approx(0.6 + np.hypot(0.2, 0.2) / 2)
+        each = [panel_of(results, task).lines()["frame"][-2].figures["score"] for task in ("desed", "tau")]
+        assert score.interval == mean_over(each).interval
 
     def test_intervals_are_over_clusters(self, tmp_path: Path) -> None:
         """One cluster has none, however many samples it holds."""
@@ -218,7 +232,7 @@ class TestCurves:
         assert [panel.name for panel in read_panels([results])] == ["desed"]
 
     def test_no_runs(self, tmp_path: Path) -> None:
-        with pytest.raises(RecordError, match="no finished run there"):
+        with pytest.raises(RecordError, match="no run there"):
             read_panels([tmp_path])
 
     def test_nothing_in_common_has_no_mean(self, results: Path) -> None:

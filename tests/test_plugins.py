@@ -9,18 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import a_run, changed
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import all_tasks, get_task, registry
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.benchmarks.task import Task
 from audiomarathon.cli.app import app
+from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError
-from audiomarathon.tasks import all_tasks, get_task, registry
-from audiomarathon.tasks.task import Task
-from audiomarathon.tasks.tau import Tau
+from audiomarathon.scoring.choice import Choice
 
 
 class Plugin(Tau):
     key = "birds"
-    acronym = "BIRDS"
+    aliases = ()
+
+
+class OfASuite(Tau):
+    key = "suite/birds"
     aliases = ()
 
 
@@ -29,17 +37,41 @@ class Thief(Tau):
     aliases = ("ASR",)
 
 
-def plug_in(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    entries = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in values.items()]
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: entries if group == registry.ENTRY_POINT_GROUP else []
-    )
+def plug_in(monkeypatch: pytest.MonkeyPatch, group: str = registry.TASKS, **values: str) -> None:
+    entries = [EntryPoint(name, value, group) for name, value in values.items()]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [one for one in entries if one.group == group])
 
 
 def test_a_plugin_is_a_task_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, birds=f"{__name__}:Plugin")
     assert [task.key for task in all_tasks()][-2:] == ["vox_age", "birds"]
     assert isinstance(get_task("Birds"), Task)
+
+
+def test_a_key_may_hold_the_name_of_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, birds=f"{__name__}:OfASuite")
+    assert get_task("suite/Birds").key == "suite/birds"
+    assert registry.benchmark_of("suite/birds") == registry.OTHER  # which is not installed
+
+
+SUITE = Benchmark("suite", "Which bird sings?", (OfASuite(),), {"suite/birds": TaskFacts("B", "wings", 7, (1.0, 2.0))})
+STRANGE = Benchmark("strange", "What is it?", (OfASuite(),))
+
+
+def test_a_benchmark_is_a_plugin_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, registry.BENCHMARKS, suite=f"{__name__}:SUITE")
+    assert [one.key for one in registry.all_benchmarks()] == ["audiomarathon", "suite"]
+    assert [task.key for task in all_tasks()][-2:] == ["vox_age", "suite/birds"]
+    assert (registry.benchmark_of("suite/birds"), registry.benchmark_of("tau")) == ("suite", "audiomarathon")
+    facts = registry.facts_of("suite/birds")
+    assert facts is not None
+    assert (facts.acronym, facts.count, registry.groups_of("suite")) == ("B", 7, ("wings",))
+
+
+def test_a_benchmark_of_tasks_that_are_not_its_own_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, registry.BENCHMARKS, strange=f"{__name__}:STRANGE")
+    with pytest.warns(UserWarning, match=r"'strange' is left out: .* must begin strange/, 'suite/birds' does not"):
+        assert len(all_tasks()) == 10
 
 
 def test_a_broken_plugin_is_named_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +119,20 @@ BROKEN: dict[str, tuple[object, str]] = {
     "key raises": (bad(key=property(raising(RuntimeError("no key")))), "RuntimeError: no key"),
     "key missing": (bad(key=None), "has no usable 'key'"),
     "key a path": (bad(key="../out"), "has the key '../out'"),
+    "key a deep path": (bad(key="a/b/c"), "has the key 'a/b/c'"),
+    "key from the root": (bad(key="/out"), "has the key '/out'"),
+    "key of nothing": (bad(key="a/"), "has the key 'a/'"),
+    "key out of a folder": (bad(key="a/.."), "has the key 'a/..'"),
     "aliases a text": (bad(aliases="ASR"), "has no usable 'aliases'"),
     "alias a number": (bad(aliases=(3,)), "has no usable 'aliases'"),
     "title raises": (bad(title=property(raising(SystemExit()))), "SystemExit"),
-    "one length": (bad(seconds=(3.0,)), "has no usable 'seconds'"),
-    "count a text": (bad(count="many"), "has no usable 'count'"),
+    "scorer missing": (bad(scorer=None), "has no usable 'scorer'"),
+    "scorer a text": (bad(scorer="choice"), "has no usable 'scorer'"),
+    "scorer a class": (bad(scorer=Choice), "has no usable 'scorer'"),
+    "scorer without a figure": (bad(scorer=type("Bare", (Choice,), {"figure": None})()), "'figure'"),
+    "a group a number": (bad(group_fields=(3,)), "has no usable 'group_fields'"),
+    "limit a text": (bad(max_new_tokens="many"), "has no usable 'max_new_tokens'"),
+    "cuttable a text": (bad(cuttable="no"), "has no usable 'cuttable'"),
     "class raises": (type("Odd", (), {"__class__": property(raising(ValueError("odd")))})(), "ValueError: odd"),
 }
 BROKEN_NOW: object = None
@@ -137,3 +178,21 @@ def test_a_method_of_a_plugin_that_raises_names_the_plugin(
     assert done.exit_code in (0, 1, 2), done.exception
     assert "Traceback" not in done.output
     assert "raised" in done.output
+
+
+@pytest.mark.parametrize("method", ["judge", "sums", "summary", "own_score"])
+@pytest.mark.parametrize("error", [KeyError("row"), SystemExit(1), MuteError()], ids=repr)
+def test_a_method_of_a_plugins_scorer_that_raises_names_it(
+    method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scorer = type("Raising", (Choice,), {"key": "raising", method: raising(error)})()
+    monkeypatch.setattr(sys.modules[__name__], "BROKEN_NOW", bad(scorer=scorer))
+    plug_in(monkeypatch, odd=f"{__name__}:BROKEN_NOW")
+    folder = changed(a_run(tmp_path, "base-0", [True, False], task="bad"), settings={"seed": 1}, sessions=[])
+    before = (folder / "samples.jsonl").read_bytes()
+    done = CliRunner().invoke(app, ["report", str(folder), "-o", str(tmp_path / "r.html"), "--audio", "none"])
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    if method != "own_score":  # which only the report asks for
+        with pytest.raises(PluginError, match=r"raising|'odd'"):
+            score(folder)
+    assert (folder / "samples.jsonl").read_bytes() == before

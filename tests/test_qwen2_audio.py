@@ -17,6 +17,7 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2AudioProcessor
 
+from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Base
 from audiomarathon.costs.memory import plan_memory
 from audiomarathon.engine.estimate import what_is_left
@@ -30,9 +31,8 @@ from audiomarathon.report.comparison_table import comparison_table
 from audiomarathon.report.page_data import cells_of
 from audiomarathon.report.table import results_table
 from audiomarathon.results.compare import compare
-from audiomarathon.results.systems import read_sides
+from audiomarathon.results.systems import read_systems
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,10 @@ class TestFirst30Seconds:
             seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
         assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.0)}
         assert ["1 truncated" in table for table in tables] == [False, True]
-        sides = read_sides([tmp_path / "tau"])
+        sides = read_systems([tmp_path / "tau"])
         assert [side.checkpoint for side in sides] == [folder.name, f"{folder.name}-30s"]
         rows = compare(sides, sides[0])
-        assert "-30s base-0 1 (1 truncated)" in " ".join(text_of(comparison_table(rows, "")).split())
+        assert "-30s base-0 1 (1 unparsed, 1 cut, 1 truncated)" in " ".join(text_of(comparison_table(rows, "")).split())
         assert [cell["truncated"] for cell in cells_of(sides)] == [0, 1]
 
 

@@ -18,6 +18,7 @@ import pytest
 import task_folders
 from builders import records_in, steady
 
+from audiomarathon.benchmarks import Sample, Task, get_task
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import executor
 from audiomarathon.engine.batches import Plan
@@ -27,7 +28,6 @@ from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample, Task, get_task
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
 BROKEN = "bus-lisbon-1000-0-a.wav"
@@ -201,7 +201,7 @@ class TestHandfuls:
         assert [[s.id for s in one.samples] for one in around.queue] == [["0"], ["1"], ["2", "3"]]
         ((handful, made),) = around.lost(around.queue.popleft())
         assert [s.id for s in handful.samples] == ["0"]
-        assert [(label, record["error"]) for label, record in made] == [
+        assert [(label, record.error) for label, record in made] == [
             ("base-0", "WorkerLost: 3 workers died with this sample in hand")
         ]
 

@@ -7,8 +7,8 @@ import real_recordings as real
 import soundfile
 
 from audiomarathon.audio.decode import decode, probe
+from audiomarathon.benchmarks.registry import get_task
 from audiomarathon.metrics.wer import transcript_errors
-from audiomarathon.tasks.registry import get_task
 
 ALL = [path for folder in ("speech", "music", "ambience") for path in real.recordings(folder)]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import a_failed_record, a_record, records_in
+from builders import a_failed_record, a_record, records_in, typed
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import write_json
@@ -22,7 +22,7 @@ def fill(path: Path, ids: str, identity: dict = IDENTITY) -> RunFolder:
     with RunFolder(path, identity) as folder:
         folder.write_run({"task": "tau"})
         for id_ in ids:
-            folder.append(a_record(id_))
+            folder.append(typed(a_record(id_)))
     return folder
 
 
@@ -35,18 +35,18 @@ class TestResume:
         fill(tmp_path, "ab")
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a", "b"}
-            folder.append(a_record("c"))
+            folder.append(typed(a_record("c")))
         assert read_ids(tmp_path) == ["a", "b", "c"]
 
     def test_errors_are_tried_again_and_the_last_line_counts(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
-            folder.append(a_failed_record("a"))
+            folder.append(typed(a_failed_record("a")))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == set()
-            folder.append(a_record("a", reply="B"))
+            folder.append(typed(a_record("a", reply="B")))
         with RunFolder(tmp_path, IDENTITY) as folder:
-            assert folder.records["a"]["reply"] == "B"
+            assert folder.records["a"].reply == "B"
 
     @pytest.mark.parametrize("cut", [1, 5, 17])
     def test_a_half_written_last_line_is_dropped(self, tmp_path: Path, cut: int) -> None:
@@ -135,7 +135,7 @@ class TestFullDisk:
     def test_nothing_recorded_is_lost_and_nothing_is_half_written(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({})
-            folder.append(a_record("a"))
+            folder.append(typed(a_record("a")))
             real = folder._stream
 
             class Full:
@@ -149,7 +149,7 @@ class TestFullDisk:
 
             folder._stream = Full()
             with pytest.raises(RecordError, match=r"No space left on device.*safe .*\b1 record"):
-                folder.append(a_record("b"))
+                folder.append(typed(a_record("b")))
         assert read_ids(tmp_path) == ["a"]
         fill(tmp_path, "b")
         assert read_ids(tmp_path) == ["a", "b"]
@@ -163,7 +163,7 @@ class TestFullDisk:
             folder._stream.close()
             folder._stream = full.open("wb")
             with pytest.raises(RecordError, match="No space left"):
-                folder.append(a_record("a"))
+                folder.append(typed(a_record("a")))
 
     def test_json_is_replaced_whole_or_not_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "summary.json"
@@ -191,7 +191,7 @@ class TestOddNames:
     def test_ids_that_are_not_utf8_survive(self, tmp_path: Path) -> None:
         with RunFolder(tmp_path, IDENTITY) as folder:
             folder.write_run({"samples": ["a\udcff"]})
-            folder.append(a_record("a\udcff"))
+            folder.append(typed(a_record("a\udcff")))
         with RunFolder(tmp_path, IDENTITY) as folder:
             assert folder.done() == {"a\udcff"}
 

@@ -16,7 +16,7 @@ import soundfile
 from builders import HOSTILE, a_failed_record, a_run, a_timed_choice, added, finished
 
 from audiomarathon.report.page import PageOptions, page
-from audiomarathon.results.systems import read_sides
+from audiomarathon.results.systems import read_systems
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -69,7 +69,7 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
             }
         )
     (data / "acoustic_scene_task_meta.json").write_text(json.dumps(rows))
-    (root / "report.html").write_text(page(read_sides([root / "tau"]), PageOptions(data=data)), encoding="utf-8")
+    (root / "report.html").write_text(page(read_systems([root / "tau"]), PageOptions(data=data)), encoding="utf-8")
     browser.get((root / "report.html").as_uri())
     return browser
 

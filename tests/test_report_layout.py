@@ -12,12 +12,12 @@ pytest.importorskip("test_report_in_browser", reason="no browser", exc_type=pyte
 from test_report_in_browser import By, Select, browser, one  # noqa: F401
 
 from audiomarathon.report.page import PageOptions, page
-from audiomarathon.results.systems import read_sides
+from audiomarathon.results.systems import read_systems
 
 
 def written(browser: Any, folder: Any) -> Any:  # noqa: F811
     file = folder / "report.html"
-    file.write_text(page(read_sides([folder]), PageOptions(spectrograms=False)), encoding="utf-8")
+    file.write_text(page(read_systems([folder]), PageOptions(spectrograms=False)), encoding="utf-8")
     browser.get(file.as_uri())
     return browser
 
@@ -75,8 +75,15 @@ def test_the_pareto_front_lies_on_top_and_spans_no_devices(opened: Any) -> None:
     )
     assert lasts == [None, "front", "front"]
     scope(opened, "tau")
-    assert opened.find_elements(By.CSS_SELECTOR, "#curves .front") == []
-    assert "different devices (gpu, other gpu)" in one(opened, "#curves .notes").text
+    assert (
+        "in no picture of times: tau: times of other devices (other gpu and gpu)" in one(opened, "#curves .notes").text
+    )
+    dots = opened.execute_script(
+        "return [...document.querySelectorAll('#curves figure')].map(one => [...one.querySelectorAll('svg title')]"
+        ".map(title => title.textContent).join())"
+    )
+    assert "dart-0.5-layer10" in dots[0]
+    assert "dart-0.5-layer10" not in dots[1] + dots[2]
 
 
 def test_lines_rise_in_ratio_from_base(opened: Any) -> None:

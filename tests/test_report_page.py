@@ -30,12 +30,15 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.errors import SettingsError
+from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.records import Record
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import cells_of, means_of, scopes_of
 from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.paper import escaped, latex, markdown, records, scores
-from audiomarathon.results.systems import control_name, find_reference, read_sides
+from audiomarathon.results.systems import find_reference, read_systems
 from audiomarathon.runs.kept_audio import pack
+from audiomarathon.runs.read import Run
 from audiomarathon.text import plain
 
 FAILED = a_failed_record("clip7", "AudioError: clip7.wav: no sound")
@@ -51,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 class TestPage:
     def test_carries_settings_figures_and_samples(self, root: Path) -> None:
-        content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+        content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
         assert [one["name"] for one in content["settings"]] == ["base-0", "dart-0.5-layer2"]
         assert [one["ratio"] for one in content["settings"]] == [0.0, 0.5]
         assert {(cell["task"], cell["setting"], cell["score"]) for cell in content["cells"]} == {
@@ -65,14 +68,14 @@ class TestPage:
         record = a_timed_choice(0, right=False, reply=HOSTILE, id=HOSTILE, cluster=HOSTILE)
         folder = added(finished(a_run(tmp_path, "base-0", [True] * 2)), record)
         changed(folder, samples=[HOSTILE], model=HOSTILE)
-        html = page(read_sides([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
+        html = page(read_systems([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
         assert "<img" not in html
         assert "alert(1)</script>" not in html
         assert html.count("</script>") == 2  # the data's and the code's own
         assert content_of(html)["samples"][0]["replies"][0]["reply"] == plain(HOSTILE)
 
     def test_asks_no_network(self, root: Path) -> None:
-        html = page(read_sides([root]), PageOptions(spectrograms=False))
+        html = page(read_systems([root]), PageOptions(spectrograms=False))
         assert not re.search(r'(?:src|href)="?(?:https?:)?//', html)
         assert "default-src 'none'" in html
 
@@ -84,7 +87,7 @@ class TestPage:
         folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
         if old:
             finished(folder, **old)
-        content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+        content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
         assert len(content["cells"]) == 4
         (one,) = content["unfinished"]
         assert content["settings"][one["setting"]]["name"] == "fast_v-0.5-layer2"
@@ -96,7 +99,7 @@ class TestPage:
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
             kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
             changed_records(folder, kept_audio_bits=kept, audio_tokens=7500, reply="and so " * 300)
-        html = page(read_sides([tmp_path]), PageOptions(spectrograms=False))
+        html = page(read_systems([tmp_path]), PageOptions(spectrograms=False))
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
 
@@ -115,7 +118,7 @@ def test_script_data_survives_anything() -> None:
 
 def beside(root: Path, task: str = "tau") -> dict[str, Any]:
     """What the page says of dart beside base on one task."""
-    content = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))
+    content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
     dart = next(index for index, one in enumerate(content["settings"]) if one["method"] == "dart")
     found: dict[str, Any] = next(
         one for one in content["beside_base"] if (one["scope"], one["setting"]) == (task, dart)
@@ -168,7 +171,7 @@ def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:
     changed(folder, environment={"cpu": "x", "packages": {"torch": "9"}})
     for file in root.rglob("dart-0.5-layer2/run.json"):
         file.write_text(file.read_text().replace('"ratio": 0.5', '"ratio": 0.5, "layer": 2'))
-    settings = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["settings"]
+    settings = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))["settings"]
     assert {one["name"]: one["line"] for one in settings} == {
         "base-0": "base", "dart-0.5-layer2": "dart layer 2", "dart-0.5-layer10": "dart layer 10",
     }  # fmt: skip
@@ -184,7 +187,7 @@ class TestControls:
         return root
 
     def test_never_join_the_runs_of_the_tasks_as_they_are(self, controls: Path) -> None:
-        sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_sides([controls])}
+        sides = {side.name(with_checkpoint=False): set(side.runs) for side in read_systems([controls])}
         both = {"tau", "desed"}
         assert sides == {"base-0": both, "dart-0.5-layer2": both, "base-0 [silence]": {"tau", "gtzan"}}
         assert list(sides)[-1] == "base-0 [silence]"  # their folder's name comes first
@@ -194,16 +197,16 @@ class TestControls:
         [("silence", None, "silence"), ("audio", 30.0, "30s audio"), ("noise", 5, "5s noise")],
     )
     def test_names(self, kind: str, seconds: float | None, name: str) -> None:
-        assert control_name({"control": {"kind": kind, "seconds": seconds}}) == name
-        assert control_name({"control": None}) == control_name({}) == ""
+        assert Run({"control": {"kind": kind, "seconds": seconds}}, {}).control == name
+        assert Run({"control": None}, {}).control == Run({}, {}).control == ""
 
     def test_base_of_the_tasks_as_they_are_is_the_reference(self, controls: Path) -> None:
-        sides = read_sides([controls / "silence", controls / "tau", controls / "desed"])
+        sides = read_systems([controls / "silence", controls / "tau", controls / "desed"])
         assert find_reference(sides, None).control == ""
 
     def test_have_their_own_base_means_and_samples(self, controls: Path) -> None:
         finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
-        content = content_of(page(read_sides([controls]), PageOptions(spectrograms=False)))
+        content = content_of(page(read_systems([controls]), PageOptions(spectrograms=False)))
         names = [one["name"] for one in content["settings"]]
         silence = names.index("base-0 [silence]")
         assert content["settings"][silence]["base"] == silence
@@ -219,7 +222,7 @@ class TestControls:
 class TestSamples:
     @pytest.mark.parametrize("limit", [2, 4])
     def test_those_on_which_settings_disagree_come_first_of_each_task(self, root: Path, limit: int) -> None:
-        shown = choose(read_sides([root]), limit)
+        shown = choose(read_systems([root]), limit)
         assert shown.total == 16
         clips = (6, 7)[: limit // 2]
         assert set(shown.chosen) == {(task, "", f"clip{n}") for task in ("tau", "desed") for n in clips}
@@ -227,7 +230,7 @@ class TestSamples:
     def test_failed_ones_are_told_with_the_reason(self, root: Path) -> None:
         added(root / "tau" / "M" / "base-0", FAILED)
         added(root / "tau" / "M" / "dart-0.5-layer2", FAILED)
-        sides = read_sides([root])
+        sides = read_systems([root])
         assert ("tau", "", "clip7") in choose(sides, 4).chosen
         content = content_of(page(sides, PageOptions(spectrograms=False)))
         (found,) = [one for one in content["samples"] if (one["task"], one["id"]) == ("tau", "clip7")]
@@ -235,21 +238,21 @@ class TestSamples:
         assert found["replies"][0]["reply"] == FAILED["error"]
 
     def test_without_data_the_options_stand_for_the_prompt(self, root: Path) -> None:
-        samples = content_of(page(read_sides([root]), PageOptions(spectrograms=False)))["samples"]
+        samples = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))["samples"]
         assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
 
     def test_no_reply_makes_the_page_long(self, tmp_path: Path) -> None:
         record = a_timed_choice(0, right=False, reply="x" * 1_000_000)
         finished(added(a_run(tmp_path, "base-0", [True]), record))
-        assert len(page(read_sides([tmp_path]), PageOptions(spectrograms=False))) < 100_000
+        assert len(page(read_systems([tmp_path]), PageOptions(spectrograms=False))) < 100_000
 
     def test_a_strip_shows_which_moments_stayed(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
         kept = pack(torch.arange(160), torch.ones(340, dtype=torch.bool))
-        record = {"kept_audio_bits": kept, "audio_tokens": 340, "window_padding_tokens": 20}
+        record = Record("a", kept_audio_bits=kept, audio_tokens=340, window_padding_tokens=20)
         shares = list(base64.b64decode(strip(record) or ""))
         assert shares == [255] * 80 + [0] * 80
-        assert strip({"kept_audio_bits": None}) is None
+        assert strip(Record("a")) is None
 
     @pytest.mark.parametrize("n", [1, 7, 160, 1000])
     def test_columns_average_all_values(self, n: int) -> None:
@@ -283,28 +286,29 @@ class TestSamples:
 class TestMeans:
     def test_only_over_tasks_that_a_setting_has_all_of(self, root: Path) -> None:
         finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
-        sides = read_sides([root])
+        sides = read_systems([root])
         means = means_of(cells_of(sides), len(sides))
         names = {(mean["scope"], sides[mean["setting"]].method) for mean in means}
         assert ("overall", "dart-0.5-layer2") in names
         assert ("overall", "random-0.5-layer2") not in names
 
     def test_tasks_in_common_where_they_are_not_all(self, root: Path) -> None:
-        assert "in common" not in scopes_of(cells_of(read_sides([root])))
+        assert "in common" not in scopes_of(cells_of(read_systems([root])))
         finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
-        found = scopes_of(cells_of(read_sides([root])))
+        found = scopes_of(cells_of(read_systems([root])))
         assert (set(found["in common"]), set(found["overall"])) == ({"tau", "desed"}, {"tau", "desed", "gtzan"})
 
-    def test_interval_of_independent_tasks(self, root: Path) -> None:
-        sides = read_sides([root])
-        (mean,) = [m for m in means_of(cells_of(sides), 2) if (m["scope"], m["setting"]) == ("overall", 1)]
+    def test_interval_is_the_one_of_means_over_tasks(self, root: Path) -> None:
+        systems = read_systems([root])
+        (mean,) = [m for m in means_of(cells_of(systems), 2) if (m["scope"], m["setting"]) == ("overall", 1)]
         assert mean["score"] == pytest.approx(0.5)
-        assert mean["low"] == pytest.approx(0.5 - (2 * 0.1**2) ** 0.5 / 2)
+        expected = mean_over([run.headline for run in systems[1].runs.values()])
+        assert (mean["low"], mean["high"]) == expected.interval
 
 
 class TestPaper:
     def test_best_is_bold_in_both_tables(self, root: Path) -> None:
-        table = scores(read_sides([root]))
+        table = scores(read_systems([root]))
         assert "| base-0 | **1.000** [0.400, 0.600] |" in markdown(table)
         assert r"\textbf{1.000}" in latex(table)
         assert latex(table).count(r"\\") == len(table) + 1
@@ -313,7 +317,7 @@ class TestPaper:
         finished(root / "tau" / "M" / "base-0", score=0.9)
         as_control(finished(a_run(root / "silence", "base-0", [True] * 8), score=1.0))
         heading, _rule, *rows = [
-            line.strip("| \n").split(" | ") for line in markdown(scores(read_sides([root]))).splitlines()
+            line.strip("| \n").split(" | ") for line in markdown(scores(read_systems([root]))).splitlines()
         ]
         tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
         assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
@@ -343,7 +347,7 @@ class TestPaper:
 
     def test_records_hold_failed_ones_too_and_whole_numbers_stay_whole(self, root: Path) -> None:
         added(root / "tau" / "M" / "base-0", FAILED)
-        rows = list(csv.DictReader(io.StringIO(records(read_sides([root])).to_csv(index=False))))
+        rows = list(csv.DictReader(io.StringIO(records(read_systems([root])).to_csv(index=False))))
         assert len(rows) == 32
         assert [row["error"] for row in rows if row["error"]] == [FAILED["error"]]
         assert {row["kv_bytes"] for row in rows} == {"1000", ""}

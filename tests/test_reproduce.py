@@ -11,17 +11,18 @@ import pytest
 from builders import a_run, records_in, write_records
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.audiomarathon.published import _ROWS
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.benchmarks.registry import TASKS
 from audiomarathon.cli.app import app
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.classification import as_published, published_choice_sums
 from audiomarathon.models.registry import all_models
-from audiomarathon.results.reproduce import Reproduced, protocol_settings, reproduced
+from audiomarathon.results.reproduce import Reproduced, protocol_settings, published, reproduced
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks.published import _ROWS, published, row_name
-from audiomarathon.tasks.registry import BENCHMARK
-from audiomarathon.tasks.tau import Tau
 
 
 class TestPublishedTable:
@@ -39,12 +40,12 @@ class TestPublishedTable:
 
     def test_columns_are_the_tasks(self) -> None:
         table = published("qwen2.5-omni-7b")
-        assert set(table) == {task.key for task in BENCHMARK}
+        assert set(table) == {task.key for task in AUDIOMARATHON.tasks}
         assert (table["librispeech"], table["gtzan"], table["vox_age"]) == (0.981, 1.0, 0.214)
         assert published("embedded") == {}
 
     def test_every_row_is_that_of_a_model(self) -> None:
-        names = {row_name(model.key) for model in all_models()} - {""}
+        names = {AUDIOMARATHON.models[model.key] for model in all_models() if model.key in AUDIOMARATHON.models}
         assert names == set(_ROWS) - {"Human"}
 
 
@@ -88,7 +89,7 @@ class TestRows:
     def test_an_unparsed_reply_is_dropped_as_the_release_did(self, tmp_path: Path) -> None:
         (result,) = results_of(tmp_path, {"tau": [True] * 8})
         first, *rest = records_in(result.folder)
-        write_records(result.folder, [first | {"parsed": None, "correct": False}, *rest])
+        write_records(result.folder, [first | {"reply": "hard to say"}, *rest])
         (row,) = reproduced([result], "embedded")
         assert (row.mine, row.samples, row.unparsed) == (1.0, 8, 1)
         assert row.published is None
@@ -133,7 +134,7 @@ class TestCommand:
             assert f"\n- {line}" in told
 
     def test_a_task_that_the_paper_has_not_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("audiomarathon.tasks.registry.BENCHMARK", ())
-        monkeypatch.setattr("audiomarathon.tasks.registry.plugins", lambda *_: (Tau(),))
-        found = CliRunner().invoke(app, ["reproduce", "tau"])
+        theirs = type("Theirs", (Tau,), {"key": "theirs", "aliases": ()})()
+        monkeypatch.setattr("audiomarathon.benchmarks.registry.plugins", lambda group, *_: [theirs][: group == TASKS])
+        found = CliRunner().invoke(app, ["reproduce", "theirs"])
         assert (found.exit_code, "the paper has no such task" in found.output) == (2, True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny_qwen2_5_omni
 import torch
-from builders import STAGES, a_failed_record, a_record, write_run
+from builders import IDENTITY, STAGES, a_failed_record, a_record, a_session, a_verdict, typed, write_run
 from conftest import load_tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +27,7 @@ from audiomarathon.costs.flops import active_parameters, count_cost, drops_of
 from audiomarathon.costs.prefill import Cost, Drops, ideal_speed_up
 from audiomarathon.models.audio_lm import AudioLM, Prompt
 from audiomarathon.report.savings_table import lengths_text
+from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.savings import savings
 from audiomarathon.runs.read import Run
 
@@ -34,7 +35,8 @@ from audiomarathon.runs.read import Run
 LAYER = (32 * 32 + 32) + 2 * (32 * 16 + 16) + 32 * 32 + 3 * 32 * 64 + 2 * 32
 HEAD = 266 * 32
 TINY = Cost((2.0 * LAYER,) * 4, (2.0 * 4 * 8,) * 4, 2.0 * HEAD, 4_070_400.0)
-RECORD = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
+SIZES = {"prompt_tokens": 100, "audio_tokens": 60, "clip_seconds": 2.4}
+RECORD = typed(a_record(**SIZES))
 
 
 class TestCounting:
@@ -186,7 +188,7 @@ class TestIdeals:
     def test_more_dropped_or_dropped_earlier_promises_no_less(
         self, ratios: list[float], audio: int, text: int, encoder: bool
     ) -> None:
-        record = {"prompt_tokens": audio + text, "audio_tokens": audio, "clip_seconds": audio / 25}
+        record = replace(RECORD, prompt_tokens=audio + text, audio_tokens=audio, clip_seconds=audio / 25)
 
         def ideals(drops: Iterable[Drops]) -> list[float]:
             return [ideal_speed_up(TINY, one, record, encoder=encoder) for one in drops]
@@ -200,12 +202,17 @@ class TestIdeals:
 
 def record(id_: str, prefill: float, **more: Any) -> dict[str, Any]:
     time = STAGES | {"llm_prefill": prefill, "prefill": prefill + 1.0, "scoring": 0.25}
-    sizes = {**RECORD, "kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800}
-    return a_record(id_, **sizes, time=time) | more
+    sizes = {**SIZES, "kept_audio_tokens": 60, "kv_lengths": [100] * 4, "kv_bytes": 800}
+    return a_record(id_, **a_verdict("A", ["bus", "tram"], right=True), **sizes, time=time) | more
 
 
 def run_of(records: list[dict[str, Any]], **facts: Any) -> Run:
-    return Run({"cost": TINY.as_json(), "drops": {"layer": None, "ratio": 0.0}, **facts}, {r["id"]: r for r in records})
+    known = {"task": "tau", "identity": IDENTITY, "cost": TINY.as_json(), "drops": {"layer": None, "ratio": 0.0}}
+    return Run({**known, **facts}, {one["id"]: typed(one) for one in records})
+
+
+def against(own: Run, base: Run) -> dict[str, Any]:
+    return savings(own, Pairs.of(own, base))
 
 
 PRUNED = {"kept_audio_tokens": 30, "kv_lengths": [100, 100, 70, 70], "kv_bytes": 680}
@@ -218,7 +225,7 @@ class TestMeasured:
             [record("a", 1.0, **PRUNED), record("b", 1.0, **PRUNED), record("c", 3.0, **PRUNED)],
             drops={"layer": 2, "ratio": 0.5},
         )
-        saved = savings(own, base)
+        saved = against(own, base)
         assert saved["compared_samples"] == 3
         assert saved["llm_prefill"]["measured"] == 3.0  # of 2, 4 and 3; and not 15 / 5
         assert saved["llm_prefill"]["ideal"] == pytest.approx(10_052_224 / 8_278_144)
@@ -235,7 +242,7 @@ class TestMeasured:
     def test_base_against_itself_is_1(self) -> None:
         base = run_of([record("a", 2.0), record("b", 4.0)])
         for name in ("llm_prefill", "first_token"):
-            assert savings(base, base)[name] == {"measured": 1.0, "interval": [1.0, 1.0], "ideal": 1.0}
+            assert against(base, base)[name] == {"measured": 1.0, "interval": [1.0, 1.0], "ideal": 1.0}
 
     def test_without_base_nothing_is_measured_but_the_ideal_stands(self) -> None:
         saved = savings(run_of([record("a", 1.0, **PRUNED)], drops={"layer": 2, "ratio": 0.5}), None)
@@ -245,15 +252,31 @@ class TestMeasured:
 
     def test_untimed_runs_measure_nothing(self) -> None:
         runs = [run_of([record("a", 1.0, time=None, kv_lengths=None, kv_bytes=None)]) for _ in range(2)]
-        saved = savings(*runs)
+        saved = against(*runs)
         assert (
             saved["llm_prefill"]["measured"] is saved["kv_bytes"] is saved["kv_lengths"] is saved["scoring_s"] is None
         )
+        assert saved["untimed"] == "untimed runs"
+
+    @pytest.mark.parametrize(("cpu", "measured"), [("x", 2.0), ("y", None)])
+    def test_times_of_another_session_count_on_the_same_machine_only(self, cpu: str, measured: float | None) -> None:
+        base, own = (
+            run_of(
+                [record("a", prefill, session=f"{started} 1")],
+                sessions=[a_session(started, cpu=name)],
+            )
+            for prefill, started, name in ((2.0, "monday", "x"), (1.0, "tuesday", cpu))
+        )
+        saved = against(own, base)
+        assert saved["llm_prefill"]["measured"] == measured
+        assert saved["across_sessions"] is (measured is not None)
+        assert saved["untimed"].startswith("times of another session") is (measured is None)
+        assert saved["kv_bytes_ratio"] == 1.0  # what is no time counts whatever the session
 
     def test_decode_comes_from_forced_runs(self) -> None:
         base = run_of([record("a", 1.0, forced_decode={"per_token": 0.3})])
         own = run_of([record("a", 1.0, forced_decode={"per_token": 0.2})])
-        assert savings(own, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
+        assert against(own, base)["decode_per_token"]["measured"] == pytest.approx(1.5)
 
     def test_of_unknown_methods_and_older_records_no_ideal_is_claimed(self) -> None:
         for facts in ({"drops": None}, {"cost": None}):
@@ -261,12 +284,12 @@ class TestMeasured:
 
     def test_samples_of_one_cluster_have_no_interval(self) -> None:
         rows = [record(name, 1.0, cluster="one") for name in "abc"]
-        assert savings(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
+        assert against(run_of(rows), run_of(rows))["llm_prefill"]["interval"] is None
 
     def test_errors_and_replaced_lines_are_left_out(self, tmp_path: Path) -> None:
         rows = [record("a", 9.0), a_failed_record("b"), record("a", 1.0), record("unselected", 1.0)]
         run = Run.read(write_run(tmp_path, {"samples": ["a", "b"]}, rows))
-        assert {id_: row["time"]["llm_prefill"] for id_, row in run.records.items()} == {"a": 1.0}
+        assert {id_: row.time["llm_prefill"] for id_, row in run.records.items()} == {"a": 1.0}
 
 
 def test_interval_of_a_median_is_the_bootstraps_own() -> None:
@@ -275,7 +298,7 @@ def test_interval_of_a_median_is_the_bootstraps_own() -> None:
     values = rng.lognormal(size=40)
     base = run_of([record(str(i), float(v)) for i, v in enumerate(values)])
     own = run_of([record(str(i), 1.0) for i in range(40)])
-    low, high = savings(own, base)["llm_prefill"]["interval"]
+    low, high = against(own, base)["llm_prefill"]["interval"]
     medians = [np.median(rng.choice(values, 40)) for _ in range(4000)]
     assert (low, high) == pytest.approx(tuple(np.quantile(medians, [0.022, 0.978])), rel=0.15)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audiomarathon.benchmarks.selection import draw, select
+from audiomarathon.benchmarks.task import LETTERS, Sample
 from audiomarathon.errors import SettingsError
-from audiomarathon.tasks.selection import draw, select
-from audiomarathon.tasks.task import LETTERS, Sample
 
 
 def sample(name: str, label: int = 0, cluster: str = "") -> Sample:
@@ -90,7 +90,7 @@ def test_seeds_differ() -> None:
 
 def test_the_same_in_every_process() -> None:
     """Python's string hashes differ from process to process; nothing here may hang on them."""
-    code = "from audiomarathon.tasks.selection import draw; print(draw(42, 'sample', 'a'))"
+    code = "from audiomarathon.benchmarks.selection import draw; print(draw(42, 'sample', 'a'))"
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code],

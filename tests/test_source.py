@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.engine.source import source_hash
-from audiomarathon.tasks import get_task
 
 MINE = """
 from helper import HALF, keep

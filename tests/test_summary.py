@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from builders import a_failed_record, a_record
+from builders import a_failed_record, a_record, a_verdict, typed
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.metrics.statistics import Sums
+from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.runs.summary import summarise
+from audiomarathon.scoring.scorer import Scorer, figures_of
 
 
-class CountingTask:
-    """A task whose metric is how many records it was given."""
+class HalfRight(Scorer):
+    """Every reply is worth a half."""
 
-    key, headline = "counting", "macro_f1"
+    key = "half"
+    figure = Figure("worth", "worth")
 
-    def summarise(self, records: list[dict[str, Any]], *, seed: int) -> dict[str, Any]:
-        return {"n": len(records), "score": 0.5, "seed": seed}
+    def judge(self, record: Record) -> dict[str, Any]:
+        return {"worth": 0.5}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        columns = np.array([[one.values["worth"], 1.0] for one in verdicts])
+        clusters = tuple(one.record.cluster for one in verdicts)
+        return Sums(("worth",), columns, lambda sums: sums[:, :1] / sums[:, 1:], clusters)
+
+    def own_score(self, verdict: Verdict) -> float:
+        return float(verdict.values["worth"])
+
+
+class HalfTask(Tau):
+    """A task whose score is known."""
+
+    key, scorer = "half", HalfRight()
+
+
+HALF = HalfTask()
+ALONE = {"wall_s": 10.0, "audio_s": 125.0, "settings_side_by_side": 1}
 
 
 def answered(**changes: Any) -> dict[str, Any]:
@@ -43,8 +70,12 @@ RECORDS = [
 ]
 
 
-def summary(records: list[dict[str, Any]], expected: int = 3, throughput: float | None = None) -> dict[str, Any]:
-    return summarise(CountingTask(), records, expected=expected, seed=7, audio_seconds_per_second=throughput)
+def summary(records: list[dict[str, Any]], expected: int = 3, **facts: Any) -> dict[str, Any]:
+    """The summary of records under ids of their own, all answered ones judged."""
+    known = [replace(typed(record), id=str(number)) for number, record in enumerate(records)]
+    verdicts = {one.id: Verdict(one, HALF.scorer.judge(one)) for one in known if one.answered}
+    run = {"samples": [str(number) for number in range(expected)], "settings": {"seed": 7}, **facts}
+    return summarise(HALF, run, known, verdicts)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +111,7 @@ def test_times_by_hand(stage: str, mean: float, p50: float, p95: float) -> None:
 
 
 def test_rates_by_hand() -> None:
-    timing = summary(RECORDS, throughput=999.0)["timing"]
+    timing = summary(RECORDS, sessions=[ALONE])["timing"]
     assert timing["tokens_per_second"] == pytest.approx(6 / 24)  # 4 + 2 tokens after the first, in 8 + 16 s
     assert timing["audio_seconds_per_second"] == pytest.approx(169 / 84.5)
 
@@ -103,7 +134,8 @@ def test_counts_and_sizes_by_hand() -> None:
     assert found["cut_by_token_limit"] == 2
     assert (found["audio_seconds"], found["audio_tokens"], found["kept_audio_tokens"]) == (180.0, 300, 50)
     assert (found["kv_bytes"], found["kv_lengths"], found["peak_memory_bytes"]) == (32, [30, 7], 9)
-    assert (found["score"], found["seed"], found["headline"]) == (0.5, 7, "macro_f1")
+    assert (found["score"], found["worth"], found["headline"], found["task"]) == (0.5, 0.5, "worth", "half")
+    assert (found["figure"]["title"], found["scorer"]) == ("worth", HALF.scorer.version)
 
 
 def test_what_one_record_does_not_say_is_not_averaged_over_the_others() -> None:
@@ -112,9 +144,38 @@ def test_what_one_record_does_not_say_is_not_averaged_over_the_others() -> None:
 
 
 def test_an_untimed_run_has_only_the_throughput_that_was_measured_outside() -> None:
-    assert summary([answered()], throughput=12.5)["timing"] == {"audio_seconds_per_second": 12.5}
+    beside = ALONE | {"settings_side_by_side": 3}  # whose wall time it was cannot be told
+    for sessions in ([ALONE], [ALONE, beside, {"wall_s": None}]):
+        assert summary([answered()], sessions=sessions)["timing"] == {"audio_seconds_per_second": 12.5}
+    for sessions in ([], [beside]):
+        assert summary([answered()], sessions=sessions)["timing"] == {"audio_seconds_per_second": None}
 
 
 def test_nothing_answered_has_no_score() -> None:
     found = summary([FAILED])
     assert (found["n"], found["score"], found["peak_memory_bytes"], found["audio_tokens"]) == (0, None, None, None)
+
+
+def test_an_answered_sample_without_a_verdict_is_unscored() -> None:
+    records = [typed(answered(id=name)) for name in "ab"]
+    verdicts = {"a": Verdict(records[0], {"worth": 0.5})}
+    found = summarise(HALF, {"samples": ["a", "b"]}, records, verdicts)
+    assert (found["n"], found["unscored"], found["complete"], found["errors"]) == (1, 1, False, 0)
+    assert found["audio_seconds"] == 120.0  # it was answered nevertheless
+
+
+def test_the_seed_of_the_intervals_is_the_runs() -> None:
+    labels = ["bus", "tram"]
+    records = [
+        typed(a_record(str(n), **a_verdict("AB"[n % 2], labels, right=n % 3 > 0), cluster=str(n // 2)))
+        for n in range(24)
+    ]
+    scorer = get_task("tau").scorer
+    verdicts = {one.id: Verdict(one, scorer.judge(one)) for one in records}
+    intervals = {}
+    for seed in (7, 7, 8):
+        facts = {"samples": list(verdicts), "settings": {"seed": seed}}
+        found = summarise(get_task("tau"), facts, records, verdicts)
+        assert found["intervals"] == intervals.setdefault(seed, found["intervals"])
+        assert found["intervals"] == figures_of(scorer, list(verdicts.values()), seed=seed)["intervals"]
+    assert intervals[7] != intervals[8]

@@ -15,10 +15,10 @@ import pytest
 from conftest import call
 from task_folders import BUILDERS, edit_rows, write_clip
 
+from audiomarathon.benchmarks import Sample, get_task, select
+from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
 from audiomarathon.data.archive import open_source
 from audiomarathon.errors import DataError
-from audiomarathon.tasks import Sample, get_task, select
-from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
 
 METADATA = "acoustic_scene_task_meta.json"
 

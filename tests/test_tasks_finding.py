@@ -13,13 +13,15 @@ import pytest
 import soundfile
 from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 
+from audiomarathon.benchmarks import all_tasks, get_task, task_folder
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.finding import walk
+from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
+from audiomarathon.benchmarks.manifest import Expected, read_manifest
+from audiomarathon.benchmarks.registry import benchmark_of, facts_of
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.fingerprint import by_rule_1, same
-from audiomarathon.tasks import GROUPS, all_tasks, get_task, registry, task_folder
-from audiomarathon.tasks.finding import walk
-from audiomarathon.tasks.fingerprint import clip_hashes, fingerprint
-from audiomarathon.tasks.manifest import Expected, read_manifest
-from audiomarathon.tasks.task import Sample
 
 # Finding -------------------------------------------------------------------------------------------------------------
 
@@ -184,25 +186,22 @@ def test_an_unknown_task_names_the_allowed_and_the_nearest() -> None:
 
 
 def test_the_published_table() -> None:
-    assert sum(task.count for task in registry.BENCHMARK) == 6567
-    assert [task.acronym for task in registry.BENCHMARK] == [
-        "ASR",
-        "SCR",
-        "SER",
-        "ASC",
-        "MC",
-        "SED",
-        "ER",
-        "SD",
-        "SGR",
-        "SAR",
-    ]
-    for group, acronyms in GROUPS.items():
-        assert {task.acronym for task in registry.BENCHMARK if task.group == group} == set(acronyms)
-    assert {task.key: task.max_new_tokens for task in registry.BENCHMARK if task.max_new_tokens != 16} == {
+    facts = [AUDIOMARATHON.facts[task.key] for task in AUDIOMARATHON.tasks]
+    assert sum(one.count for one in facts) == 6567
+    assert [one.acronym for one in facts] == ["ASR", "SCR", "SER", "ASC", "MC", "SED", "ER", "SD", "SGR", "SAR"]
+    assert {
+        group: [AUDIOMARATHON.facts[key].acronym for key in keys] for group, keys in AUDIOMARATHON.groups.items()
+    } == {
+        "speech content": ["ASR", "SCR", "SER"],
+        "audio classification": ["ASC", "MC", "SED"],
+        "speaker": ["ER", "SD", "SGR", "SAR"],
+    }
+    assert {task.key: task.max_new_tokens for task in AUDIOMARATHON.tasks if task.max_new_tokens != 16} == {
         "librispeech": 1100
     }
-    assert {task.key for task in registry.BENCHMARK if task.headline != "macro_f1"} == {"librispeech"}
+    assert {task.key for task in AUDIOMARATHON.tasks if task.scorer.figure.name != "macro_f1"} == {"librispeech"}
+    assert all(facts_of(task.key) == one for task, one in zip(AUDIOMARATHON.tasks, facts, strict=True))
+    assert {benchmark_of(task.key) for task in AUDIOMARATHON.tasks} == {"audiomarathon"}
 
 
 # Fingerprints --------------------------------------------------------------------------------------------------------

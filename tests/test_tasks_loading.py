@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 
+from audiomarathon.benchmarks import BadRow, Filters, Loaded, Sample, get_task
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import class_of, natural
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.tasks import BadRow, Filters, Loaded, Sample, get_task
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import class_of, natural
+from audiomarathon.records import Record
 
 CHOICE_TASKS = ("race", "slue", "tau", "gtzan", "desed", "vesus", "vox", "vox_age")
 
@@ -146,12 +147,16 @@ def test_a_stored_reference_is_enough_to_score(tmp_path: Path) -> None:
     stored = json.loads(json.dumps(task.reference(sample)))
     right = f"{sample.answer}. {sample.options['ABCD'.index(sample.answer)]}"
     wrong = "ABCD"[("ABCD".index(sample.answer) + 1) % 4]
-    assert task.score(right, stored) == {
+
+    def judged(reply: str) -> dict[str, Any]:
+        return task.scorer.judge(Record(sample.id, reply=reply, reference=stored))
+
+    assert judged(right) == {
         "parsed": sample.answer, "rule": "leading letter", "correct": True, "strict": True,
     }  # fmt: skip
-    assert task.score(f"({sample.answer})", stored)["strict"] is False
-    assert task.score(wrong, stored) == {"parsed": wrong, "rule": "letter", "correct": False, "strict": False}
-    assert task.score("no idea", stored) == {"parsed": None, "rule": "unparsed", "correct": False, "strict": False}
+    assert judged(f"({sample.answer})")["strict"] is False
+    assert judged(wrong) == {"parsed": wrong, "rule": "letter", "correct": False, "strict": False}
+    assert judged("no idea") == {"parsed": None, "rule": "unparsed", "correct": False, "strict": False}
 
 
 # Bad rows ------------------------------------------------------------------------------------------------------------
@@ -586,7 +591,7 @@ def test_a_third_task_of_letters_needs_few_lines(tmp_path: Path) -> None:
 
     class Birds(MultipleChoice):
         key = "birds"
-        title, acronym, group, count, seconds = "Which bird sings?", "BIRDS", "audio classification", 1, (1.0, 1.0)
+        title = "Which bird sings?"
         metadata_file = "birds.json"
         classes = ("wren", "robin")
         option_count = 2

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks import get_task, task_folder
+from audiomarathon.benchmarks.selection import select
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.models.checkpoint import embedded_checkpoint
 from audiomarathon.settings import RunSettings, env_names
-from audiomarathon.tasks import get_task, task_folder
-from audiomarathon.tasks.selection import select
 
 HERE = Path(__file__).parent
 CLOCKS = ("wall", "cpu")

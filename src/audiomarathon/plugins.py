@@ -26,12 +26,15 @@ class Named(Protocol):
 
 
 _SHOWN = 60  # characters of a name that is refused
-_KEY = re.compile(r"[A-Za-z0-9][\w.-]*")  # it becomes a folder's name
+_PART = r"[A-Za-z0-9][\w.-]*"
+_KEY = re.compile(rf"{_PART}(/{_PART})?")  # it becomes a folder's name, and that of the folder it lies in
 _FACTS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
 N = TypeVar("N", bound=Named)
 
 
-def plugins(group: str, kind: type[N], built_in: Sequence[N] = ()) -> list[N]:
+def plugins(
+    group: str, kind: type[N], built_in: Sequence[N] = (), flaw_of: Callable[[N], str] = lambda _value: ""
+) -> list[N]:
     """Return what third parties register under an entry point `group`, sorted by entry point name.
 
     An entry point yields an instance of `kind`, or a class or function without arguments that makes one. Whatever a
@@ -42,6 +45,8 @@ def plugins(group: str, kind: type[N], built_in: Sequence[N] = ()) -> list[N]:
     ----------
     built_in
         What the suite itself has; these keep their names, and a plug-in with such a key is left out.
+    flaw_of
+        Returns what else is wrong with a plug-in, such as `has no usable 'scorer'`, or "".
     """
     found: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
@@ -49,9 +54,9 @@ def plugins(group: str, kind: type[N], built_in: Sequence[N] = ()) -> list[N]:
         try:
             value = entry.load()
             value = value() if isinstance(value, type) or callable(value) else value
-            flaw = _flaw(value, kind)
+            flaw = _flaw(value, kind) or flaw_of(value)
             if not flaw:
-                _guard(value, kind, f"{name} ({value.key})")
+                guard(value, kind, f"{name} ({value.key})")
         except BaseException as error:  # a stranger's code may raise anything, sys.exit and KeyboardInterrupt too
             warnings.warn(f"{name} ({entry.value}) cannot be loaded: {plain(told(error))}", stacklevel=2)
             continue
@@ -89,13 +94,14 @@ def _flaw(value: object, kind: type) -> str:
             if "..." not in wanted and len(items) != wanted.count(",") + 1:
                 items = (None,)
         types = next((types for word, types in _FACTS.items() if wanted.startswith((word, f"tuple[{word}"))), object)
-        if not all(isinstance(item, types) for item in items):
+        lacking = fact is None and "None" not in wanted
+        if lacking or not all(isinstance(item, types) for item in items):
             return f"has no usable {name!r}; it must be a {wanted}"
     key = getattr(value, "key", "")
-    return "" if _KEY.fullmatch(key) else f"has the key {plain(repr(key))}; allowed: letters, digits, and . _ - in it"
+    return "" if _KEY.fullmatch(key) else f"has the key {plain(repr(key))}; allowed: letters, digits, . _ - and one /"
 
 
-def _guard(value: object, kind: type, name: str) -> None:
+def guard(value: object, kind: type, name: str) -> None:
     """Make a plug-in's public methods name the plug-in, whatever they raise; work its facts out once."""
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 # C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10);
 # halves of surrogate pairs, which no encoding takes.
@@ -21,6 +22,21 @@ def plain(text: str) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 sample`, `1,145 samples`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def score_text(score: float | None, interval: Sequence[float] | None) -> str:
+    """Return a score with its interval, such as `0.833 [0.500, 1.000]`; `[–]` where no interval is known."""
+    if score is None:
+        return "–"
+    return f"{score:.3f} " + ("[–]" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]")
+
+
+def flags_of(summary: Mapping[str, Any]) -> list[str]:
+    """Return what is to be known of the replies behind a score: errors, unparsed, cut by the token limit, and so on."""
+    found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
+    named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
+    found += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
+    return found + ["busy machine"] * bool(summary.get("busy"))
 
 
 def spreadsheet(value: object) -> object:

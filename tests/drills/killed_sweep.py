@@ -26,9 +26,9 @@ import audiomarathon.engine.environment
 import audiomarathon.engine.evaluate
 import audiomarathon.models.qwen2_5_omni
 import audiomarathon.report.sweep_report  # noqa: F401
+from audiomarathon.benchmarks import get_task
 from audiomarathon.engine.sweep import Swept, grid, sweep
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import get_task
 
 TASKS = ("tau", "librispeech")
 

@@ -20,6 +20,8 @@ from hanging import no_hang
 from typer.testing import CliRunner
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks import Sample
+from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
@@ -27,8 +29,6 @@ from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.errors import AudioError
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.folder import Job, RunFolder
-from audiomarathon.tasks import Sample
-from audiomarathon.tasks.fingerprint import clip_hashes
 
 #: Silence in these is what the file says; the others hold a tone throughout.
 _MAY_BE_SILENT = {"not audio", "1 Hz", "absurd fields"}
@@ -126,10 +126,10 @@ def test_clips_that_are_replaced_while_a_run_is_on_are_never_heard_in_silence(tm
         over.set()
         thread.join()
         records = folder.records
-    failed = [record["error"] for record in records.values() if record["error"]]
+    failed = [record.error for record in records.values() if not record.answered]
     assert len(records) == len(samples)
     assert failed
-    assert all(record["error"] or heard[id_] == {0.25} for id_, record in records.items())
+    assert all(record.error or heard[id_] == {0.25} for id_, record in records.items())
     tell(f"{len(records)} samples: {len(records) - len(failed)} heard the clip on record, {len(failed)} error records")
 
 

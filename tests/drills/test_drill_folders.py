@@ -17,7 +17,7 @@ from typing import Any
 import killed_sweep
 import pytest
 import task_folders
-from builders import steady
+from builders import lines_of, steady
 from hanging import no_hang
 
 from audiomarathon.errors import AudioMarathonError, RecordError
@@ -37,21 +37,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The records of an undisturbed sweep."""
+def undisturbed(data: Path, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of an undisturbed sweep."""
     results = tmp_path_factory.mktemp("whole")
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(results)) == 0
-    return on_record(results)
+    return results
 
 
-def on_record(results: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def whole(undisturbed: Path) -> dict[str, Any]:
+    """The records of an undisturbed sweep."""
+    return on_record(undisturbed)
+
+
+@pytest.fixture(scope="module")
+def said(undisturbed: Path) -> dict[str, Any]:
+    """The verdicts on them."""
+    found = verdicts_on(undisturbed)
+    assert found.keys() == on_record(undisturbed).keys()
+    return found
+
+
+def on_record(results: Path, name: str = "samples.jsonl") -> dict[str, Any]:
     """Everything steady of every record by task, setting and id; each file must hold whole lines, each sample once."""
     found = {}
-    for file in results.rglob("samples.jsonl"):
-        lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    for file in results.rglob(name):
+        lines = lines_of(file)
         assert len({line["id"] for line in lines}) == len(lines)
         found |= {f"{file.parent.parent.parent.name}/{file.parent.name}/{line['id']}": steady(line) for line in lines}
     return found
+
+
+def verdicts_on(results: Path) -> dict[str, Any]:
+    """Every verdict on file by task, setting and id."""
+    return on_record(results, "verdicts-*.jsonl")
 
 
 def disturbed(what: str, count: int, data: Path, model: Path, results: Path) -> dict[str, Any]:
@@ -64,12 +83,13 @@ def disturbed(what: str, count: int, data: Path, model: Path, results: Path) -> 
 
 
 @pytest.mark.long
-def test_kills_at_random_moments(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+def test_kills_at_random_moments(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
     count = times(8, 200)
     found = disturbed("kill", count, data, tiny_checkpoint, tmp_path)
     assert (found["codes"], found["killed"]) == ([0], count)
     for n in range(found["rounds"]):
         assert but_for_sharing(on_record(tmp_path / str(n))) == but_for_sharing(whole)
+        assert verdicts_on(tmp_path / str(n)) == said
     assert not list(tmp_path.rglob("*.new"))
     tell(f"{count} kills -9 of {found['rounds']} sweeps, each run to its end: all {len(whole)} records as undisturbed")
 
@@ -80,10 +100,10 @@ def but_for_sharing(records: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_sweeps_at_once(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+def test_sweeps_at_once(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
     found, results = disturbed("race", times(2, 6), data, tiny_checkpoint, tmp_path), tmp_path / "0"
     assert found["codes"][-1] == 0
-    assert on_record(results) == whole
+    assert (on_record(results), verdicts_on(results)) == (whole, said)
     assert json.loads((results / "summary.json").read_text())["complete"] is True
     tell(f"{len(found['codes']) - 1} at once ended with {found['codes'][:-1]}, then one: each record once, none mixed")
 
@@ -115,7 +135,7 @@ def small_files(_path: Path, kilobytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kilobytes", [4, 24, 60])
-def test_a_full_disk(whole, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+def test_a_full_disk(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, kilobytes):
         with suppress(AudioMarathonError):  # where not even the summary can be written
@@ -124,24 +144,26 @@ def test_a_full_disk(whole, kilobytes: int, data: Path, tiny_checkpoint: Path, t
             assert file.read_bytes()[-1:] in (b"\n", b"")
         survived = on_record(disk)
         assert survived.items() <= whole.items()
+        assert verdicts_on(disk).items() <= said.items()
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
         assert killed_sweep.go(str(data), model, str(disk / "out"), logs=disk / "logs") == 0
-        assert on_record(disk) == whole
+        assert (on_record(disk), verdicts_on(disk)) == (whole, said)
     tell(f"{kilobytes} kB: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
 @pytest.mark.parametrize("kilobytes", [0, 2, 6])
-def test_a_quota(whole, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+def test_a_quota(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     with small_files(tmp_path, kilobytes), suppress(AudioMarathonError):
         assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 1
     survived = on_record(tmp_path)
     assert survived.items() <= whole.items()
+    assert verdicts_on(tmp_path).items() <= said.items()
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
-    assert on_record(tmp_path) == whole
+    assert (on_record(tmp_path), verdicts_on(tmp_path)) == (whole, said)
     tell(f"{kilobytes} kB a file: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
-def test_a_read_only_place(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
+def test_a_read_only_place(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     """Before the first record, and in the middle."""
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, 4096):
@@ -153,7 +175,7 @@ def test_a_read_only_place(whole, data: Path, tiny_checkpoint: Path, tmp_path: P
         killed_sweep.go(str(data), model, str(disk / "out"))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert {one.state for one in read_status([disk])} == {"complete"}  # looking needs no writing
-        assert on_record(disk) == whole
+        assert (on_record(disk), verdicts_on(disk)) == (whole, said)
     tell(str(raised.value).replace(str(tmp_path), ""))
 
 
@@ -179,7 +201,7 @@ def damage(content: bytes, chance: random.Random) -> bytes:
     return chance.choice(kinds)()
 
 
-def test_damaged_lines(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
+def test_damaged_lines(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, times, tell) -> None:
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
     chance, count, undetected = random.Random(1), times(300, 20_000), 0
     folder = tmp_path / "tau" / tiny_checkpoint.name / "base-0"
@@ -197,12 +219,13 @@ def test_damaged_lines(whole, data: Path, tiny_checkpoint: Path, tmp_path: Path,
     file.write_bytes(content.replace(b'"reply"', b'"gone"', 2))
     assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
     assert but_for_sharing(on_record(tmp_path)) == but_for_sharing(whole)
+    assert verdicts_on(tmp_path) == said
     assert undetected == 0
     tell(f"{count} kinds of damage: every whole line kept; no other was taken for a record")
 
 
 def test_a_clock_that_goes_backwards(
-    whole, data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, tell
+    whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, tell
 ) -> None:
     chance, real = random.Random(0), {name: getattr(time, name) for name in ("time", "monotonic")}
     with monkeypatch.context() as patch:
@@ -210,7 +233,7 @@ def test_a_clock_that_goes_backwards(
             patch.setattr(time, name, lambda clock=clock: clock() - chance.choice([0, 1, 3600, 1e9]))
         assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 0
         assert all(one.complete for one in read_status([tmp_path]))
-    assert on_record(tmp_path) == whole
+    assert (on_record(tmp_path), verdicts_on(tmp_path)) == (whole, said)
     for one in tmp_path.rglob("samples.jsonl"):
-        assert all(min(r["time"].values()) >= 0 for r in read_records(one.parent).values())
+        assert all(min((r.time or {}).values()) >= 0 for r in read_records(one.parent).values())
     tell(f"set back by up to 30 years again and again: all {len(whole)} records as undisturbed, no negative time")

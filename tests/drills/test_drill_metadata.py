@@ -12,9 +12,9 @@ import task_folders
 from hanging import no_hang
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.tasks import get_task
 
 HUGE = "x" * 10_000_000
 ESCAPES = [

@@ -6,17 +6,19 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from builders import STAGES, a_record, records_in, write_run
+from builders import STAGES, a_record, lines_of, records_in, typed, write_run
 from conftest import content_of
 from hanging import no_hang
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
-from audiomarathon.tasks import get_task
 
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)></script><!--",
@@ -41,16 +43,18 @@ HOSTILE = {
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def record_of(task_key: str, id_: str, reply: str) -> dict[str, object]:
-    task = get_task(task_key)
+def record_of(task_key: str, id_: str, reply: str) -> Record:
     reference = {"answer": "A", "options": ["Bus", "Tram", "Park", "Metro"], "labels": ["bus", "tram", "park", "metro"]}
     if task_key == "librispeech":
         reference = {"answer": "GO ON"}
     counts = dict.fromkeys(("audio_tokens", "kept_audio_tokens", "prompt_tokens", "new_tokens", "kv_bytes"), 4)
     more = {"kv_lengths": [4], "time": STAGES, "forced_decode": None, "session": "now"}
+    return typed(a_record(id_, reply=reply, reference=reference, **counts, **more))
+
+
+def judged(task_key: str, record: Record) -> dict[str, Any]:
     with no_hang(20):
-        verdict = task.score(reply, reference)
-    return a_record(id_, reply=reply, reference=reference, **counts, **more, **verdict)
+        return get_task(task_key).scorer.judge(record)
 
 
 @pytest.fixture(params=["tau", "librispeech"])
@@ -66,7 +70,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
             replies = {id_: reply for id_, reply in replies.items() if len(reply) < 800_000 or id_ == "transcript"}
         run.write_run({**facts, **more, **counts, "samples": list(replies)})
         for id_, reply in replies.items():
-            run.append(record_of(request.param, id_, reply))
+            run.append(record := record_of(request.param, id_, reply))
+            judged(request.param, record)
     return folder
 
 
@@ -100,6 +105,8 @@ def test_scores_tables_and_pages(run: Path, tmp_path: Path, tell) -> None:
         assert not OBEYED.search((tmp_path / "f" / name).read_text())
     survived = records_in(run)
     assert all(one["reply"] == HOSTILE[one["id"]] for one in survived if one["id"] in HOSTILE)
+    (file,) = run.glob("verdicts-*.jsonl")
+    assert [line["id"] for line in lines_of(file)] == [one["id"] for one in survived]
     characters = sum(len(one["reply"]) for one in survived)
     tell(f"{count} replies, {characters:,} characters: all on record as said, none obeyed")
 
@@ -137,7 +144,7 @@ def test_scoring_random_replies(task: str, times, tell) -> None:
     pieces = (*plain, *odd, "<think>", "</think>")
     for _ in range(count):
         reply = "".join(chance.choices(pieces, k=chance.randint(0, 40)))
-        verdict = json.loads(json.dumps(record_of(task, "a", reply), allow_nan=False))
+        verdict = json.loads(json.dumps(judged(task, record_of(task, "a", reply)), allow_nan=False))
         if task == "tau":
             assert verdict["strict"] <= verdict["correct"] == (verdict["parsed"] == "A")
         else:

@@ -20,6 +20,7 @@ import task_folders
 from builders import records_in, steady
 from hanging import no_hang
 
+from audiomarathon.benchmarks import Sample, get_task
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.executor import Ray
@@ -28,7 +29,6 @@ from audiomarathon.engine.sweep import Swept, sweep
 from audiomarathon.errors import ExecutorError
 from audiomarathon.runs.folder import read_records
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample, get_task
 
 pytestmark = [
     pytest.mark.long,

@@ -111,9 +111,9 @@ def _run(tasks: list[str], model: str | None, ray: Ray | None = None, **flags: A
     from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read(**flags)
+    from audiomarathon.benchmarks import all_tasks
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run
-    from audiomarathon.tasks import all_tasks
 
     names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
     model, settings = toy_or_real(model, names, settings, say)
@@ -126,14 +126,14 @@ def _run(tasks: list[str], model: str | None, ray: Ray | None = None, **flags: A
 def score(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
 ) -> int:
-    """Judge stored replies again, without a model, and rewrite the verdicts and summary.json.
+    """Judge stored replies again, without a model, and write the verdicts and summary.json anew.
 
     Example: audiomarathon score results/tau
     """
     from audiomarathon.engine.run import score as score_run
-    from audiomarathon.runs.folder import find_runs
+    from audiomarathon.runs.read import run_folders
 
-    results, folders = [], find_runs(runs)
+    results, folders = [], run_folders(runs)
     for folder in folders:
         try:
             results.append(score_run(folder))

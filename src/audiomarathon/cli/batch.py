@@ -91,8 +91,8 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
     if gpus:  # the driver reads it when CUDA is first used, which is after this
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.settings import RunSettings
-    from audiomarathon.tasks.registry import BENCHMARK
 
     flags: dict[str, Any] = {
         "limit": given.sample_limit,
@@ -111,7 +111,7 @@ def batch(folder: str, arguments: Sequence[str]) -> int:
     if gpus and settings.device != "cpu" and not given.plan:  # a plan is often made where the GPUs are not
         _check_seen(gpus)
     ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
-    tasks = given.tasks or [task.key for task in BENCHMARK]
+    tasks = given.tasks or [task.key for task in AUDIOMARATHON.tasks]
     return run_sweep(
         tasks,
         given.model or _model_of(folder),

@@ -30,12 +30,9 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the rows: .json, .csv or .md.")
     ] = None,
-    across_sessions: Annotated[
-        bool, typer.Option("--across-sessions", help="Set times of different sessions of one device side by side too.")
-    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
 ) -> None:
-    """Compare settings, or models, on the samples that both sides answered.
+    """Compare settings, or models, on the samples that both answered.
 
     Examples:
     audiomarathon compare results                                  # every setting against base
@@ -44,12 +41,14 @@ def compare(
 
     Differences are paired: the interval is a bootstrap over clusters (speakers, passages, locations), p a sign-flip
     permutation test over clusters, Holm's p corrects for the number of rows of the same kind (tasks, groups, overall).
-    Speed-ups are medians of reference ÷ setting. The control `random` stands beside every pruner, or "not run".
+    Speed-ups are medians of reference ÷ setting, of samples timed in one session, or in several where machine,
+    precision, sharing and load agree, which is then said.
+    The control `random` stands beside every pruner, or "not run".
     """
     from audiomarathon.report.comparison_text import answer, notes, ranked
     from audiomarathon.results.best import field_of
-    from audiomarathon.results.compare import compare as compare_sides
-    from audiomarathon.results.systems import find_reference, missing_controls, read_sides
+    from audiomarathon.results.compare import compare as compare_systems
+    from audiomarathon.results.systems import find_reference, missing_controls, read_systems
     from audiomarathon.terminal import console
     from audiomarathon.text import plain
 
@@ -58,12 +57,12 @@ def compare(
             raise SettingsError(f"{name} {share}: allowed is a share above 0, such as 0.5")
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: allowed are names that end in .json, .csv or .md")
-    sides = read_sides(runs)
-    reference = find_reference(sides, against)
-    if len(sides) == 1:
+    systems = read_systems(runs)
+    reference = find_reference(systems, against)
+    if len(systems) == 1:
         raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
-    compared = compare_sides(sides, reference, seed=seed, across_sessions=across_sessions)
-    missing = missing_controls(sides)
+    compared = compare_systems(systems, reference, seed=seed)
+    missing = missing_controls(systems)
     lines = notes(compared, missing)
     answers: list[dict[str, Any]] = []
     if at_latency is not None or at_score is not None:

@@ -13,7 +13,7 @@ import typer
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
-    from audiomarathon.tasks import Loaded, Task
+    from audiomarathon.benchmarks import Loaded, Task
 
 SHOWN_PROBLEMS = 20
 
@@ -38,12 +38,12 @@ def download(
 
     An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
     """
+    from audiomarathon.benchmarks.manifest import PUBLISHED_LICENCE
     from audiomarathon.cli.output import say
     from audiomarathon.data.archive import open_source
     from audiomarathon.data.download import download as fetch
     from audiomarathon.data.hub import HubSource
     from audiomarathon.errors import SettingsError
-    from audiomarathon.tasks.manifest import PUBLISHED_LICENCE
 
     if not tasks:
         raise SettingsError("say which tasks: the smallest is vesus (under 1 GB), 'all' are 59 GB")
@@ -203,9 +203,9 @@ def review(
     play: Annotated[bool, typer.Option(help="Play clips (ffplay, aplay, paplay or afplay).")] = True,
 ) -> None:
     """Show and play a sample of a task row by row, and store for each whether it is right; goes on where it stopped."""
+    from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.cli.output import say
     from audiomarathon.data.review import review as ask_for_verdicts
-    from audiomarathon.tasks import get_task, task_folder
 
     chosen = get_task(task)
     loaded = chosen.load(task_folder(chosen, _root(data), _env(data)))
@@ -230,8 +230,8 @@ def card(
 
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
     """Return the named tasks, or without names those that are there; none at all is an error."""
+    from audiomarathon.benchmarks import task_folder
     from audiomarathon.errors import MissingDataError
-    from audiomarathon.tasks import task_folder
 
     found = []
     for task in _named(tasks):
@@ -250,12 +250,12 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
 
 def _named(names: list[str] | None) -> list[Task]:
     """Return the tasks that names stand for; none and 'all' stand for every task."""
-    from audiomarathon.tasks import all_tasks, get_task
-    from audiomarathon.tasks.registry import BENCHMARK
+    from audiomarathon.benchmarks import all_tasks, get_task
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 
     if not names:
         return list(all_tasks())
-    return list(BENCHMARK) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
+    return list(AUDIOMARATHON.tasks) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
 
 
 def _root(data: Path | None) -> Path | None:

@@ -17,6 +17,7 @@ def demo(
     """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
     import shlex
 
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.cli.output import say, show
     from audiomarathon.compression.registry import get_method
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
@@ -25,7 +26,6 @@ def demo(
     from audiomarathon.files import writing
     from audiomarathon.report.plot import plot_settings
     from audiomarathon.settings import RunSettings, cache_folder
-    from audiomarathon.tasks.registry import BENCHMARK
 
     with writing(cache_folder()):
         data = mini_benchmark()
@@ -34,7 +34,7 @@ def demo(
     # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.
     settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
     methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
-    finished = list(run(BENCHMARK, "embedded", settings, methods, say=say))
+    finished = list(run(AUDIOMARATHON.tasks, "embedded", settings, methods, say=say))
     title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
     code = show(finished, title, folders=False)
     try:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from audiomarathon.benchmarks import all_tasks, task_folder
 from audiomarathon.errors import AudioMarathonError, ConfigError, MissingDataError, WeightsError
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
-from audiomarathon.tasks import all_tasks, task_folder
 from audiomarathon.text import counted
 
 

@@ -13,8 +13,8 @@ import typer
 from audiomarathon.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from audiomarathon.benchmarks.task import Sample, Task
     from audiomarathon.settings import RunSettings
-    from audiomarathon.tasks.task import Sample, Task
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def explain(
 
 
 def _question(given: list[str], task: str | None, prompt: str | None, model: str, settings: RunSettings) -> _Question:
-    from audiomarathon.tasks import all_tasks
+    from audiomarathon.benchmarks import all_tasks
 
     head, _, rest = given[0].partition(":")
     tasks = {name.lower() for known in all_tasks() for name in (known.key, *known.aliases)}
@@ -95,9 +95,9 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
 
 
 def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Question:
+    from audiomarathon.benchmarks import get_task, task_folder
+    from audiomarathon.benchmarks.finding import path_variable
     from audiomarathon.embedded.without_data import MINI, data_root
-    from audiomarathon.tasks import get_task, task_folder
-    from audiomarathon.tasks.finding import path_variable
     from audiomarathon.text import did_you_mean
 
     task = get_task(name)
@@ -117,22 +117,26 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     right = f"{sample.answer}. {_option(sample, sample.answer)}" if sample.options else sample.answer
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {right}"
     judge, limit = _judge(task, sample), task.max_new_tokens
-    return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcription)
+    return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcribes)
 
 
 def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None]]:
+    from audiomarathon.records import Record
+
     def judge(reply: str) -> tuple[str, bool | None]:
-        verdict = task.score(reply, task.reference(sample))
-        if "words" in verdict:
-            return f"WER {verdict['errors'] / max(1, verdict['words']):.0%}: {reply.strip()}", verdict["errors"] == 0
-        letter = verdict.get("parsed")
-        return f"{letter}. {_option(sample, letter)}" if letter else reply.strip(), bool(verdict.get("correct"))
+        record = Record(sample.id, sample.cluster, reply=reply, reference=task.reference(sample))
+        if not task.scorer.instant:
+            return reply.strip(), None
+        (verdict,) = task.scorer.verdicts([record])
+        shown = task.scorer.shown(verdict)
+        says_all = task.scorer.right(verdict) is not None and not task.scorer.unparsed(verdict)
+        return shown if says_all else f"{shown}: {reply.strip()}", task.scorer.right(verdict)
 
     return judge
 
 
 def _option(sample: Sample, letter: str) -> str:
-    from audiomarathon.tasks.task import LETTERS
+    from audiomarathon.records import LETTERS
 
     place = LETTERS.index(letter)
     return sample.options[place] if place < len(sample.options) else "?"

@@ -36,32 +36,31 @@ def reproduce(
     import dataclasses
     import json
 
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+    from audiomarathon.benchmarks.registry import get_task
     from audiomarathon.cli.output import say, show
     from audiomarathon.compression.registry import get_method
     from audiomarathon.engine.sweep import sweep
     from audiomarathon.files import write_text
     from audiomarathon.models.registry import get_model
     from audiomarathon.report.reproduction_table import LEAST, markdown, reproduction_table
-    from audiomarathon.results.reproduce import caveats, protocol_settings, reproduced
+    from audiomarathon.results.reproduce import caveats, protocol_folder, protocol_settings, reproduced
     from audiomarathon.settings import RunSettings
-    from audiomarathon.tasks.published import row_name
-    from audiomarathon.tasks.registry import BENCHMARK, get_task
     from audiomarathon.terminal import console, fitted
 
-    chosen = dict.fromkeys(map(get_task, tasks)) if tasks else BENCHMARK
-    if foreign := [task.key for task in chosen if task not in BENCHMARK]:
+    chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
+    if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: the paper has no such task")
     flags: dict[str, Any] = {"limit": limit, "results": results, "model_path": model_path, "data": data}
     settings = RunSettings.read(**flags, device=device, dtype=dtype, allow_bad_rows=allow_bad_rows)
     settings, spec = protocol_settings(settings, protocol), get_model(model)
-    # The subsets are other data than a plain run's, so their records may not lie in the same folders.
-    settings = dataclasses.replace(settings, results=settings.results / f"reproduce-{protocol}")
+    settings = dataclasses.replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)
     if not swept.results:
         return 1
     rows = reproduced(swept.results, spec.key, seed=settings.seed)
     notes = caveats(swept.results, swept.failures, settings, spec)
-    theirs = row_name(spec.key)
+    theirs = AUDIOMARATHON.models.get(spec.key, "")
     checkpoint = swept.results[0].folder.parent.name
     beside = f"beside the published {theirs}" if theirs else "which the published table does not have"
     title = f"{checkpoint}, protocol {protocol}, {beside}"

@@ -35,9 +35,9 @@ def status(
 
     Example: audiomarathon status results --watch
 
-    Running scores have a quick interval, a jackknife over clusters; summary.json has the bootstrap's, which may differ
-    by some hundredths, more with few clusters. Only reads, and disturbs nobody. Tasks of a sweep that have not begun
-    have no folder yet, so they are not shown.
+    A running score and its interval are what summary.json would say of the samples answered so far. Only reads, and
+    disturbs nobody. Tasks of a sweep that have not begun have no folder yet, so they are not shown; runs of `reproduce`
+    are, when their folder is named.
     Exit code: 0 when all runs are complete, 1 when not, 2 when there is none.
     """
     from audiomarathon.errors import SettingsError
@@ -113,8 +113,8 @@ def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
     from audiomarathon.text import plain
 
     table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("task", "setting", "answered", "running score [about 95 %]", "state"):
-        table.add_column(heading, justify="right" if heading in ("answered", "running score [about 95 %]") else "left")
+    for heading in ("task", "setting", "answered", "running score [95 %]", "state"):
+        table.add_column(heading, justify="right" if heading in ("answered", "running score [95 %]") else "left")
     for one in found:
         state = Text(one.state, _STYLES.get(one.state, "yellow"))
         if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
@@ -124,5 +124,5 @@ def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
         if one.left_s is not None:
             state.append(f", {ending(one.left_s, now)}", "default")
         names = (Text(plain(one.task)), Text(plain(one.setting)))
-        table.add_row(*names, answered_text(one.standing), Text(one.standing.score_text()), state)
+        table.add_row(*names, answered_text(one.progress), Text(one.progress.score_text()), state)
     return table

@@ -10,12 +10,12 @@ import typer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from audiomarathon.benchmarks import Task
     from audiomarathon.compression.method import Method
     from audiomarathon.engine.executor import Ray
     from audiomarathon.engine.sweep import Swept
     from audiomarathon.models.registry import ModelSpec
     from audiomarathon.settings import RunSettings
-    from audiomarathon.tasks import Task
 
 #: What a sweep prunes with when nothing says.
 DEFAULT_METHOD = "dart"
@@ -111,11 +111,11 @@ def run_sweep(
     ray
         Workers to share the samples out to; None runs in this process.
     """
+    from audiomarathon.benchmarks import all_tasks, get_task
     from audiomarathon.cli.output import say
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.models.registry import get_local_model
-    from audiomarathon.tasks import all_tasks, get_task
 
     chosen = list(all_tasks()) if tasks == ["all"] else [get_task(name) for name in tasks]
     model, settings = toy_or_real(model, chosen, settings, say)

@@ -61,12 +61,17 @@ class Cached:
     seed: int
 
 
+#: What a reader of a press's scores has to know.
+ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
+
+
 @dataclass(frozen=True)
 class KVPress(Method):
     """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
 
     saves: ClassVar[str] = "KV cache, decode"
     needs: ClassVar[str] = "batch size 1, full attention"
+    note: ClassVar[str] = ONE_TOKEN
     batches: ClassVar[bool] = False
 
     scope: str = "audio"
@@ -123,7 +128,7 @@ class KVPress(Method):
         """Return how long each layer's cache is to be, after this press on caches of these lengths."""
         layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
         totals = [length - text if self.scope == "audio" else length for length in lengths]
-        kept = [self.budgets(total, layers)[index] for index, total in enumerate(totals)]
+        kept = [self.budgets(total, layers)[index] if total else 0 for index, total in enumerate(totals)]
         if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
             raise MethodError(f"{self.label}: budgets of {kept} entries a layer, where there are {totals}")
         return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from audiomarathon.benchmarks import all_tasks, task_folder
+from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.prefill import TEXT_TOKENS
 from audiomarathon.embedded.without_data import data_root
@@ -14,8 +16,6 @@ from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint, hub_cache
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import all_tasks, task_folder
-from audiomarathon.tasks.clip_limits import too_long
 
 LENGTHS = (90, 180, 300)
 CUDA_BYTES = 0.5e9

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from audiomarathon.compression.method import kept_count
+from audiomarathon.records import Record
 
 TEXT_TOKENS = 250  # of a question with its options and the chat template, about
 
@@ -95,11 +96,11 @@ class Drops:
         return [prompt if index < self.layer else left for index in range(layers)]
 
 
-def ideal_speed_up(cost: Cost, drops: Drops, record: Mapping[str, Any], *, encoder: bool = False) -> float:
+def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
     """Return what counted FLOPs promise for one sample: base ÷ setting, of LLM prefill or, with the encoder, of time to
     first token."""
     layers = len(cost.flops_per_token_per_layer)
-    prompt, audio = record["prompt_tokens"], record["audio_tokens"]
-    always = cost.encoder(record["clip_seconds"]) if encoder else 0.0
+    prompt, audio = record.prompt_tokens or 0, record.audio_tokens or 0
+    always = cost.encoder(record.clip_seconds) if encoder else 0.0
     whole = cost.llm_prefill(Drops().tokens(layers, prompt, audio))
     return (always + whole) / (always + cost.llm_prefill(drops.tokens(layers, prompt, audio)))

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
+from audiomarathon.benchmarks.finding import walk
 from audiomarathon.data import members
 from audiomarathon.data.members import Entry, RefusedError, beyond, normal, vetted
 from audiomarathon.errors import DataError, told
-from audiomarathon.tasks.finding import walk
 
 _CHUNK = 1 << 20
 _KINDS = ".zip, .tar, .tar.gz, .tar.bz2, .tar.xz"

@@ -12,11 +12,11 @@ import numpy as np
 import soundfile
 
 from audiomarathon.audio.decode import decode, probe
+from audiomarathon.benchmarks import Loaded, Sample, Task, select
+from audiomarathon.benchmarks.manifest import Manifest, read_manifest
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.errors import AudioError, DataError, SettingsError
-from audiomarathon.tasks import Loaded, Sample, Task, select
-from audiomarathon.tasks.manifest import Manifest, read_manifest
-from audiomarathon.tasks.task import LETTERS
+from audiomarathon.records import LETTERS
 
 EXAMPLES = 10
 EXCERPT_S = 20.0
@@ -41,7 +41,7 @@ class _Part:
             "key": self.task.key,
             "title": self.task.title,
             "samples": len(self.loaded.samples),
-            "expected": expected.count,
+            "expected": expected.count if expected else len(self.loaded.samples),
             "licence": self.manifest.licence,
             "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
             "clusters": len({sample.cluster for sample in self.loaded.samples}),

@@ -22,12 +22,13 @@ import soundfile
 
 from audiomarathon.audio.decode import Samples, decode, probe
 from audiomarathon.audio.noise import Kind, background, noise_like
-from audiomarathon.data.subset import relative_clip, write_manifest, write_rows
+from audiomarathon.benchmarks import Loaded, Sample, Task
+from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.benchmarks.task import relative_clip
+from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError
 from audiomarathon.lock import hold
-from audiomarathon.tasks import Loaded, Sample, Task
-from audiomarathon.tasks.manifest import read_manifest
-from audiomarathon.tasks.selection import draw
 from audiomarathon.terminal import progress_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -206,8 +207,8 @@ def _plan(
     """Return the clips to write for one clip: one, or one a question where their deciding parts lie too far apart."""
     length = probe(group[0].clips[0]).seconds
     wanted = seconds or length
-    if task.headline == "wer" and kind == "audio" and wanted < length:
-        return []  # which words lie in the part that would be kept is not known
+    if not task.cuttable and kind == "audio" and wanted < length:
+        return []
     path = Path(relative_clip(loaded, group[0]))
     if path.suffix.lower() not in (".wav", ".flac"):
         path = path.with_suffix(".flac")

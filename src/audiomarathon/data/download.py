@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks import Loaded, Task, select
+from audiomarathon.benchmarks.manifest import FILE_NAME, Manifest, read_manifest
 from audiomarathon.data.archive import Source, free_bytes
 from audiomarathon.data.members import Entry
 from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.files import writing
 from audiomarathon.lock import hold
-from audiomarathon.tasks import Loaded, Task, select
-from audiomarathon.tasks.manifest import FILE_NAME, Manifest, read_manifest
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
@@ -202,6 +202,7 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
             shutil.copyfile(mirror / entry.path, partial)
             _place(partial, root / entry.path)
     expected = plan.manifest.expected(plan.task)
+    assert expected is not None, "only tasks of the benchmark are fetched"
     facts: dict[str, Any] = {
         "count": len(plan.ids) if plan.limited else expected.count,
         "min_seconds": expected.seconds[0],

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.audio.decode import ClipInfo, decode, probe
+from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.files import write_text
 from audiomarathon.models.registry import all_models
-from audiomarathon.tasks import Loaded, Sample, Task
 from audiomarathon.terminal import progress_of
 
 PERCENTILES = (5, 25, 50, 75, 95)

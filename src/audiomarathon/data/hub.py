@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audiomarathon.benchmarks.finding import HUB_DATASET
 from audiomarathon.data.members import Entry
 from audiomarathon.errors import DataError
 from audiomarathon.hub import hub_errors
-from audiomarathon.tasks.finding import HUB_DATASET
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks import Loaded, Sample, select
 from audiomarathon.errors import DataError
 from audiomarathon.files import append_line
-from audiomarathon.tasks import Loaded, Sample, select
-from audiomarathon.tasks.task import LETTERS
+from audiomarathon.records import LETTERS
 
 SHARE = 0.1
 PLAYERS: Mapping[str, tuple[str, ...]] = {

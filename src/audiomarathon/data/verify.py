@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from audiomarathon.audio.decode import ClipInfo
+from audiomarathon.benchmarks import Task, task_folder
+from audiomarathon.benchmarks.manifest import Expected, Manifest, read_manifest
 from audiomarathon.data.durations import clips_of, probe_clips
 from audiomarathon.errors import DataError, MissingDataError
-from audiomarathon.tasks import Task, task_folder
-from audiomarathon.tasks.manifest import Expected, read_manifest
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
@@ -43,7 +43,7 @@ class TaskReport:
 
     task: str
     state: Literal["ok", "wrong", "missing"]
-    expected: Expected
+    expected: Expected | None
     folder: Path | None = None
     licence: str = ""
     samples: int = 0
@@ -72,7 +72,7 @@ def verify(
     Parameters
     ----------
     data_root, env
-        Where to look, as :func:`~audiomarathon.tasks.finding.task_folder` does.
+        Where to look, as :func:`~audiomarathon.benchmarks.finding.task_folder` does.
     deep
         Decode every clip instead of reading its header.
     jobs
@@ -85,7 +85,7 @@ def verify(
     TaskReport
         Never an exception for what is wrong with the data: it is a problem in the report.
     """
-    published = Expected(task.count, task.seconds)
+    published = Manifest().expected(task)
     try:
         folder = task_folder(task, data_root, env)
     except MissingDataError as error:
@@ -103,10 +103,10 @@ def verify(
     for clip, info in probed.items():
         if isinstance(info, str):
             problems.append(Problem("clip", f"{clip}: {info}"))
-        elif not expected.seconds[0] - tolerance <= info.seconds <= expected.seconds[1] + tolerance:
+        elif expected and not expected.seconds[0] - tolerance <= info.seconds <= expected.seconds[1] + tolerance:
             low, high = expected.seconds
             problems.append(Problem("duration", f"{clip}: {info.seconds:.2f} s, expected {low:g} to {high:g} s"))
-    if len(loaded.samples) != expected.count:
+    if expected and len(loaded.samples) != expected.count:
         problems.append(
             Problem("count", f"{counted(len(loaded.samples), 'sample')} in {folder}, expected {expected.count:,}")
         )

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from audiomarathon.benchmarks import Task, get_task
+from audiomarathon.benchmarks.finding import path_variable
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
 from audiomarathon.settings import RunSettings, cache_folder
-from audiomarathon.tasks import Task, get_task
-from audiomarathon.tasks.finding import path_variable
 
 #: Names the mini benchmark where a data root is asked for, unless a folder of that name is there.
 MINI = "mini"

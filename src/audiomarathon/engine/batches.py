@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks.fingerprint import clip_hash
+from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.errors import AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
-from audiomarathon.tasks.fingerprint import clip_hash
-from audiomarathon.tasks.task import Sample, Task
 
 _BATCHES_AHEAD = 2
 MEMORY_ADVICE = (
@@ -90,7 +90,7 @@ def sample_seed(seed: int, sample_id: str) -> int:
 def prompt_of(plan: Plan, sample: Sample, clips: tuple[Waveform, ...]) -> Prompt:
     """Return what a sample asks, with its decoded clips."""
     seed = sample_seed(plan.seed, sample.id)
-    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcription)
+    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcribes)
 
 
 @contextmanager

@@ -6,11 +6,13 @@ FLOPs and memory come from the checkpoint's config and its weights' headers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks import Sample
+from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.flops import drops_of
@@ -19,11 +21,10 @@ from audiomarathon.engine.setup import Hardware
 from audiomarathon.errors import AudioError, ModelError, RecordError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
-from audiomarathon.runs.read import Record, Run
+from audiomarathon.runs.read import Run
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample
-from audiomarathon.tasks.fingerprint import clip_hashes
 
 
 @dataclass(frozen=True)
@@ -104,28 +105,28 @@ def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, i
         return None
     try:
         run = Run.read(folder)
-        timed = [record for record in run.records.values() if record.get("time")]
-        if not timed:
+        timed = [(record, record.time) for record in run.records.values() if record.time]
+        heard = sum(record.clip_seconds for record, _ in timed)
+        if not heard:
             return None
-        heard = sum(record["clip_seconds"] for record in timed)
-        once = sum(record["time"][stage] for record in timed for stage in ("load", "preprocess", "encoder"))
+        once = sum(time[stage] for _, time in timed for stage in ("load", "preprocess", "encoder"))
         seconds = once / heard * sum(todo.heard)
         for method, durations in todo.durations:
             drops = drops_of(method) or Drops()
-            own = sum(_after_encoder(record, _share(run.cost, drops, record), decode_tokens) for record in timed)
+            own = sum(_after_encoder(*one, _share(run.cost, drops, one[0]), decode_tokens) for one in timed)
             seconds += own / heard * sum(durations)
     except (RecordError, KeyError, TypeError):  # of another version, or damaged
         return None
     return seconds, len(timed)
 
 
-def _after_encoder(record: Record, share: float, decode_tokens: int) -> float:
+def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
     """Return the seconds of a sample's reply, and of its forced run, which is a whole generate call of its own."""
-    prefill, decode = record["time"]["llm_prefill"] * share, record["time"]["decode"]
+    prefill, decode = time["llm_prefill"] * share, time["decode"]
     if not decode_tokens:
         return float(prefill + decode)
-    forced = (record.get("forced_decode") or {}).get("per_token")
-    per_token = forced or decode / max(1, record["new_tokens"] - 1)
+    forced = (record.forced_decode or {}).get("per_token")
+    per_token = forced or decode / max(1, (record.new_tokens or 1) - 1)
     return float(2 * prefill + decode + decode_tokens * per_token)
 
 
@@ -134,7 +135,7 @@ def _share(cost: Cost | None, drops: Drops, record: Record) -> float:
     if cost is None:
         return 1.0
     layers = len(cost.flops_per_token_per_layer)
-    sizes = record["prompt_tokens"], record["audio_tokens"]
+    sizes = record.prompt_tokens or 0, record.audio_tokens or 0
     return cost.llm_prefill(drops.tokens(layers, *sizes)) / cost.llm_prefill(Drops().tokens(layers, *sizes))
 
 

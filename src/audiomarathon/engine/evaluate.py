@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import (
     MEMORY_ADVICE,
@@ -29,14 +30,14 @@ from audiomarathon.engine.progress_view import watching
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
+from audiomarathon.records import Record
 from audiomarathon.runs import kept_audio
 from audiomarathon.runs.folder import Job
-from audiomarathon.tasks.task import Sample
 
 _WARM_UP_TOKENS = 4
 
 #: Takes each record as it is made, with the setting that it is of.
-Record = Callable[[Method, dict[str, Any]], None]
+Add = Callable[[Method, Record], None]
 
 
 def evaluate(
@@ -64,7 +65,7 @@ def evaluate(
     pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
     todo = [sample for sample in plan.samples if sample.id in pending]
     with watching(plan, jobs, say, progress=progress) as bar:
-        add: Record = lambda method, record: folders[method.label].append(record)  # noqa: E731
+        add: Add = lambda method, record: folders[method.label].append(record)  # noqa: E731
         for done in answer(lm, plan, todo, pending, add, cold=plan.warm_up, say=say):
             bar.update(done)
 
@@ -81,7 +82,7 @@ def answer(
     plan: Plan,
     samples: Sequence[Sample],
     pending: Mapping[str, Sequence[Method]],
-    record: Record,
+    add: Add,
     *,
     first_turn: int = 0,
     cold: bool = False,
@@ -104,7 +105,7 @@ def answer(
     warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
     ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        _run_batch(lm, plan, batch, samples, pending, record, turn, once, warm_up=list(warm_up.values()))
+        _run_batch(lm, plan, batch, samples, pending, add, turn, once, warm_up=list(warm_up.values()))
         if batch.samples:  # a first sample that could not be prepared warmed nothing up
             warm_up = {}
         yield len(batch.samples) + len(batch.failed)
@@ -116,7 +117,7 @@ def _run_batch(
     batch: Ready,
     samples: Sequence[Sample],
     pending: Mapping[str, Sequence[Method]],
-    record: Record,
+    add: Add,
     turn: int,
     say: Callable[[str], None],
     *,
@@ -126,7 +127,7 @@ def _run_batch(
     for sample in samples if batch.failed else ():
         if sample.id in batch.failed:
             for method in pending[sample.id]:
-                record(method, error_record(plan, sample, batch.failed[sample.id]))
+                add(method, error_record(plan, sample, batch.failed[sample.id]))
     if not batch.samples:
         return
     methods, finished = list(pending[batch.samples[0].id]), list[Method]()
@@ -134,12 +135,12 @@ def _run_batch(
     as_one = batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples)
     if as_one and warm_up:
         _warm_up(lm, batch, warm_up)
-    size = _run_settings(lm, plan, batch, methods, record, turn, say, finished) if as_one else 1
+    size = _run_settings(lm, plan, batch, methods, add, turn, say, finished) if as_one else 1
     for start in range(0, len(batch.samples) if size else 0, size or 1):
         part = batch.samples[start : start + size]
         missing = {sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part}
         if any(missing.values()):
-            _run_batch(lm, plan, prepare(lm, plan, part), part, missing, record, turn, say)
+            _run_batch(lm, plan, prepare(lm, plan, part), part, missing, add, turn, say)
 
 
 def _run_settings(
@@ -147,7 +148,7 @@ def _run_settings(
     plan: Plan,
     batch: Ready,
     methods: Sequence[Method],
-    record: Record,
+    add: Add,
     turn: int,
     say: Callable[[str], None],
     finished: list[Method],
@@ -172,7 +173,7 @@ def _run_settings(
             else:
                 tower = tower or generation
                 for row in range(len(batch.samples)):
-                    record(method, _record(plan, batch, row, generation, forced, tower, shared=len(methods) > 1))
+                    add(method, _record(plan, batch, row, generation, forced, tower, shared=len(methods) > 1))
                 finished.append(method)
                 continue
             # Outside the handler, whose traceback held the failed call's tensors.
@@ -186,7 +187,7 @@ def _run_settings(
                 return (len(batch.samples) + 1) // 2
             if memory_full:
                 reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
-            record(method, error_record(plan, batch.samples[0], reason))
+            add(method, error_record(plan, batch.samples[0], reason))
     return 0
 
 
@@ -218,59 +219,49 @@ def _record(
     tower: Generation,
     *,
     shared: bool,
-) -> dict[str, Any]:
+) -> Record:
     """Put together the record of one sample of a batch.
 
     The audio tower's time and peak of memory are those of `tower`, the call that ran it for every setting.
     """
-    assert batch.inputs is not None
+    inputs = batch.inputs
+    assert inputs is not None
     sample, reply, timed = batch.samples[row], generation.replies[row], plan.batch_size is None
-    alone = len(batch.samples) == 1
-    reference, left = plan.task.reference(sample), generation.kept_positions
-    framed = plan.task.transcription and reply.transcript is not None
-    try:
-        verdict = dict(plan.task.score(str(reply.transcript) if framed else reply.text, reference))
-    except Exception as error:  # a third party's task may raise anything
-        return error_record(plan, sample, reason_of(error))
-    record: dict[str, Any] = {
-        "id": sample.id,
-        "cluster": sample.cluster,
-        "clips": plan.clips[sample.id] if plan.clips else None,
-        "reply": reply.text,
-        **({"transcript": reply.transcript} if framed else {}),
-        "finish": reply.finish,
-        **verdict,
-        "reference": reference,
-        "error": None,
-        "clip_seconds": round(batch.clip_seconds[row], 6),
-        "truncated": bool(batch.inputs.truncated and batch.inputs.truncated[row]),
-        **({"control": plan.control} if plan.control else {}),
-        "prompt_tokens": batch.inputs.prompt_tokens[row],
-        "audio_tokens": batch.inputs.audio_tokens[row],
-        "window_padding_tokens": batch.inputs.window_padding[row] if batch.inputs.window_padding else 0,
-        "kept_audio_tokens": generation.kept_audio_tokens[row],
-        "kept_audio_bits": kept_audio.pack(left[row], batch.inputs.audio_mask[row]) if left else None,
-        "kv_lengths": list(generation.kv_lengths) if alone else None,
-        "kv_bytes": generation.kv_bytes if alone else None,
-        "new_tokens": reply.new_tokens,
-        "time": None,
-        "peak_memory_bytes": peak_memory(generation, tower) if alone else None,
+    alone, left = len(batch.samples) == 1, generation.kept_positions
+    return replace(
+        asked(plan, sample),
+        reply=reply.text,
+        transcript=reply.transcript if plan.task.transcribes else None,
+        finish=reply.finish,
+        clip_seconds=round(batch.clip_seconds[row], 6),
+        truncated=bool(inputs.truncated and inputs.truncated[row]),
+        prompt_tokens=inputs.prompt_tokens[row],
+        audio_tokens=inputs.audio_tokens[row],
+        window_padding_tokens=inputs.window_padding[row] if inputs.window_padding else 0,
+        kept_audio_tokens=generation.kept_audio_tokens[row],
+        kept_audio_bits=(kept_audio.pack(left[row], inputs.audio_mask[row]) or None) if left else None,
+        kv_lengths=list(generation.kv_lengths) if alone else None,
+        kv_bytes=generation.kv_bytes if alone else None,
+        new_tokens=reply.new_tokens,
+        peak_memory_bytes=peak_memory(generation, tower) if alone else None,
+        time=_times(batch, generation, tower) if timed else None,
+        session=plan.session if timed else None,
+        encoder_shared=shared if timed else None,
+        forced_decode=forced if timed else None,
+    )
+
+
+def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str, float]:
+    stages, encoder = generation.stages, tower.stages.encoder
+    return {
+        "load": batch.load,
+        "preprocess": batch.preprocess,
+        "encoder": encoder,
+        "llm_prefill": stages.llm_prefill,
+        "prefill": encoder + stages.llm_prefill,
+        "decode": stages.decode,
+        "scoring": generation.scoring,
     }
-    if timed:
-        stages, encoder = generation.stages, tower.stages.encoder
-        record["time"] = {
-            "load": batch.load,
-            "preprocess": batch.preprocess,
-            "encoder": encoder,
-            "llm_prefill": stages.llm_prefill,
-            "prefill": encoder + stages.llm_prefill,
-            "decode": stages.decode,
-            "scoring": generation.scoring,
-        }
-        record["session"] = plan.session
-        record["encoder_shared"] = shared
-        record["forced_decode"] = forced
-    return record
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
@@ -279,17 +270,21 @@ def peak_memory(generation: Generation, tower: Generation) -> int | None:
     return max(peaks, default=None)
 
 
-def error_record(plan: Plan, sample: Sample, reason: str) -> dict[str, Any]:
+def asked(plan: Plan, sample: Sample) -> Record:
+    """Return what a sample's record holds whoever answers, and whatever the reply."""
+    return Record(
+        sample.id,
+        sample.cluster,
+        plan.clips[sample.id] if plan.clips else None,
+        reference=plan.task.reference(sample),
+        groups=plan.task.groups(sample),
+        control=plan.control,
+    )
+
+
+def error_record(plan: Plan, sample: Sample, reason: str) -> Record:
     """Return the record of a sample that has no reply, with the reason."""
-    return {
-        "id": sample.id,
-        "cluster": sample.cluster,
-        "clips": plan.clips[sample.id] if plan.clips else None,
-        "reply": None,
-        "reference": plan.task.reference(sample),
-        "error": reason,
-        "session": plan.session,
-    }
+    return replace(asked(plan, sample), error=reason, session=plan.session)
 
 
 def _free_memory() -> None:

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from audiomarathon.benchmarks import Loaded, Task
+from audiomarathon.benchmarks.fingerprint import fingerprint
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
-from audiomarathon.runs.folder import CODE, SCHEMA_VERSION, RunFolder
-from audiomarathon.tasks import Loaded, Task
-from audiomarathon.tasks.fingerprint import fingerprint
-from audiomarathon.tasks.manifest import read_manifest
+from audiomarathon.runs.folder import CODE, RunFolder
+from audiomarathon.scoring.scorer import Scorer
 
 
 def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
@@ -27,16 +28,17 @@ def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, Ru
     """Return the folder of each setting of a task, not yet entered."""
     shared = _identity(setup, task, data)
     root = setup.settings.results / task.key / setup.checkpoint.folder_name
-    return [(method, RunFolder(root / method.label, {**shared, **_method(method)})) for method in setup.methods]
+    fits = task.scorer.fits
+    return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
 
 
 def _method(method: Method) -> dict[str, Any]:
     return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
 
 
-def _code(kind: str, things: Mapping[str, object]) -> dict[str, str]:
+def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
     """Return the hashes of code that is not this project's own, by what it is the code of."""
-    hashes = {f"{CODE}{kind} {name}": source_hash(thing) for name, thing in things.items()}
+    hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: found for name, found in hashes.items() if found}
 
 
@@ -47,7 +49,6 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     control = read_manifest(data.folder).control
     return {
         **({"control": dict(control)} if control else {}),  # another task than the one it was made of
-        "schema_version": SCHEMA_VERSION,
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,
         "attention": settings.attn_implementation,
@@ -57,6 +58,6 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         "device": hardware.name if settings.timing else None,
-        **_code("task", {task.key: task}),
+        **_code("task", {task.key: task}, without=Scorer),  # which judges what is on record, and may be mended
         **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from audiomarathon.benchmarks import Task, select
+from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.engine.estimate import KnownModel, find_model, from_flops, from_records, memory, what_is_left
 from audiomarathon.engine.identity import run_folders
@@ -13,8 +15,6 @@ from audiomarathon.engine.setup import Setup, find_hardware
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.models.registry import ModelSpec
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Task, select
-from audiomarathon.tasks.clip_limits import too_long
 from audiomarathon.text import counted
 
 _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from audiomarathon.runs.progress import Standing, standing_of
+from audiomarathon.records import Record, Verdict
+from audiomarathon.runs.progress import Progress, progress_of
+from audiomarathon.runs.scored import judged
 from audiomarathon.terminal import LINE_EVERY_S, fitted
-from audiomarathon.text import counted
+from audiomarathon.text import counted, flags_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +34,7 @@ LINE = 99  # characters of a line in a log
 TABLE_EVERY_S = 1.0
 
 
-class Progress(Protocol):
+class Counter(Protocol):
     """Takes word of samples that are done."""
 
     def update(self, samples: int = 1) -> None:
@@ -53,7 +55,7 @@ class Look:
     fresh: int
     seconds: float
     audio_s: float
-    settings: Mapping[str, Standing]
+    settings: Mapping[str, Progress]
 
     @property
     def left_s(self) -> float | None:
@@ -101,6 +103,7 @@ class Watch:
             {id_: job.folder.records[id_] for id_ in ids if id_ in job.folder.records and id_ not in done}
             for job, done in zip(jobs, finished, strict=True)
         ]
+        self._verdicts: list[dict[str, Verdict]] = [{} for _ in jobs]
         self._before = {id_ for id_ in ids if all(id_ in done for done in finished)}
         self.fresh = self.told = 0  # samples done, and those that the last look knew of
         self._began = self._shown = self._last = clock()
@@ -130,19 +133,29 @@ class Watch:
             records = ((sample.id, job.folder.records.get(sample.id)) for sample in plan.samples)
             on_record.append({id_: one for id_, one in records if one is not None and one is not stale.get(id_)})
         settings = {
-            job.method.label: standing_of(plan.task, list(records.values()), len(plan.samples))
-            for job, records in zip(self._jobs, on_record, strict=True)
+            job.method.label: self._progress(list(records.values()), verdicts)
+            for job, records, verdicts in zip(self._jobs, on_record, self._verdicts, strict=True)
         }
-        heard = {id_: _seconds(one) for records in on_record for id_, one in records.items() if id_ not in self._before}
+        fresh = [one for records in on_record for one in records.values() if one.id not in self._before]
+        heard = {one.id: one.clip_seconds for one in fresh}
         done = len(self._before) + self.fresh
         seconds = self._clock() - self._began
         return Look(plan.task.key, done, len(plan.samples), self.fresh, seconds, sum(heard.values()), settings)
+
+    def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
+        """Return where a setting stands; `verdicts` holds those of earlier looks, and gets the fresh ones."""
+        plan = self._plan
+        if not plan.task.scorer.instant:
+            return progress_of(None, records, {}, len(plan.samples), seed=plan.seed)
+        fresh = [one for one in records if one.id not in verdicts or verdicts[one.id].record is not one]
+        verdicts |= judged(plan.task.scorer, fresh)
+        return progress_of(plan.task.scorer, records, verdicts, len(plan.samples), seed=plan.seed)
 
 
 @contextmanager
 def watching(
     plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
-) -> Iterator[Progress]:
+) -> Iterator[Counter]:
     """Show how a task's settings come on: on a terminal as a table, else in a line every half a minute and at the end.
 
     Parameters
@@ -187,17 +200,17 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
     from rich.text import Text
 
     table = Table(title=Text(look.heading(now)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("setting", "answered", "running score [about 95 %]"):
+    for heading in ("setting", "answered", "running score [95 %]"):
         table.add_column(heading, justify="left" if heading == "setting" else "right")
     for label, one in look.settings.items():
         table.add_row(Text(label), answered_text(one), Text(one.score_text()))
     return table
 
 
-def answered_text(one: Standing) -> str:
+def answered_text(one: Progress) -> str:
     """Return how many samples are answered, and what is wrong with how many, a line each."""
-    flags = [counted(one.errors, "error")] * bool(one.errors) + [f"{one.unparsed:,} unparsed"] * bool(one.unparsed)
-    return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags])
+    told = {"errors": one.errors, "unparsed": one.unparsed, "cut_by_token_limit": one.cut}
+    return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags_of(told)])
 
 
 def rates(samples: float, audio_s: float | None, seconds: float) -> str:
@@ -227,10 +240,6 @@ def span(seconds: float) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _seconds(record: Mapping[str, Any]) -> float:
-    return float(record.get("clip_seconds") or 0.0)
 
 
 def _now() -> datetime.datetime:

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import Engine
@@ -30,7 +31,6 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample
 
 _BATCHES_A_HANDFUL = 4  # untimed: the later ones are decoded while the first is in the model
 _LIVES = 3  # deaths of workers with the same sample in hand, after which it is recorded as an error

@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.costs.prefill import Cost
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.local import LocalEngine, open_local
 from audiomarathon.engine.setup import Hardware
 from audiomarathon.models.checkpoint import Checkpoint
+from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Sample
 
 #: A setting's label, and the record of one sample under it.
-Labelled = tuple[str, dict[str, Any]]
+Labelled = tuple[str, Record]
 
 
 @dataclass(frozen=True)
@@ -111,5 +112,5 @@ class Worker:
             cold=self._cold,
         ):
             pass
-        self._cold = self._cold and all(record["error"] is not None for _label, record in made)
+        self._cold = self._cold and all(not record.answered for _label, record in made)
         return made

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Hardware, Setup
 from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.registry import get_model
+from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks.task import Sample
 
 if TYPE_CHECKING:
     from audiomarathon.endpoint.client import Answer, Endpoint
@@ -74,7 +75,7 @@ class EndpointEngine(Engine):
         pending = pending_methods(plan, jobs)
         samples = iter([sample for sample in plan.samples if sample.id in pending])
         at_once, told = plan.batch_size or 1, ""
-        running: set[Future[dict[str, Any]]] = set()
+        running: set[Future[Record]] = set()
         with (
             watching(plan, jobs, self.say, progress=self.progress) as bar,
             ThreadPoolExecutor(at_once, "endpoint") as pool,
@@ -102,51 +103,36 @@ class EndpointEngine(Engine):
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
                 for future in wait(running, patience).done:  # an answer beside the one that ends the run is kept
-                    if not future.exception() and future.result()["error"] is None:
+                    if not future.exception() and future.result().answered:
                         job.folder.append(future.result())
                 raise
 
-    def _record(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+    def _record(self, plan: Plan, sample: Sample) -> Record:
         """Return the record of one sample: its reply, or why there is none."""
         from audiomarathon.endpoint.client import EndpointError
         from audiomarathon.engine.batches import reason_of
-        from audiomarathon.engine.evaluate import error_record
+        from audiomarathon.engine.evaluate import asked, error_record
 
         try:
             request, seconds = self._request(plan, sample)
             answer = self.endpoint.send(request, plan.max_new_tokens)
         except (AudioError, EndpointError) as error:
             return error_record(plan, sample, reason_of(error))
-        try:
-            reference = plan.task.reference(sample)
-            verdict = dict(plan.task.score(answer.text, reference))
-        except Exception as error:  # a third party's task may raise anything
-            return error_record(plan, sample, reason_of(error))
-        return {
-            "id": sample.id,
-            "cluster": sample.cluster,
-            "clips": plan.clips[sample.id] if plan.clips else None,
-            "reply": answer.text,
-            "finish": answer.finish,
-            **({"key_masked": True} if answer.masked else {}),
-            **verdict,
-            "reference": reference,
-            "error": None,
-            "clip_seconds": round(seconds, 6),
-            "truncated": None,  # whether the server cuts what it hears, it does not say
-            **({"control": plan.control} if plan.control else {}),
-            "prompt_tokens": answer.prompt_tokens,
-            "audio_tokens": answer.audio_tokens,
-            "kept_audio_tokens": answer.audio_tokens,
-            "kv_lengths": None,
-            "kv_bytes": None,
-            "new_tokens": answer.new_tokens,
-            "time": None,
-            "peak_memory_bytes": None,
-            "latency": {"first_token": answer.first_token, "total": answer.total} if plan.batch_size is None else None,
-            "attempts": answer.attempts,
-            "cost": self.prices.cost(answer) if self.prices else None,
-        }
+        return replace(
+            asked(plan, sample),
+            reply=answer.text,
+            finish=answer.finish,
+            key_masked=answer.masked or None,
+            clip_seconds=round(seconds, 6),
+            truncated=None,  # whether the server cuts what it hears, it does not say
+            prompt_tokens=answer.prompt_tokens,
+            audio_tokens=answer.audio_tokens,
+            kept_audio_tokens=answer.audio_tokens,
+            new_tokens=answer.new_tokens,
+            latency={"first_token": answer.first_token, "total": answer.total} if plan.batch_size is None else None,
+            attempts=answer.attempts,
+            cost=self.prices.cost(answer) if self.prices else None,
+        )
 
     def _request(self, plan: Plan, sample: Sample) -> tuple[bytes, float]:
         """Return what asks a sample's question, and the length of its clips, which it needs no longer."""

@@ -13,6 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, select, task_folder
+from audiomarathon.benchmarks.clip_limits import too_long
+from audiomarathon.benchmarks.fingerprint import clip_hashes
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
@@ -23,16 +27,13 @@ from audiomarathon.engine.open import opened
 from audiomarathon.engine.resume import report_resume
 from audiomarathon.engine.sessions import facts_of, now, run_session
 from audiomarathon.engine.setup import Setup
-from audiomarathon.engine.source import source_hash
-from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, SettingsError, told
-from audiomarathon.models.registry import get_model
-from audiomarathon.runs.folder import SCHEMA_VERSION, Job, RunFolder, read_run
-from audiomarathon.runs.summary import score_records, summarise
+from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.models.registry import ModelSpec, get_model
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import Job, RunFolder, read_run
+from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
+from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Filters, Loaded, Task, get_task, select, task_folder
-from audiomarathon.tasks.clip_limits import too_long
-from audiomarathon.tasks.fingerprint import clip_hashes
-from audiomarathon.tasks.manifest import read_manifest
 from audiomarathon.text import counted
 
 
@@ -135,19 +136,36 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
             say(f"{task.key}: left out {counted(count, 'sample')} ({name})")
     if not loaded.samples:
         raise DataError(f"{task.key}: {folder} holds no samples")
-    expected = read_manifest(folder).expected(task).count
-    if (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected:
-        say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected:,}")
+    expected = read_manifest(folder).expected(task)
+    if expected and (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
+        say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected.count:,}")
     return loaded
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every sample that a run selects has its reply under every setting; nothing is written."""
-    clips = clip_hashes(select(data.samples, setup.settings.limit, setup.settings.seed))
+    """Tell whether every sample that a run selects has its reply under every setting; nothing is written.
+
+    Raises
+    ------
+    SettingsError
+        When samples have no clips, and the model takes no prompt without.
+    """
+    samples = select(data.samples, setup.settings.limit, setup.settings.seed)
+    _check_clips(setup.spec, task, samples)
+    clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
     for folder in folders:
         folder.peek()
     return all(folder.done(clips) >= set(clips) for folder in folders)
+
+
+def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None:
+    without = sum(not sample.clips for sample in samples)
+    if without and not spec.remote and not spec.load_family().text_only:
+        raise SettingsError(
+            f"{task.key}: {without} of {len(samples)} samples have no clips, and {spec.key} takes no prompt without; "
+            f"allowed with it: tasks whose samples all have clips"
+        )
 
 
 def run_task(
@@ -177,56 +195,44 @@ def run_task(
         clips=clip_hashes(samples),
         control=(read_manifest(data.folder).control or {}).get("kind"),
     )
+    if 0 < settings.limit < len(samples):
+        say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: some count only together")
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
         say(f"{task.key}: {counted(len(samples), 'sample')} under {counted(len(jobs), 'setting')}")
         for job in jobs:
-            _judge(task, job.folder)
             report_resume(job.folder, plan.clips or {}, say)
         if engine is not None:
             run_session(replace(engine, say=say), task, data, plan, jobs)
         for job in jobs:
             if engine is None:  # the summary is of the samples that this run selects
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
-            summary = _summary(task, job.folder, settings.seed)
-            job.folder.write_summary(summary)
-            yield Result(job.folder.path, job.method.label, summary)
+            yield Result(job.folder.path, job.method.label, _score(task, job.folder))
 
 
-def _judge(task: Task, folder: RunFolder) -> None:
-    """Judge the records of earlier sessions anew: their verdicts may be those of an earlier version's reader.
+def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
+    """Judge the folder's records, write the verdicts and the summary of its last run's samples, and return it.
 
-    A record that one of our own tasks cannot score is damaged, and set aside.
+    Raises
+    ------
+    PluginError
+        When the scorer fails on a record; all records stay.
     """
-    before, judged = list(folder.records.values()), []
-    for record in before:
-        try:
-            judged += score_records(task, [record])
-        except (AudioMarathonError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            if source_hash(task):
-                raise PluginError(f"{task.key}: its score fails on record {record['id']!r}: {told(error)}") from error
-    if judged != before:
-        folder.replace(judged)
 
+    def failed(record: Record, error: BaseException) -> None:
+        raise cannot_be_judged(task.scorer, record, error) from error
 
-def _summary(task: Task, folder: RunFolder, seed: int) -> dict[str, Any]:
-    """Summarise the samples that the folder's last run selected, in their order."""
-    wanted = folder.run["samples"]
-    records = [folder.records[id_] for id_ in wanted if id_ in folder.records]
-    # Settings that ran side by side shared the wall time: whose it was cannot be told.
-    alone = [s for s in folder.run["sessions"] if s.get("wall_s") and s.get("settings_side_by_side") == 1]
-    wall, heard = sum(s["wall_s"] for s in alone), sum(s["audio_s"] for s in alone)
-    summary = summarise(
-        task, records, expected=len(wanted), seed=seed, audio_seconds_per_second=heard / wall if wall else None
-    )
-    names = ("data_samples", "data_expected", "left_out")
-    summary |= {"control": folder.run.get("control")}
-    return summary | {"bad_rows": len(folder.run["bad_rows"]), **{name: folder.run[name] for name in names}}
+    verdicts = judged(task.scorer, folder.records.values(), folder.path, failed)
+    write_verdicts(folder.path, task.scorer, verdicts.values())
+    records = [folder.records[id_] for id_ in folder.run["samples"] if id_ in folder.records]
+    summary = summarise(task, folder.run, records, verdicts)
+    folder.write_summary(summary)
+    return summary
 
 
 def score(path: Path) -> Result:
-    """Judge a run's stored replies again and rewrite its verdicts and `summary.json`; no model and no data needed.
+    """Judge a run's stored replies again and write its verdicts and `summary.json`; no model and no data needed.
 
     Raises
     ------
@@ -235,20 +241,10 @@ def score(path: Path) -> Result:
     """
     run_facts = read_run(path)
     try:
-        task, seed = get_task(run_facts["task"]), run_facts["settings"]["seed"]
-        label, identity = run_facts["method"], run_facts["identity"]
+        task, label, identity = get_task(run_facts["task"]), run_facts["method"], run_facts["identity"]
+        _ = run_facts["settings"]["seed"], run_facts["samples"]
     except (KeyError, TypeError) as error:
         raise RecordError(f"{path / 'run.json'}: lacks a field ({error})") from None
-    if run_facts.get("schema_version") != SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema version {run_facts.get('schema_version')}, this version reads {SCHEMA_VERSION}"
-        )
-    with RunFolder(path, identity) as folder:
-        try:
-            _judge(task, folder)
-            summary = _summary(task, folder, seed)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise RecordError(f"{path}: run.json or a record is not as this version writes them ({reason})") from error
-        folder.write_summary(summary)
-    return Result(path, label, summary)
+    with RunFolder(path, identity, task.scorer.fits) as folder:
+        folder.run = run_facts  # of a folder that holds no record yet, entering reads none
+        return Result(path, label, _score(task, folder))

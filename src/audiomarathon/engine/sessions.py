@@ -10,13 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from audiomarathon.benchmarks import Loaded, Sample, Task
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.runs.summary import is_busy
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Loaded, Sample, Task
-from audiomarathon.tasks.manifest import read_manifest
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
@@ -61,8 +62,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
 
 
 def _warn_if_busy(load: Mapping[str, Any] | None) -> None:
-    """Warn above one busy process of others a core: each core would be shared, and times grow by as much."""
-    if load and (load["foreign_processes"] or 0.0) > load["cores"]:
+    if load and is_busy(load):
         warnings.warn(
             f"{load['foreign_processes']:.0f} busy processes of others on {load['cores']} cores: times will suffer; "
             "wait for them, or use --no-timing",
@@ -72,6 +72,7 @@ def _warn_if_busy(load: Mapping[str, Any] | None) -> None:
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
     """Return what `run.json` says of every setting of a task alike, whether or not a model is loaded."""
+    expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,
         "checkpoint": str(setup.checkpoint.path),
@@ -79,7 +80,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "settings": _plain(setup.settings),
         "data_folder": str(data.folder),
         "data_samples": len(data.samples),
-        "data_expected": read_manifest(data.folder).expected(task).count,
+        "data_expected": expected.count if expected else None,
         "control": dict(read_manifest(data.folder).control or {}) or None,
         "bad_rows": [str(row) for row in data.bad_rows],
         "left_out": dict(data.left_out),
@@ -97,13 +98,13 @@ def _method_facts(method: Method) -> dict[str, Any]:
 
 def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
     """Put on record what the session that ends took, and how much it added."""
-    fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.get("error") is None]
+    fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.answered]
     sessions = folder.run["sessions"]
     sessions[-1] |= {
         "ended": now(),
         **ended,
         "samples": len(fresh),
-        "audio_s": sum(r["clip_seconds"] for r in fresh),
+        "audio_s": sum(r.clip_seconds for r in fresh),
     }
     folder.write_run({**folder.run, "sessions": sessions})
 

@@ -16,12 +16,17 @@ _KNOWN = {"audiomarathon", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def source_hash(thing: object) -> str | None:
+def source_hash(thing: object, without: type | None = None) -> str | None:
     """Return a hash of the source behind an object, a class or a function; None where all of it is this project's own.
 
     It covers the files of its classes, and of what they import, as far as that is of the same package or lies outside
     `site-packages`: `run.json` names the versions of installed packages. Of a script it covers the definition and what
     that names, since a script also holds the call that runs it.
+
+    Parameters
+    ----------
+    without
+        A class whose subclasses do not count, and neither do the files that only they bring in.
     """
     home = {_package(part) for part in _definitions(thing)[:1]}
     found: dict[str, str] = {}
@@ -32,6 +37,8 @@ def source_hash(thing: object) -> str | None:
         if id(one) in seen:
             continue
         seen[id(one)] = one
+        if without and (isinstance(one, without) or (isinstance(one, type) and issubclass(one, without))):
+            continue
         for part in _definitions(one):
             name = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
             module = sys.modules.get(name)

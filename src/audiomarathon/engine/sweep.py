@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
+from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.engine.engine import Engine
@@ -25,7 +26,6 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import Loaded, Task
 from audiomarathon.text import counted
 
 
@@ -246,8 +246,9 @@ def _open_log(logs: Path | None, task: Task) -> Iterator[IO[str] | None]:
         yield None
         return
     try:
-        logs.mkdir(parents=True, exist_ok=True)
-        stream = (logs / f"{task.key}.log").open("a", encoding="utf-8")
+        file = logs / f"{task.key}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.open("a", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"{logs}: cannot be used for logs: {error.strerror or error}") from error
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_bootstrap, cluster_totals
+from audiomarathon.metrics.statistics import Floats, Sums
 
 Labels = Sequence[str]
 Predictions = Sequence[str | None]
@@ -56,45 +56,11 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
     return table
 
 
-def summarise_choices(
-    truth: Labels, predicted: Predictions, strict: Sequence[bool], clusters: Sequence[str], *, seed: int
-) -> dict[str, Any]:
-    """Return the metrics of a multiple-choice run, ready for `summary.json`.
-
-    Parameters
-    ----------
-    truth, predicted
-        Class of the right option, and of the option read from the reply (None: unparsed).
-    strict
-        Whether the reply is exactly the right letter or the complete right option.
-    clusters
-        What makes samples dependent; intervals resample whole clusters.
-
-    Returns
-    -------
-    dict
-        `n, unparsed, accuracy, strict_accuracy, macro_f1, score` (macro-F1), `intervals` (for the four figures; None
-        with fewer than two clusters), `per_class`, and `as_published`. Without a sample the figures are None.
-    """
+def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
+    """Return what a multiple-choice run says beside its figures: `per_class` and `as_published`."""
     if not truth:
-        figures = dict.fromkeys(("accuracy", "strict_accuracy", "macro_f1", "score"))
-        return {"n": 0, "unparsed": 0, **figures, "intervals": figures, "per_class": {}, "as_published": None}
-    _check(truth, predicted, strict, clusters)
-    sums = choice_sums(truth, predicted, strict)
-    totals = cluster_totals(sums.columns, clusters)
-    intervals = dict(zip(sums.names, cluster_bootstrap(totals, sums.statistic, seed=seed), strict=True))
-    score = macro_f1(truth, predicted)
-    return {
-        "n": len(truth),
-        "unparsed": sum(chosen is None for chosen in predicted),
-        "accuracy": accuracy(truth, predicted),
-        "strict_accuracy": sum(map(bool, strict)) / len(truth),
-        "macro_f1": score,
-        "score": score,
-        "intervals": {**intervals, "score": intervals["macro_f1"]},
-        "per_class": per_class(truth, predicted),
-        "as_published": as_published(truth, predicted),
-    }
+        return {"per_class": {}, "as_published": None}
+    return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
 
 
 def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
@@ -117,8 +83,19 @@ def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None
     }
 
 
-def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -> Sums:
-    """Return accuracy, strict accuracy and macro-F1 as sums over samples."""
+def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], clusters: Sequence[str] = ()) -> Sums:
+    """Return accuracy, strict accuracy and macro-F1 as sums over samples.
+
+    Parameters
+    ----------
+    truth, predicted
+        Class of the right option, and of the option read from the reply (None: unparsed).
+    strict
+        Whether the reply is exactly the right letter or the complete right option.
+    clusters
+        What makes samples dependent; intervals resample whole clusters.
+    """
+    _check(truth, predicted, strict)
     labels = sorted(set(truth))
     is_class = np.array([[right == label for label in labels] for right in truth], dtype=np.float64)
     chooses_class = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
@@ -133,10 +110,11 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool]) -
         f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=present)
         return np.stack([hits.sum(axis=1) / n, sums[:, -2] / n, f1.sum(axis=1) / present.sum(axis=1)], axis=1)
 
-    return Sums(("accuracy", "strict_accuracy", "macro_f1"), columns, statistic)
+    names = ("accuracy", "strict_accuracy", "macro_f1")
+    return Sums(names, columns, statistic, tuple(clusters), dict.fromkeys(names, (0.0, 1.0)))
 
 
-def published_choice_sums(truth: Labels, predicted: Predictions) -> Sums:
+def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
     """Return the release's two F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
     is_class = np.array(
@@ -155,7 +133,9 @@ def published_choice_sums(truth: Labels, predicted: Predictions) -> Sums:
         f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=seen)
         return np.stack([_ratio(f1.sum(1), seen.sum(1)), _ratio((f1 * support).sum(1), support.sum(1))], axis=1)
 
-    return Sums(("macro_f1", "weighted_f1"), np.hstack([is_class * chooses, is_class, chooses]), statistic)
+    columns = np.hstack([is_class * chooses, is_class, chooses])
+    names = ("macro_f1", "weighted_f1")
+    return Sums(names, columns, statistic, tuple(clusters), dict.fromkeys(names, (0.0, 1.0)))
 
 
 def _ratio(above: Floats, below: npt.NDArray[Any]) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,15 @@ import numpy.typing as npt
 from scipy import stats
 
 from audiomarathon.metrics.statistics import (
+    FEWEST_CLUSTERS,
+    Estimate,
     Floats,
     Sums,
-    cluster_bootstrap,
     cluster_totals,
     interval_of_mean,
+    interval_over,
+    span_of,
+    wilson_reach,
 )
 
 DRAWS = 10_000
@@ -49,8 +53,8 @@ class Pair:
     figure: int
 
     @classmethod
-    def of(cls, own: Sums, other: Sums, clusters: Sequence[str], figure: str | None = None) -> Pair:
-        """Pair two sides whose samples are the same, in the same order; `figure` is the one to judge, or the first.
+    def of(cls, own: Sums, other: Sums, figure: str | None = None) -> Pair:
+        """Pair two sides whose units are the same, in the same order; `figure` is the one to judge, or the first.
 
         Raises
         ------
@@ -59,7 +63,7 @@ class Pair:
         """
         if own.columns.shape != other.columns.shape or own.names != other.names:
             raise ValueError(f"not the same samples: {own.columns.shape} and {other.columns.shape}")
-        totals = cluster_totals(np.hstack([own.columns, other.columns]), clusters)
+        totals = cluster_totals(np.hstack([own.columns, other.columns]), own.clusters)
         return cls(totals, own, 0 if figure is None else own.names.index(figure))
 
     @property
@@ -82,53 +86,67 @@ class Pair:
         """Return own less other of each figure, for each row of summed totals."""
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
-    def differences(self, *, seed: int) -> dict[str, dict[str, Any]]:
-        """Return own − other of every figure with its 95 % interval over clusters, as `difference` and `interval`.
+    def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
+        """Return own − other of every figure with its 95 % interval over clusters.
 
-        Both sides are resampled together, so that what makes a sample hard for both cancels out. None where a figure
-        has no value, and for an interval with fewer than two clusters.
+        Both sides are resampled together, so that what makes a sample hard for both cancels out. Where every sample is
+        right or wrong on both sides, nothing varies: the interval is R. Newcombe's (Statistics in Medicine 17, 1998) of
+        the two scores' own.
         """
-        found = self._apart(self.totals.sum(axis=0, keepdims=True))[0].tolist()
-        intervals = cluster_bootstrap(self.totals, self._apart, seed=seed)
-        return {
-            name: {"difference": None if math.isnan(value) else value, "interval": interval}
-            for name, value, interval in zip(self.sums.names, found, intervals, strict=True)
-        }
-
-    def resampled(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-        """Return the judged difference in each of so many bootstrap samples of clusters, shape (draws,)."""
-        found = [
-            self._judged(_weights(rng, rows, self.clusters), self.totals) for rows in _blocks(draws, self.clusters)
+        halves = self.totals.sum(axis=0).reshape(2, self._width)
+        scores = self.sums.statistic(halves)
+        blocks = [
+            self._worked_out(_weights(rng, rows, self.clusters), self.totals) for rows in _blocks(draws, self.clusters)
         ]
-        return np.concatenate(found)
+        drawn = np.concatenate(blocks)
+        each = zip(self.sums.names, scores.T.tolist(), drawn.T, strict=True)
+        ends = self.sums.ends
+        return {
+            name: _difference(own, other, column, self.clusters, ends.get(name, ()))
+            for name, (own, other), column in each
+        }
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
         """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # what swapping a cluster does to the sums
         moved = moved[moved.any(axis=1)]  # for most clusters nothing: both sides answered alike
         found = [
-            self._judged(rng.integers(0, 2, (rows, len(moved)), np.int8), moved, self.totals.sum(axis=0))
+            self._worked_out(rng.integers(0, 2, (rows, len(moved)), np.int8), moved, self.totals.sum(axis=0))
             for rows in _blocks(draws, len(moved))
         ]
-        return np.concatenate(found)
+        flipped: Floats = np.concatenate(found)[:, self.figure]
+        return flipped
 
-    def _judged(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
-        """Return the judged difference after each draw, worked out once for draws that are alike."""
+    def _worked_out(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
+        """Return the differences of all figures after each draw, worked out once for draws that are alike."""
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
-            return self._apart(start + drawn.astype(float) @ totals)[:, self.figure]
+            return self._apart(start + drawn.astype(float) @ totals)
         codes = drawn @ kinds ** np.arange(columns)
         place = np.zeros(kinds**columns, np.intp)
         place[codes] = np.arange(len(codes))
         found = np.flatnonzero(np.bincount(codes))
         distinct = drawn[place[found]].astype(float)
         place[found] = np.arange(len(found))
-        judged: Floats = self._apart(start + distinct @ totals)[place[codes], self.figure]
-        return judged
+        differences: Floats = self._apart(start + distinct @ totals)[place[codes]]
+        return differences
+
+
+def _difference(own: float, other: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
+    """Return a difference with its interval, from its value in each resample."""
+    found = Estimate(own - other, None, clusters, drawn)
+    if clusters < 2 or math.isnan(own - other):
+        return found
+    if found.fixed and {own, other} <= {*ends}:
+        span = span_of(ends)
+        reach = span * wilson_reach(clusters) * (1.0 if own == other else math.sqrt(2))
+        wide = max(-span, own - other - reach), min(span, own - other + reach)
+        return replace(found, interval=wide if clusters >= FEWEST_CLUSTERS else None)
+    return replace(found, interval=interval_of_mean(drawn[None], [clusters]))
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairedResult:
     """What a comparison says.
 
     Attributes
@@ -158,46 +176,48 @@ class Drawn:
     Attributes
     ----------
     difference
-        Own less other; NaN where one has no value.
-    resampled, flipped
-        The same in each bootstrap sample of clusters, and after each swap of sides; NaN where it has no value. A test
-        among many wants more swaps than an interval wants resamples.
+        Own less other, with its interval; NaN where one has no value.
+    flipped
+        The same after each swap of sides; NaN where it has no value. A test among many wants more swaps than an
+        interval wants resamples.
     """
 
-    clusters: int
-    difference: float
-    resampled: Floats
+    difference: Estimate
     flipped: Floats
+
+    def scaled(self, weight: float) -> Drawn:
+        """Return the same with a weight in a mean over tasks."""
+        return Drawn(self.difference.scaled(weight), self.flipped * weight)
 
     @classmethod
     def of(cls, pair: Pair, rng: np.random.Generator, draws: int = DRAWS, swaps: int = DRAWS) -> Drawn:
         """Draw from a pair."""
-        own, other = pair.scores
-        return cls(pair.clusters, own - other, pair.resampled(rng, draws), pair.flipped(rng, swaps))
+        difference = list(pair.differences(rng, draws).values())[pair.figure]
+        return cls(difference, pair.flipped(rng, swaps))
 
 
-def judge(tasks: Sequence[Drawn]) -> Verdict:
+def judge(tasks: Sequence[Drawn]) -> PairedResult:
     """Compare two settings on one task, or on several at once by the mean of the tasks' differences.
 
     Tasks are independent of each other: each has its own draws, as many as the others. The interval is that of
-    :func:`~audiomarathon.metrics.statistics.interval_of_mean`. The test swaps the two settings within whole clusters,
+    :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
     which under the null hypothesis changes nothing (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
     section 15.2, on clusters); its p counts the observed labelling as one of the draws, so it is never 0 and holds its
     level. It does so among the labellings that have a value as well, so draws without one are left out, and counted.
     """
-    found = float(np.mean([task.difference for task in tasks]))
+    found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
-        return Verdict(None, None, None)
-    interval, lost = None, 0
-    if all(task.clusters > 1 for task in tasks):
-        resampled = np.array([task.resampled for task in tasks])
-        lost = int(np.isnan(resampled).any(axis=0).sum())
-        interval = interval_of_mean(resampled, [task.clusters for task in tasks])
+        return PairedResult(None, None, None)
+    each = [task.difference for task in tasks]
+    lost = 0
+    if all(one.clusters > 1 for one in each):
+        lost = int(np.isnan([one.drawn for one in each]).any(axis=0).sum())
+    interval = each[0].interval if len(each) == 1 else interval_over(each)
     flipped = np.mean([task.flipped for task in tasks], axis=0)
     valued = flipped[~np.isnan(flipped)]
     as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
-    return Verdict(found, interval, p, lost, len(flipped) - len(valued))
+    return PairedResult(found, interval, p, lost, len(flipped) - len(valued))
 
 
 def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:

@@ -15,8 +15,9 @@ import jiwer
 import numpy as np
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_bootstrap, cluster_totals
+from audiomarathon.metrics.statistics import Floats, Sums
 
+Counts = Mapping[str, Any]
 _COUNTS = ("errors", "words", "substitutions", "deletions", "insertions")
 
 LOOP_LONGEST_PHRASE = 20
@@ -54,7 +55,7 @@ def transcript_errors(reference: str, hypothesis: str) -> TranscriptErrors:
     """Normalise both texts, align them and count.
 
     An empty reference is not an error: every word of the hypothesis is then an insertion. See
-    :func:`summarise_transcripts` for how it counts.
+    `empty_references` in :func:`transcript_details` for how it counts.
     """
     expected, given = normalise(reference).split(), normalise(hypothesis).split()
     if expected and given:
@@ -84,71 +85,66 @@ def normalise(text: str) -> str:
     return " ".join(" ".join(str(normaliser(piece)) for piece in _pieces(text)).split())
 
 
-def summarise_transcripts(
-    errors: Sequence[TranscriptErrors | Mapping[str, Any]], clusters: Sequence[str], *, seed: int
-) -> dict[str, Any]:
-    """Return the metrics of a transcription run, ready for `summary.json`.
-
-    Parameters
-    ----------
-    errors
-        One a sample: :class:`TranscriptErrors`, or a record that holds its fields.
-    clusters
-        What makes samples dependent; intervals resample whole clusters.
+def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
+    """Return what a transcription run says beside its rates.
 
     Returns
     -------
     dict
-        `n`; `words`; `wer` (corpus: all errors over all words) and `mean_wer` (of the samples' own rates); `score`
-        (1 − `wer`, at least 0); `substitutions`, `deletions`, `insertions` as rates of all words; `insertion_loops`
-        (samples); `empty_references` (samples without a reference word: their insertions count in `wer`, their own
-        rate is 0 or, with any insertion, 1); `intervals` of `wer`, `mean_wer`, `score`; and `as_published`, whose score
-        is 1 − `mean_wer`. Without a reference word the figures are None.
+        `words` of all references; `substitutions`, `deletions`, `insertions` as rates of them (None without a word);
+        `insertion_loops` (samples); `empty_references` (samples without a reference word: their insertions count in
+        `wer`, their own rate is 0 or, with any insertion, 1); and `mean_of_samples`, whose score is 1 − `mean_wer`.
     """
-    made_of = transcript_sums(errors)
-    totals = cluster_totals(made_of.columns, clusters)
-    sums = totals.sum(axis=0)
-    figures = made_of.names
-    summary: dict[str, Any] = {
-        "n": len(errors),
-        "words": int(sums[1]),
-        **dict.fromkeys(("wer", "mean_wer", "score", "substitutions", "deletions", "insertions")),
-        "insertion_loops": sum(_field(sample, "insertion_loop") for sample in errors),
-        "empty_references": int((made_of.columns[:, 1] == 0).sum()),
-        "intervals": dict.fromkeys(figures),
-        "as_published": None,
+    counts = _counts(errors)
+    words = int(counts[:, 1].sum())
+    rates = (counts[:, 2:].sum(axis=0) / words).tolist() if words else [None] * 3
+    mean = transcript_sums(errors, ()).figures["mean_wer"] if words else None
+    return {
+        "words": words,
+        **dict(zip(_COUNTS[2:], rates, strict=True)),
+        "insertion_loops": sum(int(sample["insertion_loop"]) for sample in errors),
+        "empty_references": int((counts[:, 1] == 0).sum()),
+        "mean_of_samples": None if mean is None else {"mean_wer": mean, "score": 1 - mean},
     }
-    if sums[1] == 0:
-        return summary
-    summary |= dict(zip(figures, _rates(sums[None])[0].tolist(), strict=True))
-    summary |= dict(zip(_COUNTS[2:], (sums[2:5] / sums[1]).tolist(), strict=True))
-    summary["intervals"] = dict(zip(figures, cluster_bootstrap(totals, _rates, seed=seed), strict=True))
-    summary["as_published"] = {"mean_wer": summary["mean_wer"], "score": 1 - summary["mean_wer"]}
-    return summary
 
 
-def transcript_sums(errors: Sequence[TranscriptErrors | Mapping[str, Any]]) -> Sums:
-    """Return corpus WER, mean WER and the score (1 − WER, at least 0) as sums over samples."""
-    counts = np.array([[_field(sample, name) for name in _COUNTS] for sample in errors], np.float64).reshape(-1, 5)
+def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
+    """Return corpus WER, mean WER and the score (1 − WER, at least 0) as sums over samples.
+
+    Without a reference word none of them has a value.
+
+    Parameters
+    ----------
+    errors
+        The fields of :class:`TranscriptErrors`, of each sample.
+    clusters
+        What makes samples dependent; intervals resample whole clusters.
+    """
+    counts = _counts(errors)
     words = counts[:, 1]
     rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
-    return Sums(("wer", "mean_wer", "score"), np.column_stack([counts, rates, np.ones(len(counts))]), _rates)
+    columns = np.column_stack([counts, rates, np.ones(len(counts))])
+    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # there is no worst rate
+    return Sums(("wer", "mean_wer", "score"), columns, _rates, tuple(clusters), ends)
 
 
-def published_transcript_sums(errors: Sequence[TranscriptErrors | Mapping[str, Any]]) -> Sums:
-    """Return the release's score, 1 − mean WER, as sums over samples."""
-    sums = transcript_sums(errors)
-    place = sums.names.index("mean_wer")
-    return Sums(("score",), sums.columns, lambda totals: 1 - sums.statistic(totals)[:, place : place + 1])
+def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
+    """Return 1 − the mean of the samples' own rates, which the release took for its score, as sums over samples."""
+    sums = transcript_sums(errors, clusters)
+    place = [sums.names.index("mean_wer")]
+    score = lambda totals: 1 - sums.statistic(totals)[:, place]  # noqa: E731
+    return Sums(("score",), sums.columns, score, sums.clusters, {"score": (1.0,)})
+
+
+def _counts(errors: Sequence[Counts]) -> Floats:
+    return np.array([[int(sample[name]) for name in _COUNTS] for sample in errors], np.float64).reshape(-1, 5)
 
 
 def _rates(sums: Floats) -> Floats:
-    wer = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
-    return np.stack([wer, sums[:, 5] / sums[:, 6], np.maximum(0, 1 - wer)], axis=1)
-
-
-def _field(sample: TranscriptErrors | Mapping[str, Any], name: str) -> int:
-    return int(sample[name] if isinstance(sample, Mapping) else getattr(sample, name))
+    worded = sums[:, 1] > 0
+    wer = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=worded)
+    mean = np.where(worded, sums[:, 5] / sums[:, 6], np.nan)
+    return np.stack([wer, mean, np.maximum(0, 1 - wer)], axis=1)
 
 
 @cache

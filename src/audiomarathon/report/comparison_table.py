@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.results.compare import Compared, Comparison
-from audiomarathon.text import plain, spreadsheet
+from audiomarathon.text import flags_of, plain, spreadsheet
 
 SCORES = ("setting", "n", "score", "difference [95 %]", "p", "Holm", "McNemar")
 SPEED_UPS = ("setting", "LLM prefill ×", "first token ×", "decode ×")
@@ -100,12 +100,18 @@ def _cells(row: Comparison) -> list[str]:
     between = f" [{verdict.interval[0]:+.3f}, {verdict.interval[1]:+.3f}]" if verdict.interval else ""
     return [
         row.side,
-        f"{row.samples} ({row.truncated} truncated)" if row.truncated else str(row.samples),
+        _counted(row),
         _or_none(row.score, "{:.3f}".format),
         _or_none(verdict.difference, "{:+.3f}".format) + between,
         *(_or_none(p, p_text) for p in (verdict.p, row.p_adjusted, row.mcnemar)),
         *(_speed(row.speed_ups[stage]) for stage in ("llm_prefill", "first_token", "decode_per_token")),
     ]
+
+
+def _counted(row: Comparison) -> str:
+    told = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
+    flags = flags_of(told)
+    return f"{row.samples} ({', '.join(flags)})" if flags else str(row.samples)
 
 
 def _or_none(value: float | None, text: Callable[[float], str]) -> str:
@@ -147,6 +153,8 @@ def _flat(row: Comparison) -> dict[str, Any]:
         "setting": row.side,
         "samples": row.samples,
         "truncated": row.truncated,
+        "unparsed": row.unparsed,
+        "cut": row.cut,
         "timed": row.timed,
         "score": row.score,
         "reference_score": row.reference_score,
@@ -162,6 +170,8 @@ def _flat(row: Comparison) -> dict[str, Any]:
             for end, value in zip(("", "_low", "_high"), _three(speed), strict=True)
         },
         "untimed": row.untimed or None,
+        "across_sessions": row.across,
+        "busy_machine": row.busy,
     }
 
 

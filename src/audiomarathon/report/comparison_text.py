@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from audiomarathon.metrics.paired import Verdict
+from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.best import Candidate, Field
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, told
-from audiomarathon.results.savings import in_one_session
-from audiomarathon.results.shared import OTHER_SESSION
+from audiomarathon.results.pairs import ACROSS, Pairs
 
 
 def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
@@ -32,26 +31,30 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
         without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
         lines += [f"{what} of {line}" for line in told(LeftOut(row.side, row.scope, row.untimed) for row in without)]
-    if any(row.untimed == OTHER_SESSION for row in of_tasks):
-        lines.append(
-            "times of different sessions are not set side by side, since the machine may have been another: a sweep "
-            "takes all settings in one session; --across-sessions compares them all the same"
-        )
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
     lines += [f"{row.side} in {row.scope}: speed-ups are of {row.timed} of the {row.samples} samples" for row in partly]
-    across = "of different sessions, set side by side as asked: the machine may have been another"
-    mixed = [
-        LeftOut(side, task, across)
+    lines += told(
+        LeftOut(side, task, remark)
         for side, tasks in compared.shared.items()
-        for task, shared in tasks.items()
-        if len(in_one_session(shared.timed)) < len(shared.timed)
-    ]
-    lines += [f"times of {line}" for line in told(mixed)]
+        for task, pairs in tasks.items()
+        for remark in _remarks(pairs)
+    )
     lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
     return lines + [f"left out: {line}" for line in told(compared.left_out)]
 
 
-def _lack(verdict: Verdict) -> str:
+def _remarks(pairs: Pairs) -> list[str]:
+    """Return what is to be known of a setting's figures on a task."""
+    versions = pairs.other_versions
+    said = {
+        ACROSS: pairs.across,
+        "the machine was busy while times were taken": bool(pairs.timed) and pairs.busy,
+        f"other library versions than the reference's: {versions}": bool(versions),
+    }
+    return [line for line, holds in said.items() if holds] + pairs.notes
+
+
+def _lack(verdict: PairedResult) -> str:
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}

@@ -11,7 +11,7 @@ import numpy as np
 
 from audiomarathon.errors import RecordError
 from audiomarathon.report.figures import new_figure, save_figure
-from audiomarathon.runs.folder import read_records, read_run, read_summary
+from audiomarathon.runs.read import Run, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ class ControlRun:
     seconds
         The controlled length, or the median of the clips'.
     chance
-        Score of guessing evenly among the options; None for transcription.
+        What guessing gives, as a share of right replies; None where that is not known.
     """
 
     panel: str
@@ -51,35 +51,28 @@ def control_runs(folders: Sequence[Path]) -> list[ControlRun]:
     RecordError
         There are none that are finished.
     """
-    files = sorted({file for folder in folders for file in folder.rglob("run.json")})
-    found = [run for file in files if (run := _read(file.parent)) is not None]
+    found = [one for run in read_runs(folders) if (one := _of(run)) is not None]
     if not found:
         raise RecordError(f"{', '.join(map(str, folders))}: no finished run there")
     return sorted(found, key=lambda run: (run.panel, run.kind, run.seconds))
 
 
-def _read(folder: Path) -> ControlRun | None:
-    facts = read_run(folder)
-    try:
-        summary = read_summary(folder)
-        records = [record for record in read_records(folder).values() if record.get("error") is None]
-    except RecordError:
+def _of(run: Run) -> ControlRun | None:
+    summary = run.summary
+    if summary is None or summary.get("score") is None or not run.records:
         return None
-    if summary.get("score") is None or not records:
-        return None
-    control: Mapping[str, Any] = facts.get("control") or {}
-    median = float(np.median([record["clip_seconds"] for record in records]))
+    control: Mapping[str, Any] = run.facts.get("control") or {}
+    median = float(np.median([record.clip_seconds for record in run.records.values()]))
     low, high = (summary.get("intervals") or {}).get("score") or (summary["score"], summary["score"])
-    options = [len(record["reference"].get("options", ())) for record in records]
     return ControlRun(
-        f"{facts['task']} · {facts['model']} · {facts['method']}",
+        f"{run.key} · {run.facts.get('model', '')} · {run.method}",
         str(control.get("kind", "audio")),
         float(control.get("seconds") or median),
         summary["score"],
         low,
         high,
         summary["n"],
-        float(np.mean([1 / count for count in options])) if all(options) else None,
+        summary.get("chance"),
     )
 
 

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from audiomarathon.errors import RecordError
-from audiomarathon.metrics.statistics import mean_of
+from audiomarathon.benchmarks.registry import weights_of
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
 from audiomarathon.report.lines import conditions, line_of, method_and_ratio
-from audiomarathon.results.savings import (
-    STAGES,
-    ideal_of,
-    in_one_session,
-    mean_interval,
-    median_interval,
-    paired,
-    speed_up,
-)
-from audiomarathon.results.systems import control_name, readable, run_folders
-from audiomarathon.runs.folder import checkpoint_of, read_summary
-from audiomarathon.runs.read import Record, Run
+from audiomarathon.results.pairs import ACROSS, Pairs, ideal_of, speed_up
+from audiomarathon.results.savings import kv_bytes
+from audiomarathon.results.scopes import OVERALL, scopes_of
+from audiomarathon.runs.read import Run, read_runs
+from audiomarathon.text import flags_of
 
 QUANTITIES = ("score", "prefill_ms", "speed_up", "kv_mb")
+MEAN = "mean score"
 _SEED = 42  # of the bootstrap
-
-
-@dataclass(frozen=True)
-class Value:
-    """A figure with its 95 % interval; low and high are the figure where none is known."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, value: float, interval: Sequence[float] | None = None) -> Value:
-        """Make one from a figure and an interval that may be missing or empty."""
-        low, high = interval or (value, value)
-        return cls(value, min(low, value), max(high, value))
 
 
 @dataclass(frozen=True)
@@ -63,15 +41,19 @@ class Setting:
         LLM prefill speed-up that counted FLOPs promise; None where that is not known.
     conditions
         In what the run differs from the panel's base beside its method (another seed, other prompts); part of `line`.
+    across, untimed
+        Whether its speed-up is of different sessions, and why it has none; see :class:`Pairs`.
     """
 
     label: str
     method: str
     line: str
     ratio: float
-    figures: Mapping[str, Value]
+    figures: Mapping[str, Estimate]
     ideal: float | None = None
     conditions: str = ""
+    across: bool = False
+    untimed: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +64,7 @@ class Panel:
     title: str
     headline: str
     settings: tuple[Setting, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def bases(self) -> dict[str, Setting]:
@@ -99,26 +82,6 @@ class Panel:
         return found
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run with its summary."""
-
-    folder: Path
-    run: Run
-    summary: Mapping[str, Any]
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What makes the run this one."""
-        identity: Mapping[str, Any] = self.run.facts["identity"]
-        return identity
-
-    @property
-    def is_base(self) -> bool:
-        """Whether nothing is dropped."""
-        return method_and_ratio(self.identity)[0] == "base"
-
-
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
     """Read run folders, or folders that hold some, into one panel a task and checkpoint, and one for the mean.
 
@@ -127,83 +90,80 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
     RecordError
         When there is no finished run.
     """
-    finished = finished_of(readable(paths, run_folders(paths), lambda folder: (folder, Run.read(folder))))
+    finished = [run for run in read_runs(paths) if run.summary is not None]
     if not finished:
         raise RecordError(f"{', '.join(map(str, paths))}: no finished run there (run.json and a summary.json of it)")
     return panels_of(finished)
 
 
-def finished_of(runs: Iterable[tuple[Path, Run]]) -> list[Finished]:
-    """Return those runs that have a summary."""
-    return [Finished(folder, run, found) for folder, run in runs if (found := summary_of(folder, run)) is not None]
-
-
-def summary_of(folder: Path, run: Run) -> dict[str, Any] | None:
-    """Read a run's `summary.json`; None while there is none, only that of fewer samples, or one that cannot be read."""
-    if not (folder / "summary.json").exists():
-        return None
-    try:
-        summary = read_summary(folder)
-    except RecordError as error:
-        warnings.warn(f"{error}; the run counts as not finished, audiomarathon score writes it again", stacklevel=2)
-        return None
-    return summary if run.sums_up(summary) else None
-
-
-def panels_of(runs: Sequence[Finished]) -> list[Panel]:
+def panels_of(runs: Sequence[Run]) -> list[Panel]:
     """Return a panel a checkpoint, control and task, and of several tasks one for their mean.
 
-    Runs without an answered sample are left out.
+    Runs without an answered sample, or without a summary of all that they hold, are left out.
     """
-    grouped: dict[tuple[str, str], dict[str, list[Finished]]] = {}
-    for found in runs:
-        if found.summary.get("n"):
-            tasks = grouped.setdefault((checkpoint_of(found.run.facts), control_name(found.run.facts)), {})
-            tasks.setdefault(str(found.summary["task"]), []).append(found)
+    grouped: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        if run.summary and run.summary.get("n"):
+            grouped.setdefault((run.checkpoint, run.control), {}).setdefault(run.key, []).append(run)
     several = len({checkpoint for checkpoint, _ in grouped}) > 1
     panels: list[Panel] = []
     for (checkpoint, control), tasks in grouped.items():
         suffix = "".join(f"-{part.replace(' ', '-')}" for part in (checkpoint if several else "", control) if part)
-        own = [_panel(task, suffix, found) for task, found in tasks.items()]
-        panels += own
-        if len(own) > 1 and (mean := mean_panel(own, f"mean{suffix}")):
-            panels.append(mean)
+        own = {task: _panel(task, suffix, found) for task, found in tasks.items()}
+        panels += own.values()
+        for scope, members in scopes_of(own).items():
+            if scope.endswith(OVERALL):
+                name = f"{scope.removesuffix(OVERALL).strip().replace(' ', '-')}-mean".lstrip("-") + suffix
+                panels += filter(None, [mean_panel([own[task] for task in members], name, weights_of(members))])
     return panels
 
 
-def _panel(task: str, suffix: str, runs: Sequence[Finished]) -> Panel:
+def _is_base(run: Run) -> bool:
+    return method_and_ratio(run.identity)[0] == "base"
+
+
+def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     # What most ran under is the panel's own: a stray run of other conditions is what gets marked.
-    bases_first = [found for found in runs if found.is_base] or runs
-    first = max(bases_first, key=lambda one: sum(not conditions(found.identity, one.identity) for found in runs))
-    own = [conditions(found.identity, first.identity) for found in runs]
+    bases_first = [run for run in runs if _is_base(run)] or runs
+    first = max(bases_first, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
+    own = [conditions(run.identity, first.identity) for run in runs]
     _refuse_repeats(runs, own)
-    # All that base ever answered: a later, smaller run of it takes nothing from the others.
-    bases = {
-        under: Run.read(found.folder, selected=False) for found, under in zip(runs, own, strict=True) if found.is_base
-    }
-    identities = [found.identity for found in runs]
+    bases = {under: run for run, under in zip(runs, own, strict=True) if _is_base(run)}
+    identities = [run.identity for run in runs]
     settings = [
-        _setting(found, under, line_of(found.identity, identities), bases.get(under))
-        for found, under in zip(runs, own, strict=True)
+        _setting(run, under, line_of(run.identity, identities), bases.get(under))
+        for run, under in zip(runs, own, strict=True)
     ]
-    facts, control = first.run.facts, control_name(first.run.facts)
-    least, most = (pick(found.summary["n"] for found in runs) for pick in (min, max))
+    summaries = [run.summary or {} for run in runs]
+    least, most = (pick(summary["n"] for summary in summaries) for pick in (min, max))
     samples = str(most) if least == most else f"{least}–{most}"  # sweeps of different limits meet in one folder
-    heard = [f"control: {control}"] if control else []
-    title = " · ".join([task, str(facts.get("model", "")), *heard, f"{samples} samples"])
-    return Panel(task + suffix, title, str(first.summary["headline"]), tuple(settings))
+    heard = [f"control: {first.control}"] if first.control else []
+    title = " · ".join([task, str(first.facts.get("model", "")), *heard, f"{samples} samples"])
+    notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
+    flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
+    told = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
+    told += [f"{one.label}: {ACROSS}" for one in settings if one.across]
+    told += [f"{one.label}: no speed-up, {one.untimed}" for one in settings if one.untimed]
+    return Panel(task + suffix, title, _heading(first), tuple(settings), (*notes, *told))
 
 
-def _refuse_repeats(runs: Sequence[Finished], own: Sequence[str]) -> None:
-    seen: dict[tuple[str, str], Path] = {}
-    for found, under in zip(runs, own, strict=True):
-        key = str(found.run.facts["method"]), under
-        if key in seen:
-            raise RecordError(f"{found.folder}: the same task, checkpoint and setting as {seen[key]}; name one of them")
-        seen[key] = found.folder
+def _heading(run: Run) -> str:
+    """Return what the score of a run's task is called, whether or not the task is installed here."""
+    summary = run.summary or {}
+    return str((summary.get("figure") or {}).get("title") or summary.get("headline", "score"))
 
 
-def _setting(found: Finished, under: str, line: str, base: Run | None) -> Setting:
+def _refuse_repeats(runs: Sequence[Run], own: Sequence[str]) -> None:
+    seen: dict[tuple[str, str], Run] = {}
+    for run, under in zip(runs, own, strict=True):
+        other = seen.setdefault((run.method, under), run)
+        if other is not run:
+            raise RecordError(
+                f"{run.folder}: the same task, checkpoint and setting as {other.folder}; name one of them"
+            )
+
+
+def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     """Return one run's place and figures.
 
     Parameters
@@ -213,34 +173,34 @@ def _setting(found: Finished, under: str, line: str, base: Run | None) -> Settin
     base
         Base's run under the same conditions.
     """
-    records = list(found.run.records.values())
-    figures = {"score": Value.of(found.summary["score"], (found.summary.get("intervals") or {}).get("score"))}
-    if timed := [record for record in records if record.get("time")]:
-        figures["prefill_ms"] = _prefill(timed)
-    together = in_one_session(paired(found.run, base)) if base else []
-    saved = speed_up(together, STAGES["llm_prefill"], _SEED)
-    if saved["measured"]:
-        figures["speed_up"] = Value.of(saved["measured"], saved["interval"])
-    if kv := mean_of([record["kv_bytes"] for record in records]):
-        interval = mean_interval(records, "kv_bytes", _SEED)
-        figures["kv_mb"] = Value.of(kv / 1e6, [end / 1e6 for end in interval or ()])
-    ideal = ideal_of(found.run, [own for _, own in together] or records)
-    method, ratio = method_and_ratio(found.identity)
+    records = list(run.records.values())
+    summary = run.summary or {}
+    pair = (summary.get("intervals") or {}).get("score")
+    figures = {}
+    if summary.get("score") is not None:
+        drawn = run.headline if run.task else Estimate(summary["score"], None)
+        figures["score"] = replace(drawn, value=summary["score"], interval=tuple(pair) if pair else None)
+    if timed := [(1000 * record.time["llm_prefill"], record.cluster) for record in records if record.time]:
+        figures["prefill_ms"] = Resampler(_SEED).median([ms for ms, _ in timed], [cluster for _, cluster in timed])
+    try:
+        pairs = Pairs.of(run, base) if base else None
+    except (RecordError, SettingsError):
+        pairs = None
+    if pairs and (saved := speed_up([pairs], "llm_prefill", _SEED)):
+        figures["speed_up"] = saved
+    if cache := kv_bytes(run, _SEED):
+        figures["kv_mb"] = cache.scaled(1e-6)
+    ideal = ideal_of(run, [own for _, own in pairs.timed] if pairs and pairs.timed else records)
+    method, ratio = method_and_ratio(run.identity)
     full = f"{line} {under}".strip()
-    return Setting(str(found.run.facts["method"]), method, full, ratio, figures, ideal, under)
+    across, untimed = (pairs.across, pairs.untimed) if pairs else (False, "")
+    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed)
 
 
-def _prefill(records: Sequence[Record]) -> Value:
-    """Return the median LLM prefill in milliseconds, with its 95 % interval over clusters."""
-    values = np.array([1000 * record["time"]["llm_prefill"] for record in records])
-    clusters = [str(record["cluster"]) for record in records]
-    return Value.of(float(np.median(values)), median_interval(values, clusters, seed=_SEED))
-
-
-def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
+def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
     """Return the mean over tasks of the settings that every task has; None when there are none.
 
-    Tasks are independent, so the mean's interval is the root of the summed squares of theirs, by the number of tasks.
+    Tasks are independent; the interval is that of :func:`~audiomarathon.metrics.statistics.mean_over`.
     """
     by_name = [{(one.label, one.conditions): one for one in panel.settings} for panel in panels]
     shared = [name for name in by_name[0] if all(name in others for others in by_name)]
@@ -248,7 +208,7 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
     for name_of in shared:
         each = [settings_of[name_of] for settings_of in by_name]
         figures = {
-            quantity: _mean([one.figures[quantity] for one in each])
+            quantity: mean_over([one.figures[quantity] for one in each], weights if quantity == "score" else None)
             for quantity in QUANTITIES
             if all(quantity in one.figures for one in each)
         }
@@ -257,11 +217,4 @@ def mean_panel(panels: Sequence[Panel], name: str) -> Panel | None:
         settings.append(replace(each[0], figures=figures, ideal=ideal))
     _task, *about, _samples = panels[0].title.split(" · ")
     title = " · ".join([f"mean of {len(panels)} tasks", *about])
-    return Panel(name, title, "mean", tuple(settings)) if settings else None
-
-
-def _mean(values: Sequence[Value]) -> Value:
-    mean = float(np.mean([one.value for one in values]))
-    below = float(np.sqrt(sum((one.value - one.low) ** 2 for one in values))) / len(values)
-    above = float(np.sqrt(sum((one.high - one.value) ** 2 for one in values))) / len(values)
-    return Value(mean, mean - below, mean + above)
+    return Panel(name, title, MEAN, tuple(settings)) if settings else None

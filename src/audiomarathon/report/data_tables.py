@@ -28,12 +28,12 @@ def verify_table(reports: Sequence[TaskReport]) -> Table:
     """Return one row a task: what there is, what is expected, and how many problems."""
     table = _table("task", "", "samples", "clips", "hours", "seconds (expected)", "problems")
     for one in reports:
-        low, high = one.expected.seconds
         found = [f"{one.samples:,}", f"{one.clips:,}", f"{one.hours:.2f}"] if one.folder else ["–"] * 3
-        found[0] += f" of {one.expected.count:,}"
+        found[0] += f" of {one.expected.count:,}" if one.expected else ""
+        wanted = " ({:g}–{:g})".format(*one.expected.seconds) if one.expected else ""
         span = f"{one.seconds[0]:.1f}–{one.seconds[1]:.1f}" if one.seconds else "–"
         problems = str(len(one.problems)) if one.state == "wrong" else ""
-        table.add_row(one.task, _MARKS[one.state], *found, f"{span} ({low:g}–{high:g})", problems)
+        table.add_row(one.task, _MARKS[one.state], *found, span + wanted, problems)
     return table
 
 

@@ -59,7 +59,7 @@ class Strip:
     shares
         For each clip, for each of its audio tokens: the share of (layer, head) pairs that keep it, 0–1.
     right
-        Whether the reply is right; None where nobody knows.
+        Whether the reply is right, which gives it a colour; None where nobody knows, or it may be partly right.
     """
 
     method: str
@@ -266,9 +266,8 @@ def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
     kept = sum(float(shares.sum()) for shares in strip.shares)
     total = sum(len(shares) for shares in strip.shares)
     facts = f"keeps {kept / total:.0%}" + ("" if event is None else f" · of the event {event:.0%}")
-    verdict = {True: "right: ", False: "wrong: ", None: ""}[strip.right]
     ink = {True: "#00704F", False: "#B34700", None: "#222222"}[strip.right]
     reply = textwrap.shorten(strip.reply, 34, placeholder=" …") or "(no reply)"
     place = {"transform": last.transAxes, "ha": "left", "fontsize": 9}
-    last.text(1.015, 0.56, f"{verdict}{reply}", va="bottom", color=ink, **place)
+    last.text(1.015, 0.56, reply, va="bottom", color=ink, **place)
     last.text(1.015, 0.44, facts, va="top", color="#555555", **{**place, "fontsize": 8})

@@ -8,9 +8,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from audiomarathon.benchmarks import all_tasks
+from audiomarathon.benchmarks.registry import facts_of
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
-from audiomarathon.tasks import all_tasks
 from audiomarathon.text import plain
 
 
@@ -18,10 +19,13 @@ def tasks_table() -> Table:
     """Return the tasks, in the paper's order."""
     table = _table("Tasks", "key", "paper", "what", "group", "samples", "minutes", "score")
     for task in all_tasks():
-        low, high = task.seconds
-        minutes = f"{low / 60:.3g}–{high / 60:.3g}"
-        score = "1 − WER" if task.headline == "wer" else "macro-F1"
-        _add(table, task.key, task.acronym, task.title, task.group, str(task.count), minutes, score)
+        facts, figure = facts_of(task.key), task.scorer.figure
+        told = ["–"] * 4
+        if facts:
+            low, high = facts.seconds
+            told = [facts.acronym, facts.group, str(facts.count), f"{low / 60:.3g}–{high / 60:.3g}"]
+        acronym, group, count, minutes = told
+        _add(table, task.key, acronym, task.title, group, count, minutes, figure.title)
     return table
 
 

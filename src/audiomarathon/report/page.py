@@ -19,7 +19,7 @@ from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
 from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
-from audiomarathon.results.systems import Side
+from audiomarathon.results.systems import System
 from audiomarathon.text import plain
 from audiomarathon.version import __version__
 
@@ -58,7 +58,7 @@ class PageOptions:
             raise SettingsError(f"--samples {self.samples}: allowed is a number from 0")
 
 
-def page(sides: Sequence[Side], options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
+def page(systems: Sequence[System], options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
     """Return the page's HTML.
 
     Parameters
@@ -69,8 +69,8 @@ def page(sides: Sequence[Side], options: PageOptions, *, step: Callable[[], obje
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    shown = choose(sides, options.samples)
-    content = page_content(sides, shown, options, step)
+    shown = choose(systems, options.samples)
+    content = page_content(systems, shown, options, step)
     # The template's own parts are trusted; what is not comes in through `title` (escaped here) and `data` (JSON).
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=True)
 
@@ -90,19 +90,19 @@ def page(sides: Sequence[Side], options: PageOptions, *, step: Callable[[], obje
 
 
 def page_content(
-    sides: Sequence[Side], shown: Shown, options: PageOptions, step: Callable[[], object] = lambda: None
+    systems: Sequence[System], shown: Shown, options: PageOptions, step: Callable[[], object] = lambda: None
 ) -> dict[str, Any]:
     """Return what the page's script reads."""
-    cells = cells_of(sides)
+    cells = cells_of(systems)
     return {
-        "settings": settings_of(sides),
-        "cells": cells,
-        "unfinished": unfinished_of(sides, cells),
-        "means": means_of(cells, len(sides)),
+        "settings": settings_of(systems),
+        "cells": [{name: value for name, value in cell.items() if name != "mean_of"} for cell in cells],
+        "unfinished": unfinished_of(systems, cells),
+        "means": means_of(cells, len(systems)),
         "scopes": scopes_of(cells),
-        "beside_base": compared_of(sides, cells),
+        "beside_base": compared_of(systems, cells),
         "samples": samples_of(
-            sides,
+            systems,
             shown,
             data=options.data,
             heard=_address(options.players),

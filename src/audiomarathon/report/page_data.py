@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from audiomarathon.report.curves import summary_of
+from audiomarathon.benchmarks.registry import weights_of
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.records import Record
 from audiomarathon.report.lines import line_of, method_and_ratio
-from audiomarathon.report.page_base import Beside, bases_of, identity_of
 from audiomarathon.report.palette import colour, marker
-from audiomarathon.results.systems import Side
-from audiomarathon.runs.read import Record, Run
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.registry import GROUPS
+from audiomarathon.results import scopes
+from audiomarathon.results.pairs import Pairs, speed_up
+from audiomarathon.results.systems import System, base_of
+from audiomarathon.runs.read import Run
 
-OVERALL = "overall"
 COMMON = "in common"
 STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
 
 
-def settings_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
+def settings_of(systems: Sequence[System]) -> list[dict[str, Any]]:
     """Return what is to be known of each setting: its name, method, ratio, place of its base, looks and machine."""
-    several = len({side.checkpoint for side in sides}) > 1
-    identities = {index: identity_of(side) for index, side in enumerate(sides)}
+    several = len({system.checkpoint for system in systems}) > 1
     found = []
-    for index, (side, base) in enumerate(zip(sides, bases_of(sides), strict=True)):
-        facts, identity = next(iter(side.runs.values())).facts, identities[index]
+    for system in systems:
+        facts, identity = next(iter(system.runs.values())).facts, system.identity
         method, ratio = method_and_ratio(identity)
-        line = line_of(
-            identity, [identities[i] for i, other in enumerate(sides) if other.checkpoint == side.checkpoint]
-        )
+        kin = [other.identity for other in systems if other.checkpoint == system.checkpoint]
+        line = replace(system, method=line_of(identity, kin)).name(with_checkpoint=several)
+        base = base_of(system, systems)
         found.append(
             {
-                "name": side.name(with_checkpoint=several),
-                "checkpoint": side.checkpoint,
+                "name": system.name(with_checkpoint=several),
+                "checkpoint": system.checkpoint,
                 "model": facts.get("model"),
                 "method": method,
-                "line": replace(side, method=line).name(with_checkpoint=several),
+                "line": line,
                 "ratio": ratio,
-                "base": base,
-                "control": side.control,
+                "base": None if base is None else systems.index(base),
+                "control": system.control,
                 "colour": colour(method),
                 "marker": marker(method),
                 "device": identity.get("device"),
@@ -61,42 +61,88 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if isinstance(value, (str, int, float))}
 
 
-def cells_of(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Return the figures of each task under each setting; what is not finished has only its name."""
+def cells_of(systems: Sequence[System]) -> list[dict[str, Any]]:
+    """Return the figures of each task under each setting; what is not finished has none."""
     return [
-        _cell(task, index, run, summary, side.control)
-        for index, side in enumerate(sides)
-        for task, run in side.runs.items()
-        if (summary := summary_of(side.folders[task], run)) is not None
+        _cell(task, index, run, run.summary, system.control)
+        for index, system in enumerate(systems)
+        for task, run in system.runs.items()
+        if run.summary is not None
     ]
 
 
-def unfinished_of(sides: Sequence[Side], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def unfinished_of(systems: Sequence[System], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the runs that have no figures, for want of a summary of all that they hold."""
     finished = {(cell["task"], cell["setting"]) for cell in cells}
     return [
-        {"task": task, "setting": index, "answered": len(run.records), "expected": len(run.facts.get("samples", ()))}
-        for index, side in enumerate(sides)
-        for task, run in side.runs.items()
+        {"task": task, "setting": index, "answered": len(run.records), "expected": run.expected}
+        for index, system in enumerate(systems)
+        for task, run in system.runs.items()
         if (task, index) not in finished
     ]
 
 
-def compared_of(sides: Sequence[Side], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Beside:
+    """A setting beside base on one task: what they share, or why nothing."""
+
+    pairs: Pairs | None
+    why: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        own, other = self.pairs.pair.scores if self.pairs else (np.nan, np.nan)
+        return own - other if np.isfinite(own - other) else None
+
+
+def compared_of(systems: Sequence[System], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return each setting beside base, by task and by scope of :func:`scopes_of`."""
-    bases = bases_of(sides)
-    by_task: dict[tuple[str, int], Beside] = {}
+    by_task: dict[tuple[str, int], _Beside] = {}
     for cell in cells:
-        base = bases[index := cell["setting"]]
-        if base != index and cell["score"] is not None:
-            by_task[cell["task"], index] = Beside.of(sides[index], None if base is None else sides[base], cell["task"])
-    rows = [(task, index, one) for (task, index), one in by_task.items()]
+        system = systems[cell["setting"]]
+        base = base_of(system, systems)
+        if system is not base and cell["score"] is not None:
+            by_task[cell["task"], cell["setting"]] = _beside(system, base, cell["task"])
+    rows = [(task, index, {task: one}) for (task, index), one in by_task.items()]
     for scope, members in scopes_of(cells).items():
         for index in dict.fromkeys(index for _, index in by_task):
-            each = [by_task[task, index] for task in members if (task, index) in by_task]
+            each = {task: by_task[task, index] for task in members if (task, index) in by_task}
             if len(each) == len(members):
-                rows.append((scope, index, Beside.over(each)))
-    return [{"scope": scope, "setting": index, **one.as_json()} for scope, index, one in rows]
+                rows.append((scope, index, each))
+    return [{"scope": scope, "setting": index, **_over(each)} for scope, index, each in rows]
+
+
+def _beside(system: System, base: System | None, task: str) -> _Beside:
+    if base is None or task not in base.runs:
+        return _Beside(None, "base was not run under the same conditions")
+    try:
+        return _Beside(Pairs.of(system.runs[task], base.runs[task]))
+    except (RecordError, SettingsError) as error:
+        return _Beside(None, str(error))
+
+
+def _over(tasks: Mapping[str, _Beside]) -> dict[str, Any]:
+    """Return what the page reads of a setting beside base on tasks; what one of them cannot say, they cannot together.
+
+    `sooner` is the median of base's time to first token ÷ the setting's, over the samples of all tasks.
+    """
+    pairs = [one.pairs for one in tasks.values() if one.pairs]
+    why = {task: one.why or ("no score" if one.difference is None else "") for task, one in tasks.items()}
+    untimed = {task: one.why or (one.pairs.untimed if one.pairs else "") for task, one in tasks.items()}
+    said = ["; ".join(f"{task}: {text}" for task, text in each.items() if text) for each in (why, untimed)]
+    weighed = zip(tasks.values(), weights_of(list(tasks)), strict=True)
+    differences = [one.difference * weight for one, weight in weighed if one.difference is not None]
+    sooner = None if said[1] else speed_up(pairs, "first_token", seed=42)
+    return {
+        "difference": None if said[0] else float(np.mean(differences)),
+        "shared": sum(len(one.pairs) for one in pairs),
+        "sooner": sooner.value if sooner else None,
+        "timed": sum(len(one.timed) for one in pairs) if sooner else 0,
+        "across": bool(sooner) and any(one.across for one in pairs),
+        "busy": bool(sooner) and any(one.busy for one in pairs),
+        "why": said[0],
+        "untimed": said[1],
+    }
 
 
 def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control: str) -> dict[str, Any]:
@@ -109,40 +155,37 @@ def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control
         "expected": summary.get("expected"),
         "errors": summary.get("errors"),
         "unparsed": summary.get("unparsed"),
+        "cut": summary.get("cut_by_token_limit"),
         "truncated": summary.get("truncated"),
+        "notes": summary.get("notes") or [],
+        "busy": bool(summary.get("busy")),
         "score": summary.get("score"),
         "low": interval[0],
         "high": interval[1],
+        "mean_of": run.headline if summary.get("score") is not None and run.task else None,
         "stages_ms": {stage: _median_ms(records, stage) for stage in (*STAGES, "prefill")},
-        "sessions": sorted({str(record.get("session")) for record in records if record.get("time")}),
+        "sessions": sorted({str(record.session) for record in records if record.time}),
         "kv_mb": None if summary.get("kv_bytes") is None else summary["kv_bytes"] / 1e6,
         "peak_gb": None if summary.get("peak_memory_bytes") is None else summary["peak_memory_bytes"] / 1e9,
-        "durations": list(_by_duration(records)),
+        "durations": list(_by_duration(run)) if run.task else [],
         "control": control,
     }
 
 
 def _median_ms(records: Sequence[Record], stage: str) -> float | None:
-    values = [record["time"][stage] for record in records if record.get("time") and stage in record["time"]]
+    values = [record.time[stage] for record in records if record.time and stage in record.time]
     return 1000 * float(np.median(values)) if values else None
 
 
-def _by_duration(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the mean of each sample's own score (right or wrong; 1 − WER) in bins of half a minute."""
+def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the mean of each sample's own score in bins of half a minute."""
+    assert run.task is not None
     bins: dict[int, list[float]] = {}
-    for record in records:
-        if (own := own_score(record)) is not None and record.get("clip_seconds") is not None:
-            bins.setdefault(int(record["clip_seconds"] // _DURATION_BIN), []).append(own)
+    for verdict in run.verdicts.values():
+        place = int(verdict.record.clip_seconds // _DURATION_BIN)
+        bins.setdefault(place, []).append(run.task.scorer.own_score(verdict))
     for place, scores in sorted(bins.items()):
         yield {"from": place * _DURATION_BIN, "n": len(scores), "score": float(np.mean(scores))}
-
-
-def own_score(record: Record) -> float | None:
-    """Return one sample's own score: 1 or 0 for a choice, 1 − WER (at least 0) for a transcript."""
-    if "correct" in record:
-        return float(bool(record["correct"]))
-    words = record.get("words")
-    return max(0.0, 1 - record["errors"] / words) if words else None
 
 
 def scopes_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -156,16 +199,16 @@ def scopes_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     scored = {(cell["task"], cell["setting"]) for cell in counted if cell["score"] is not None}
     settings = {cell["setting"] for cell in counted}
     common = [task for task in tasks if all((task, setting) in scored for setting in settings)]
-    scopes = {name: [task for task in tasks if _group(task) == name] for name in GROUPS}
-    scopes |= {COMMON: common if len(common) < len(tasks) else [], OVERALL: tasks}
-    return {name: members for name, members in scopes.items() if len(members) > 1}
+    found = scopes.scopes_of(tasks)
+    if 1 < len(common) < len(tasks) and len(scopes.scopes_of(common)) > 0:
+        found |= {COMMON: common}
+    return found
 
 
 def means_of(cells: Sequence[Mapping[str, Any]], settings: int) -> list[dict[str, Any]]:
-    """Return each setting's mean score over the tasks of each scope.
+    """Return each setting's mean score over the tasks of each scope, with its interval.
 
-    Tasks are independent, so a mean's interval is the root of their squared half-widths' sum, by their number. A mean
-    is given only where the setting has every task of the scope: others do not compare.
+    A mean is given only where the setting has every task of the scope: others do not compare.
     """
     by_place = {(cell["task"], cell["setting"]): cell for cell in cells if cell["score"] is not None}
     return [
@@ -176,19 +219,9 @@ def means_of(cells: Sequence[Mapping[str, Any]], settings: int) -> list[dict[str
     ]
 
 
-def _group(task: str) -> str:
-    from audiomarathon.errors import SettingsError
-
-    try:
-        return get_task(task).group
-    except SettingsError:  # a third party's, not installed here
-        return ""
-
-
 def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    score = float(np.mean([cell["score"] for cell in cells]))
-    found: dict[str, Any] = {"score": score, "low": None, "high": None, "control": cells[0]["control"]}
-    if all(cell["low"] is not None for cell in cells):
-        found["low"] = score - float(np.sqrt(sum((c["score"] - c["low"]) ** 2 for c in cells))) / len(cells)
-        found["high"] = score + float(np.sqrt(sum((c["high"] - c["score"]) ** 2 for c in cells))) / len(cells)
-    return found
+    weights = weights_of([cell["task"] for cell in cells])
+    each = [cell["mean_of"] for cell in cells if cell["mean_of"] is not None]
+    low, high = (mean_over(each, weights).interval if len(each) == len(cells) else None) or (None, None)
+    score = float(np.average([cell["score"] for cell in cells], weights=weights))
+    return {"score": score, "low": low, "high": high, "control": cells[0]["control"]}

@@ -19,19 +19,19 @@ import scipy.fft
 import scipy.signal
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks import get_task, task_folder
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.results.systems import Side
+from audiomarathon.records import Record
+from audiomarathon.results.systems import System
 from audiomarathon.runs.kept_audio import unpack
-from audiomarathon.runs.read import Record
-from audiomarathon.tasks import get_task, task_folder
-from audiomarathon.tasks.task import Sample
+from audiomarathon.runs.read import Run
 
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
 _LONGEST = 4_000  # characters of a prompt or a reply
 _ALL_REPLIES = 1_000_000  # characters: beside strips and pictures, what 5 MB have room for
 _LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
-_FAILED = -1  # for the mistakes of a reply
 _RATE = 16_000
 _FRAME = 1024  # samples of a spectrum
 _RANGE_DB = 80.0
@@ -50,36 +50,35 @@ class Shown:
     total: int
 
 
-def choose(sides: Sequence[Side], limit: int) -> Shown:
+def choose(systems: Sequence[System], limit: int) -> Shown:
     """Choose samples to show: those on which settings disagree first, then failed ones, wrong ones, and the others.
 
     Of each kind every task has its turn.
     """
-    verdicts: dict[Key, set[int]] = {}
-    for side in sides:
-        for task, run in side.runs.items():
-            for id_, record in (*run.records.items(), *run.failed.items()):
-                verdicts.setdefault((task, side.control, id_), set()).add(_mistakes(record))
+    scores: dict[Key, set[float | None]] = {}
+    for system in systems:
+        for task, run in system.runs.items():
+            for id_ in (*run.records, *run.failed):
+                scores.setdefault((task, system.control, id_), set()).add(_own_score(run, id_))
     turns: Counter[tuple[int, str, str]] = Counter()
     places = {}
-    for key in sorted(verdicts):
-        answered = verdicts[key] - {_FAILED}
-        kind = 0 if len(answered) > 1 else 1 if _FAILED in verdicts[key] else 2 if answered != {0} else 3
+    for key in sorted(scores):
+        answered = scores[key] - {None}
+        kind = 0 if len(answered) > 1 else 1 if None in scores[key] else 2 if answered != {1.0} else 3
         places[key] = kind, turns[kind, key[0], key[1]], key
         turns[kind, key[0], key[1]] += 1
-    chosen = set(sorted(verdicts, key=lambda key: places[key])[:limit])
-    return Shown([key for key in verdicts if key in chosen], len(verdicts))
+    chosen = set(sorted(scores, key=lambda key: places[key])[:limit])
+    return Shown([key for key in scores if key in chosen], len(scores))
 
 
-def _mistakes(record: Record) -> int:
-    """Return 0 for what is right, how many words of a transcript are wrong, 1 for a wrong choice; or that it failed."""
-    if record.get("error") is not None:
-        return _FAILED
-    return int(not record["correct"]) if "correct" in record else int(record.get("errors", 1))
+def _own_score(run: Run, id_: str) -> float | None:
+    """Return what a sample is worth by itself; None where it failed, or cannot be scored here."""
+    verdict = run.verdicts.get(id_) if run.task else None
+    return run.task.scorer.own_score(verdict) if run.task and verdict else None
 
 
 def samples_of(
-    sides: Sequence[Side],
+    systems: Sequence[System],
     shown: Shown,
     *,
     data: Path | None,
@@ -101,17 +100,17 @@ def samples_of(
         Called after each sample.
     """
     known = {
-        place: _samples(sides, *place, data)
+        place: _samples(systems, *place, data)
         for place in dict.fromkeys((task, control) for task, control, _ in shown.chosen)
     }
 
     # Transcripts of minutes under many settings are cut, so that the page still opens.
-    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(shown.chosen) * len(sides)))
+    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(shown.chosen) * len(systems)))
 
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
         told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        found = _sample(sides, key, longest)
+        found = _sample(systems, key, longest)
         return found | told | {"prompt": told["prompt"] or found["prompt"]}
 
     found = []
@@ -122,28 +121,28 @@ def samples_of(
     return found
 
 
-def _sample(sides: Sequence[Side], key: Key, longest: int) -> dict[str, Any]:
+def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
     """Return what runs know of a sample: its reference and each setting's reply."""
     task, control, id_ = key
     own = [
-        (index, record)
-        for index, side in enumerate(sides)
-        if side.control == control and (run := side.runs.get(task)) is not None
+        (index, run, record)
+        for index, system in enumerate(systems)
+        if system.control == control and (run := system.runs.get(task)) is not None
         if (record := run.records.get(id_) or run.failed.get(id_)) is not None
     ]
-    record = min((record for _, record in own), key=lambda record: record.get("error") is not None)
-    reference = record.get("reference") or {}
+    record = min((record for *_, record in own), key=lambda record: not record.answered)
+    reference = record.reference or {}
     options = [f"{ascii_uppercase[place]}. {text}" for place, text in enumerate(reference.get("options") or ())]
     return {
         "task": task,
         "control": control,
         "id": id_,
-        "cluster": record.get("cluster"),
-        "seconds": record.get("clip_seconds"),
-        "truncated": bool(record.get("truncated")),
+        "cluster": record.cluster,
+        "seconds": record.clip_seconds if record.answered else None,
+        "truncated": bool(record.truncated),
         "answer": None if reference.get("answer") is None else _shortened(str(reference["answer"]), longest),
         "prompt": _shortened("\n".join(["Options (the whole prompt wants the data):", *options])) if options else None,
-        "replies": [_reply(index, record, longest) for index, record in own],
+        "replies": [_reply(index, run, record, longest) for index, run, record in own],
     }
 
 
@@ -151,14 +150,15 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
-def _samples(sides: Sequence[Side], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
+def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
     """Return a task's samples by id; none where its data is not here. A control's data is where its run found it."""
     try:
         task = get_task(key)
         if data is not None and not control:
             folder = task_folder(task, data, {})
         else:
-            facts = next(side.runs[key].facts for side in sides if key in side.runs and side.control == control)
+            own = (system for system in systems if key in system.runs and system.control == control)
+            facts = next(own).runs[key].facts
             folder = Path(str(facts["data_folder"]))
             if not folder.is_dir():
                 return {}
@@ -182,18 +182,18 @@ def _told(
     }
 
 
-def _reply(setting: int, record: Record, longest: int) -> dict[str, Any]:
-    mistakes = _mistakes(record)
+def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, Any]:
+    verdict = run.verdicts.get(record.id) if run.task else None
+    scorer = run.task.scorer if run.task else None
     found = {
         "setting": setting,
-        "reply": _shortened(str(record.get("error") if mistakes == _FAILED else record.get("reply")), longest),
-        "failed": mistakes == _FAILED,
-        "parsed": record.get("parsed"),
-        "rule": record.get("rule"),
-        "mistakes": mistakes,
-        "unparsed": "parsed" in record and record["parsed"] is None,
-        "wer": record["errors"] / record["words"] if record.get("words") else None,
-        "finish": record.get("finish"),
+        "reply": _shortened(str(record.reply if record.answered else record.error), longest),
+        "failed": not record.answered,
+        "score": _own_score(run, record.id),
+        "verdict": _shortened(scorer.shown(verdict), 200) if scorer and verdict else None,
+        "unparsed": bool(scorer and verdict and scorer.unparsed(verdict)),
+        "rule": verdict.values.get("rule") if verdict else None,
+        "finish": record.finish or None,
         "kept": strip(record),
     }
     return {name: value for name, value in found.items() if value is not None and value is not False}
@@ -201,11 +201,10 @@ def _reply(setting: int, record: Record, longest: int) -> dict[str, Any]:
 
 def strip(record: Record) -> str | None:
     """Return which moments of the audio a pruner kept, as base64 of a byte a column: 0 none, 255 all of its tokens."""
-    bits = record.get("kept_audio_bits")
-    if not bits:
+    if not record.kept_audio_bits:
         return None
-    kept = unpack(str(bits), int(record["audio_tokens"])).astype(float)
-    heard = kept[: len(kept) - int(record.get("window_padding_tokens") or 0)]
+    kept = unpack(record.kept_audio_bits, record.audio_tokens or 0).astype(float)
+    heard = kept[: len(kept) - record.window_padding_tokens]
     return _encoded(np.round(255 * columns(heard[None], STRIP)[0]).astype(np.uint8)) if len(heard) else None
 
 

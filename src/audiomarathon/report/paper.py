@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ import pandas as pd
 
 from audiomarathon.files import file_name, write_text
 from audiomarathon.report.comparison_table import markdown_row
-from audiomarathon.report.curves import Panel, finished_of, panels_of
-from audiomarathon.report.page_data import OVERALL, cells_of, means_of, settings_of
+from audiomarathon.report.curves import Panel, panels_of
+from audiomarathon.report.page_data import cells_of, means_of, settings_of
 from audiomarathon.report.plot_ratios import PAPER, plot_panel
-from audiomarathon.results.systems import Side
-from audiomarathon.text import plain, spreadsheet
+from audiomarathon.results.scopes import OVERALL
+from audiomarathon.results.systems import System
+from audiomarathon.runs.read import Run
+from audiomarathon.text import flags_of, plain, spreadsheet
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -29,23 +30,12 @@ _SPECIAL = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
 }
-_FLAT = (
-    "reply",
-    "finish",
-    "parsed",
-    "rule",
-    "correct",
-    "strict",
-    "errors",
-    "words",
-    "error",
-    "clip_seconds",
-    "truncated",
-)
+_FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
+_ENDS = ("", "_low", "_high")
 _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
 
 
-def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
+def write_paper(systems: Sequence[System], folder: Path) -> list[Path]:
     """Write a PDF and a CSV a task (and of their mean), `scores.md`, `scores.tex` and `records.csv`.
 
     Raises
@@ -53,16 +43,16 @@ def write_paper(sides: Sequence[Side], folder: Path) -> list[Path]:
     RecordError
         When nothing finished, or a file cannot be written.
     """
-    panels = panels_of(finished_of((side.folders[task], run) for side in sides for task, run in side.runs.items()))
+    panels = panels_of([run for system in systems for run in system.runs.values()])
     written = []
     for panel in panels:
         name = file_name(panel.name)
         written.append(plot_panel(panel, folder / f"{name}.pdf", PAPER))
         written.append(_write(folder / f"{name}.csv", pd.DataFrame(_rows(panel)).to_csv(index=False)))
-    table = scores(sides)
-    written.append(_write(folder / "scores.md", markdown(table)))
+    table = scores(systems)
+    written.append(_write(folder / "scores.md", markdown(table) + _footnotes(systems)))
     written.append(_write(folder / "scores.tex", latex(table)))
-    written.append(_write(folder / "records.csv", records(sides).to_csv(index=False)))
+    written.append(_write(folder / "records.csv", records(systems).to_csv(index=False)))
     return written
 
 
@@ -79,10 +69,11 @@ def _rows(panel: Panel) -> list[dict[str, Any]]:
             "line": spreadsheet(one.line),
             "ratio": one.ratio,
             "ideal_speed_up": one.ideal,
+            "across_sessions": one.across,
             **{
                 f"{name}{end}": value
                 for name, figure in one.figures.items()
-                for end, value in zip(("", "_low", "_high"), asdict(figure).values(), strict=True)
+                for end, value in zip(_ENDS, (figure.value, *(figure.interval or (None, None))), strict=True)
             },
         }
         for one in panel.settings
@@ -93,11 +84,11 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By setting's name and task (or group, or "overall"): a cell with `score`, `low`, `high` and `control`."""
 
 
-def scores(sides: Sequence[Side]) -> Scores:
+def scores(systems: Sequence[System]) -> Scores:
     """Return each setting's score by task, then by group, then over all."""
-    names = [setting["name"] for setting in settings_of(sides)]
-    cells = cells_of(sides)
-    means = sorted(means_of(cells, len(sides)), key=lambda mean: mean["scope"] == OVERALL)
+    names = [setting["name"] for setting in settings_of(systems)]
+    cells = cells_of(systems)
+    means = sorted(means_of(cells, len(systems)), key=lambda mean: mean["scope"].endswith(OVERALL))
     found: dict[str, dict[str, Mapping[str, Any]]] = {name: {} for name in names}
     for cell in cells:
         if cell["score"] is not None:
@@ -107,10 +98,20 @@ def scores(sides: Sequence[Side]) -> Scores:
     return found
 
 
+def _footnotes(systems: Sequence[System]) -> str:
+    """Return a line a setting and task for what is to be known of the replies behind a score, and of the score."""
+    found: dict[str, list[str]] = {}
+    for setting, cell in ((settings_of(systems)[cell["setting"]]["name"], cell) for cell in cells_of(systems)):
+        flags = flags_of(cell | {"cut_by_token_limit": cell["cut"]})
+        for line in [*cell["notes"], *([", ".join(flags)] if flags else [])]:
+            found.setdefault(line, []).append(f"{setting} in {cell['task']}")
+    return "".join(f"\n- {plain('; '.join(places))}: {plain(line)}\n" for line, places in found.items())
+
+
 def columns_of(table: Scores) -> list[str]:
     """Return the tasks, groups and "overall" that any setting has, in order."""
     names = list(dict.fromkeys(name for row in table.values() for name in row))
-    return sorted(names, key=lambda name: name == OVERALL)
+    return sorted(names, key=lambda name: name.endswith(OVERALL))
 
 
 def best_of(table: Scores, column: str) -> float | None:
@@ -155,23 +156,34 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None, bold: str, missing
     return text if cell["low"] is None else f"{text} [{cell['low']:.3f}, {cell['high']:.3f}]"
 
 
-def records(sides: Sequence[Side]) -> pd.DataFrame:
+def records(systems: Sequence[System]) -> pd.DataFrame:
     """Return every record of every run as one flat table, those of failed samples too."""
-    names = [setting["name"] for setting in settings_of(sides)]
+    names = [setting["name"] for setting in settings_of(systems)]
     rows = [
         {
-            "checkpoint": side.checkpoint,
+            "checkpoint": system.checkpoint,
             "setting": name,
             "task": task,
-            "id": record["id"],
-            "cluster": record.get("cluster"),
-            "answer": (record.get("reference") or {}).get("answer"),
-            **{field: record.get(field) for field in (*_FLAT, *_COUNTS)},
-            **{f"{stage}_s": seconds for stage, seconds in (record.get("time") or {}).items()},
+            "id": record.id,
+            "cluster": record.cluster,
+            "answer": record.reference.get("answer"),
+            **{field: getattr(record, field) for field in (*_FLAT, *_COUNTS)},
+            **(record.groups or {}),
+            **_verdict(run, record.id),
+            **{f"{stage}_s": seconds for stage, seconds in (record.time or {}).items()},
         }
-        for side, name in zip(sides, names, strict=True)
-        for task, run in side.runs.items()
+        for system, name in zip(systems, names, strict=True)
+        for task, run in system.runs.items()
         for record in (*run.records.values(), *run.failed.values())
     ]
     # As objects: whole numbers stay whole beside what is missing.
     return pd.DataFrame([{name: spreadsheet(value) for name, value in row.items()} for row in rows], dtype=object)
+
+
+def _verdict(run: Run, id_: str) -> dict[str, Any]:
+    """Return a sample's own score, and the plain values of its verdict."""
+    verdict = run.verdicts.get(id_) if run.task else None
+    if run.task is None or verdict is None:
+        return {}
+    flat = {name: value for name, value in verdict.values.items() if not isinstance(value, (dict, list))}
+    return {"own_score": run.task.scorer.own_score(verdict), **flat}

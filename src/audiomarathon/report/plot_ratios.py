@@ -9,8 +9,9 @@ from textwrap import fill
 from typing import Any
 
 from audiomarathon.files import file_name
+from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import palette
-from audiomarathon.report.curves import Panel, Setting, Value, read_panels
+from audiomarathon.report.curves import MEAN, Panel, Setting, read_panels
 from audiomarathon.report.figures import new_figure, save_figure
 from audiomarathon.text import plain
 
@@ -20,7 +21,6 @@ _QUANTITIES = {
     "speed_up": "LLM prefill, times as fast as base",
     "kv_mb": "KV cache after prefill, MB",
 }
-_HEADLINES = {"macro_f1": "macro-F1", "wer": "1 − WER", "mean": "mean score"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Sheet:
     points: float
 
 
+_MOST_NOTES = 3  # a line each; the tables have all
 SCREEN = Sheet(12.5, 9.0, 8.5)
 PAPER = Sheet(7.0, 5.6, 6.5)  # across both columns, as it is
 
@@ -60,7 +61,7 @@ def plot_panel(panel: Panel, path: Path, sheet: Sheet = SCREEN) -> Path:
     grid = figure.subplots(2, 2, gridspec_kw=spaces)
     figure.text(left, 1 - 2.7 * down, plain(panel.title), fontsize=points + 4.5, weight="bold", parse_math=False)
     for axes, (quantity, heading) in zip(grid.flat, _QUANTITIES.items(), strict=True):
-        name = f"{_HEADLINES.get(panel.headline, panel.headline)}" if quantity == "score" else heading
+        name = f"{panel.headline}" if quantity == "score" else heading
         axes.set_title(name, loc="left", fontsize=points + 2)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
@@ -76,12 +77,13 @@ def plot_panel(panel: Panel, path: Path, sheet: Sheet = SCREEN) -> Path:
 
 def _note(panel: Panel) -> str:
     parts = ["Bands: 95 % intervals over clusters."]
-    if panel.headline == "mean":
+    if panel.headline == MEAN:
         parts = ["Settings that every task has. Bands: 95 % intervals of the mean, tasks being independent."]
     if panel.bases:
         parts.append("Dashed: base, nothing dropped; ratio 0 of every method.")
     if any(one.ideal for one in panel.settings):
         parts.append("Dotted: what counted FLOPs promise.")
+    parts += [f"{plain(note)}." for note in panel.notes[:_MOST_NOTES]]
     return " ".join(parts)
 
 
@@ -125,7 +127,7 @@ def _ideal(axes: Any, lines: dict[str, list[Setting]]) -> None:
             return
 
 
-def _limits(axes: Any, quantity: str, values: Sequence[Value]) -> None:
+def _limits(axes: Any, quantity: str, values: Sequence[Estimate]) -> None:
     low, high = min(value.low for value in values), max(value.high for value in values)
     if quantity == "score":
         low, high = max(0.0, low - 0.04), min(1.0, high) + 0.02

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.engine.run import Result
-from audiomarathon.results.sweep_summary import Compared
+from audiomarathon.results.pairs import ACROSS
+from audiomarathon.results.sweep_summary import Finished
 
 
-def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
+def savings_table(settings: Sequence[Finished], title: str = "") -> Table:
     """Return one row a task and setting: what was kept, and speed-ups against base of the same samples.
 
     A speed-up is base ÷ setting, the median over samples; `[…]` is its 95 % interval, `ideal` what counted FLOPs
@@ -29,8 +30,8 @@ def savings_table(settings: Sequence[Compared], title: str = "") -> Table:
     tasks = [one.result.summary["task"] for one in settings]
     for one, task, following in zip(settings, tasks, [*tasks[1:], None], strict=True):
         table.add_row(*_cells(one.result, one.savings), end_section=following != task)
-    notes = {one.result.method.partition("-")[0]: one.savings["note"] for one in settings if one.savings.get("note")}
-    table.caption = "; ".join(f"{method}: {note}" for method, note in notes.items()) or None
+    if any(one.savings.get("across_sessions") for one in settings):
+        table.caption = f"* {ACROSS}"
     return table
 
 
@@ -49,9 +50,10 @@ def _cells(result: Result, saved: Mapping[str, Any]) -> list[str]:
 
 
 def _some(result: Result, saved: Mapping[str, Any]) -> str:
-    """Say over how many samples times are compared, where base ran some in another session."""
+    """Say over how many samples times are compared, where it is not all, and whether they are of other sessions."""
     compared = saved.get("compared_samples")
-    return f" n {compared}" if compared and compared != result.summary["n"] else ""
+    some = f" n {compared}" if compared and compared != result.summary["n"] else ""
+    return some + " *" * bool(compared and saved.get("across_sessions"))
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str:

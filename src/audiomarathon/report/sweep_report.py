@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from audiomarathon.compression.method import Base
 from audiomarathon.errors import RecordError
 from audiomarathon.files import write_json
 from audiomarathon.report.savings_table import savings_table
 from audiomarathon.report.table import LEAST, results_table
-from audiomarathon.results.sweep_summary import Compared, Outcome, Pooled, pooled_accuracy
+from audiomarathon.results.sweep_summary import Finished, Outcome
 from audiomarathon.terminal import fitted
 from audiomarathon.text import counted
 
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
 _MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
+_COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 _RATIOS = ("llm_prefill", "first_token", "decode_per_token")
 
 
@@ -36,8 +35,6 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         results = [one.result for one in settings]
         scores = results_table(results, f"Scores and times (medians){of}", accuracy=True, against_base=against)
         console.print(fitted(scores, console.width, LEAST))
-        if pooled := pooled_accuracy(settings, seed=outcome.seed):
-            console.print(_pooled_table(pooled, f"Accuracy, choice tasks pooled{of}"))
         console.print(savings_table(settings, f"Savings against base of the same samples{of}"))
     for task, reason in outcome.swept.failures.items():
         _print_line(console, f"FAILED {task}: {reason.removeprefix(f'{task}: ')}")
@@ -53,18 +50,7 @@ def _print_line(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _pooled_table(pooled: Sequence[Pooled], title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("setting", no_wrap=True)
-    for heading in ("tasks", "n", "accuracy", "accuracy − base [95 %]"):
-        table.add_column(heading, justify="right")
-    for one in pooled:
-        difference = "–" if one.setting == Base().label else _difference(one.difference, one.interval)
-        table.add_row(one.setting, str(one.tasks), str(one.samples), f"{one.accuracy:.3f}", difference)
-    return table
-
-
-def _against_base(one: Compared) -> str:
+def _against_base(one: Finished) -> str:
     """Return a score's difference from base as text; over how many samples, where it is not all that were answered."""
     if one.against_base is None:
         return "no base"
@@ -75,7 +61,9 @@ def _against_base(one: Compared) -> str:
     return _difference(score["difference"], score["interval"]) + some
 
 
-def _difference(value: float, interval: Sequence[float] | None) -> str:
+def _difference(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None:
+        return "–"
     return f"{value:+.3f} [{interval[0]:+.3f}, {interval[1]:+.3f}]" if interval else f"{value:+.3f} [–]"
 
 
@@ -110,7 +98,6 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
 
 
 def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
-    pooled = {name: pooled_accuracy(settings, seed=outcome.seed) for name, settings in outcome.checkpoints.items()}
     return {
         "model": model,
         "complete": outcome.swept.complete,
@@ -120,7 +107,7 @@ def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
                 "task": task,
                 "checkpoint": checkpoint,
                 "setting": one.result.method,
-                "folder": str(one.result.folder.relative_to(folder)),
+                "folder": os.path.relpath(one.result.folder, folder),
                 "against_base": one.against_base,
                 "savings": one.savings,
                 "summary": one.result.summary,
@@ -128,11 +115,10 @@ def _content(outcome: Outcome, folder: Path, model: str) -> dict[str, Any]:
             for (checkpoint, task), settings in outcome.groups.items()
             for one in settings
         ],
-        "pooled": {name: [asdict(one) for one in settings] for name, settings in pooled.items()},
     }
 
 
-def _row(one: Compared) -> dict[str, Any]:
+def _row(one: Finished) -> dict[str, Any]:
     """Return one flat row; times are medians in seconds, ratios are base ÷ setting, differences setting − base."""
     result, saved = one.result, one.savings
     summary, timing = result.summary, result.summary["timing"]
@@ -141,7 +127,8 @@ def _row(one: Compared) -> dict[str, Any]:
         "task": summary["task"],
         "checkpoint": result.folder.parent.name,
         "setting": result.method,
-        **{name: summary.get(name) for name in ("n", "errors", "unparsed", "truncated", "headline", "score")},
+        **{name: summary.get(name) for name in _COUNTS},
+        **{name: summary.get(name) for name in ("headline", "score")},
         "score_low": low,
         "score_high": high,
         **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},
@@ -161,6 +148,8 @@ def _row(one: Compared) -> dict[str, Any]:
             row[f"{name}_speedup_ideal"] = speed_up.get("ideal")
     row["kv_bytes_ratio"] = saved.get("kv_bytes_ratio")
     row["compared_samples"] = saved.get("compared_samples")
+    row["across_sessions"], row["busy_machine"] = saved.get("across_sessions"), bool(summary.get("busy"))
+    row["notes"] = "; ".join(summary.get("notes") or ()) or None
     row["error"] = None if summary["complete"] else f"{counted(summary['errors'], 'sample')} failed"
     return row
 

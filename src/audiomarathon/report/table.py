@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audiomarathon.engine.run import Result
-from audiomarathon.text import counted
+from audiomarathon.text import flags_of, plain, score_text
 
 #: Columns that a narrow terminal can do without, the least important first.
 LEAST = ("KV MB", "encoder ms", "audio tokens", "accuracy", "decode ms")
@@ -35,11 +35,11 @@ def results_table(
     Parameters
     ----------
     accuracy
-        Adds that column (a dash for transcription), beside the score, which is macro-F1.
+        Adds that column, beside the score; a dash where a task has none.
     against_base
         By folder how the score differs from base's; adds that column.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     table.add_column("task")
     table.add_column("setting")
     more = ("score − base [95 %]",) * (against_base is not None) + ("accuracy",) * accuracy
@@ -58,32 +58,28 @@ def results_table(
         cost = result.summary.get("cost")
         paid = ["–" if cost is None else f"{cost:.4g}"] * costs
         table.add_row(*_cells(result, extra, times), *paid, end_section=last_of_task)
+    notes: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.summary.get("notes") or ():
+            notes.setdefault(note, []).append(result.method.partition("-")[0])
+    lines = [f"{', '.join(dict.fromkeys(methods))}: {note}" for note, methods in notes.items()]
+    table.caption = escape(plain("\n".join(lines))) or None
     return table
 
 
 def _cells(result: Result, extra: Sequence[str], times: Sequence[str]) -> list[str]:
     summary, timing = result.summary, result.summary["timing"]
-    flags = [counted(summary["errors"], "error")] * bool(summary.get("errors"))
-    flags += [f"{summary[name]:,} {name}" for name in ("unparsed", "truncated") if summary.get(name)]
+    flags = flags_of(summary)
     return [
         summary["task"],
         escape(result.method),
         str(summary["n"]) + (f" ({', '.join(flags)})" if flags else ""),
-        score_text(summary),
+        score_text(summary["score"], (summary.get("intervals") or {}).get("score")),
         *extra,
         *(_milliseconds(timing.get(f"{name}_s")) for name in times),
         _tokens(summary),
         "–" if summary["kv_bytes"] is None else f"{summary['kv_bytes'] / 1e6:.2f}",
     ]
-
-
-def score_text(summary: dict[str, Any]) -> str:
-    """Return the headline score as text, such as `0.833 [0.500, 1.000]`."""
-    if summary["score"] is None:
-        return "–"
-    interval = (summary.get("intervals") or {}).get("score")
-    span = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else " [–]"
-    return f"{summary['score']:.3f}{span}"
 
 
 def _milliseconds(spread: dict[str, float] | None) -> str:

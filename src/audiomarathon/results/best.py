@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from audiomarathon.metrics.paired import judge
-from audiomarathon.results.compare import Compared, Comparison, LeftOut, drawn, row_of
-from audiomarathon.results.shared import Shared, mean_scores, speed_up
+from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
+from audiomarathon.results.pairs import Pairs, mean_scores, speed_up
 
 Ids = Mapping[str, frozenset[str]]
 
@@ -85,7 +84,7 @@ class Field:
         if candidate.name == self._compared.reference:
             return None
         members = _members(self._compared.shared[candidate.name], self.ids)
-        verdict = judge([drawn(one, self._compared.seed) for one in members])
+        verdict = weighed({one.task.key: one.drawn(self._compared.seed) for one in members})
         return row_of("answer", candidate.name, members, verdict, self._compared.seed)
 
 
@@ -97,7 +96,7 @@ def field_of(compared: Compared) -> Field:
     sides is made large in the same way.
     """
     timed = {
-        name: {key: frozenset(str(own["id"]) for _, own in one.timed) for key, one in shared.items() if one.timed}
+        name: {key: frozenset(own.id for _, own in one.timed) for key, one in shared.items() if one.timed}
         for name, shared in compared.shared.items()
         if name not in compared.controls
     }
@@ -157,9 +156,9 @@ def _candidates(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Can
             continue
         if not found:
             found.append(Candidate(compared.reference, reference_score, 1.0))
-        found.append(Candidate(name, score, float(speed["measured"])))
+        found.append(Candidate(name, score, speed.value))
     return found
 
 
-def _members(shared: Mapping[str, Shared], ids: Ids) -> list[Shared]:
+def _members(shared: Mapping[str, Pairs], ids: Ids) -> list[Pairs]:
     return [shared[task].only(of_task) for task, of_task in ids.items()]

@@ -6,31 +6,26 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.paired import DRAWS
-from audiomarathon.metrics.statistics import Floats, Sums, cluster_totals, interval_of_mean, mean_of, resampled
+from audiomarathon.metrics.statistics import Estimate, Resampler, interval_over, mean_of
 from audiomarathon.models.registry import ModelSpec
-from audiomarathon.runs.read import Record, Run
+from audiomarathon.results.scopes import OVERALL
+from audiomarathon.runs.read import REPRODUCED, Run
 from audiomarathon.settings import RunSettings
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.published import published
-from audiomarathon.tasks.registry import GROUPS
 from audiomarathon.text import counted
 
 PROTOCOLS = ("paper", "full")
-OVERALL = "overall"
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """A task's score in each bootstrap sample, shape (draws,), and how many clusters it has."""
-
-    scores: Floats
-    clusters: int
+def protocol_folder(results: Path, protocol: str) -> Path:
+    """Return where a protocol's runs lie: its subsets are other data than a plain run's."""
+    return results / f"{REPRODUCED}{protocol}"
 
 
 @dataclass(frozen=True)
@@ -104,12 +99,13 @@ def caveats(
         lines.append(f"the checkpoint is {settings.model_path}; the published scores are of {spec.checkpoint}")
     for result in results:
         of, task = result.summary, get_task(result.summary["task"])
+        whole = AUDIOMARATHON.facts[task.key].count
         have = of["data_samples"] + of["bad_rows"] + sum(of["left_out"].values())
         found = {
             f"not counted, errors or not done yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
             f"bad rows left out: {of['bad_rows']}": of["bad_rows"],
             f"samples whose audio was cut short: {of['truncated']}": of["truncated"],
-            f"the data holds {counted(have, 'sample')}, the whole task {task.count:,}": have != task.count,
+            f"the data holds {counted(have, 'sample')}, the whole task {whole:,}": have != whole,
             f"the data is a control ({(of.get('control') or {}).get('kind')})": of.get("control"),
         }
         lines += [f"{task.key}: {line}" for line, holds in found.items() if holds]
@@ -122,60 +118,55 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
     A mean over tasks is given only when all tasks of the group were run; its interval resamples each task on its own.
     """
     told = published(model)
-    draws: dict[str, _Drawn | None] = {}
+    estimates: dict[str, Estimate] = {}
     rows: dict[str, Reproduced] = {}
     for result in results:
         run = Run.read(result.folder)
-        task = get_task(str(run.facts["task"]))
-        records = list(run.records.values())
-        sums = task.published_sums(records)
+        scorer, verdicts = get_task(run.key).scorer, list(run.verdicts.values())
+        sums = scorer.published(verdicts)
         if sums is None:
-            raise SettingsError(f"{task.key}: the paper has no such task")
-        rows[task.key], draws[task.key] = _of_task(task.key, sums, records, told, seed)
-    acronyms = {get_task(key).acronym: key for key in rows}
-    groups = {name: [acronyms[a] for a in members if a in acronyms] for name, members in GROUPS.items()}
-    whole = [name for name, members in GROUPS.items() if len(groups[name]) == len(members)]
-    means = [_mean(name, groups[name], rows, draws) for name in whole]
-    if len(whole) == len(GROUPS):
-        means.append(_mean(OVERALL, [key for members in groups.values() for key in members], rows, draws))
+            raise SettingsError(f"{run.key}: the paper has no such task")
+        rows[run.key] = Reproduced(
+            run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), None, None, None, told.get(run.key)
+        )
+        if verdicts:
+            # In a stream of its own: a mean's tasks are drawn independently.
+            figures = Resampler([seed, *run.key.encode()], DRAWS).of_sums(sums)
+            headline = estimates[run.key] = figures[sums.names[0]]
+            weighted = figures.get("weighted_f1")
+            rows[run.key] = dataclasses.replace(
+                rows[run.key],
+                mine=_known(headline.value),
+                interval=headline.interval,
+                weighted=_known(weighted.value) if weighted else None,
+            )
+    groups = AUDIOMARATHON.groups
+    whole = {name: members for name, members in groups.items() if set(members) <= set(rows)}
+    means = [_mean(name, members, rows, estimates) for name, members in whole.items()]
+    if len(whole) == len(groups):
+        means.append(_mean(OVERALL, [key for members in groups.values() for key in members], rows, estimates))
     return [*rows.values(), *means]
 
 
-def _of_task(
-    key: str, sums: Sums, records: Sequence[Record], told: Mapping[str, float], seed: int
-) -> tuple[Reproduced, _Drawn | None]:
-    unparsed = sum(record.get("parsed", "") is None for record in records)
-    row = Reproduced(key, len(records), unparsed, None, None, None, told.get(key))
-    if not records:
-        return row, None
-    totals = cluster_totals(sums.columns, [str(record["cluster"]) for record in records])
-    figures = dict(zip(sums.names, sums.statistic(totals.sum(axis=0, keepdims=True))[0].tolist(), strict=True))
-    mine = figures[sums.names[0]]
-    if math.isnan(mine):
-        return row, None
-    row = dataclasses.replace(row, mine=mine, weighted=figures.get("weighted_f1"))
-    if len(totals) < 2:
-        return row, None
-    rng = np.random.default_rng([seed, *key.encode()])  # of its own: a mean's tasks are drawn independently
-    drawn = _Drawn(resampled(totals, sums.statistic, rng, DRAWS)[:, 0], len(totals))
-    return dataclasses.replace(row, interval=_interval([drawn])), drawn
+def published(model: str) -> Mapping[str, float]:
+    """Return a model's published scores by task, in 0–1; empty for a model that the paper did not run."""
+    return AUDIOMARATHON.published.get(AUDIOMARATHON.models.get(model, ""), {})
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _mean(
-    scope: str, keys: Sequence[str], rows: Mapping[str, Reproduced], draws: Mapping[str, _Drawn | None]
+    scope: str, keys: Sequence[str], rows: Mapping[str, Reproduced], estimates: Mapping[str, Estimate]
 ) -> Reproduced:
-    members = [rows[key] for key in keys]
-    each = [drawn for key in keys if (drawn := draws[key]) is not None]
+    members, each = [rows[key] for key in keys], [estimates[key] for key in keys if key in estimates]
     return Reproduced(
         scope,
         sum(row.samples for row in members),
         sum(row.unparsed for row in members),
         mean_of([row.mine for row in members]),
-        _interval(each) if len(each) == len(keys) else None,
+        interval_over(each) if len(each) == len(keys) else None,
         None,
         mean_of([row.published for row in members]),
     )
-
-
-def _interval(tasks: Sequence[_Drawn]) -> tuple[float, float] | None:
-    return interval_of_mean(np.array([task.scores for task in tasks]), [task.clusters for task in tasks])

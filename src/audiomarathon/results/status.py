@@ -11,10 +11,9 @@ from typing import Any
 
 from audiomarathon.errors import AudioMarathonError, RecordError
 from audiomarathon.lock import is_held
-from audiomarathon.results.systems import control_name
-from audiomarathon.runs.folder import checkpoint_of, find_runs, read_records, read_run
-from audiomarathon.runs.progress import Standing, standing_of
-from audiomarathon.tasks import Task, get_task
+from audiomarathon.records import Record
+from audiomarathon.runs.progress import Progress, progress_of
+from audiomarathon.runs.read import Run, run_folders
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class RunStatus:
     task: str = ""
     checkpoint: str = ""
     setting: str = ""
-    standing: Standing = Standing(0)
+    progress: Progress = Progress(0)
     alive: bool | None = None
     quiet_s: float | None = None
     samples_per_minute: float | None = None
@@ -50,7 +49,7 @@ class RunStatus:
     @property
     def complete(self) -> bool:
         """Whether every sample is answered."""
-        return self.problem is None and self.standing.complete
+        return self.problem is None and self.progress.complete
 
     @property
     def state(self) -> str:
@@ -61,7 +60,7 @@ class RunStatus:
             return "running"
         if self.complete:
             return "complete"
-        if self.standing.answered + self.standing.errors == self.standing.expected:
+        if self.progress.answered + self.progress.errors == self.progress.expected:
             return "done, but for errors"
         return "stopped" if self.alive is False else "not complete"
 
@@ -78,47 +77,40 @@ def read_status(paths: Sequence[Path]) -> list[RunStatus]:
     RecordError
         When there is no run.
     """
-    return [_status(folder) for folder in find_runs(paths)]
+    return [_status(folder) for folder in run_folders(paths)]
 
 
 def _status(folder: Path) -> RunStatus:
     try:
-        facts = read_run(folder)
-        records = read_records(folder) if (folder / "samples.jsonl").exists() else {}
-        wanted = [str(id_) for id_ in facts["samples"]]
-        own = [records[id_] for id_ in wanted if id_ in records]
-        tried = _tried(facts, own)
-        heard = control_name(facts)
-        setting = str(facts.get("method", folder.name)) + (f" [{heard}]" if heard else "")
-        standing = standing_of(_task(str(facts["task"])), own, len(wanted))
-        quiet_s = _since_last(folder) if own else None
-        per_minute, audio_rate = _rates(facts, own, tried, quiet_s)
+        run = Run.read(folder)
+        wanted = [str(id_) for id_ in run.facts["samples"]]
+        records = [*run.records.values(), *run.failed.values()]
+        tried = _tried(run.facts, records)
+        setting = run.method + (f" [{run.control}]" if run.control else "")
+        scorer = run.task.scorer if run.task and run.task.scorer.instant else None
+        verdicts = run.verdicts if scorer and run.summary is None else {}
+        progress = progress_of(scorer, records, verdicts, len(wanted), seed=run.seed, summary=run.summary)
+        quiet_s = _since_last(folder) if records else None
+        per_minute, audio_rate = _rates(run.facts, records, tried, quiet_s)
     except RecordError as error:
         return RunStatus(folder, problem=str(error))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (AudioMarathonError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         reason = f"{folder}: run.json or a record is not as this version writes them ({type(error).__name__}: {error})"
         return RunStatus(folder, problem=reason)
     alive = is_held(folder / ".lock")
-    left = standing.expected - standing.answered - tried  # what failed in an earlier session is done again
+    left = progress.expected - progress.answered - tried  # what failed in an earlier session is done again
     return RunStatus(
         folder,
-        str(facts["task"]),
-        checkpoint_of(facts),
+        run.key,
+        run.checkpoint,
         setting,
-        standing,
+        progress,
         alive,
         quiet_s,
         per_minute,
         audio_rate,
         60 * left / per_minute if alive and per_minute else None,
     )
-
-
-def _task(key: str) -> Task | None:
-    try:
-        return get_task(key)
-    except AudioMarathonError:  # a third party's, not installed here: there are counts, but no score
-        return None
 
 
 def _since_last(folder: Path) -> float:
@@ -131,18 +123,18 @@ def _session(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     return session
 
 
-def _tried(facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> int:
+def _tried(facts: Mapping[str, Any], records: Sequence[Record]) -> int:
     """Return how many samples failed in the last session."""
     started = _session(facts).get("started")  # a record's session names the process too
-    failed = [str(record.get("session")).split() for record in records if record.get("error") is not None]
+    failed = [str(record.session).split() for record in records if not record.answered]
     return sum(session[:1] == [started] for session in failed)
 
 
 def _rates(
-    facts: Mapping[str, Any], records: Sequence[Mapping[str, Any]], tried: int, quiet_s: float | None
+    facts: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
     """Return samples a minute and audio-seconds a second of the last session: to its end, or else its last record."""
-    session, answered = _session(facts), [r for r in records if r.get("error") is None]
+    session, answered = _session(facts), [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))
     if quiet_s is None or fresh + tried <= 0 or "started" not in session:
         return None, None
@@ -150,5 +142,5 @@ def _rates(
     seconds = float(session.get("wall_s") or time.time() - quiet_s - started)
     if seconds <= 0:  # the clock was set back
         return None, None
-    heard = sum(float(record["clip_seconds"]) for record in answered) / max(1, len(answered)) * fresh
+    heard = sum(record.clip_seconds for record in answered) / max(1, len(answered)) * fresh
     return 60 * (fresh + tried) / seconds, heard / seconds

@@ -1,7 +1,8 @@
 """What a run writes, and how it survives anything: the folder of a run, its lock, its identity and its records.
 
 `samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line
-for the same sample replaces an earlier one (errors are tried again on resume).
+for the same sample counts in place of an earlier one (errors are tried again on resume). Only lines that are damaged
+are ever taken out of it, into `samples.rejected`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +23,11 @@ from audiomarathon.files import replace_file, write_json, writing
 from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.lock import hold
 from audiomarathon.plain_file import open_plain, read_plain
+from audiomarathon.records import Record
 from audiomarathon.runs.record_line import from_line, to_line
 from audiomarathon.text import counted
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: verdicts stood in the records, and the version in the identity
 _NUMBER = int | float
 _OF_RUN = (  # what kind each field of run.json is
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
@@ -37,6 +39,7 @@ _OF_SUMMARY = (
     | dict.fromkeys(("audio_tokens", "kept_audio_tokens", "cost"), _NUMBER)
     | {"task": str, "headline": str, "timing": dict, "intervals": dict}
 )
+_UNASKED = {"schema_version"}  # names in an identity of an earlier version that do not tell runs apart
 CODE = "code of "  # how names in an identity begin that an earlier version did not write
 
 
@@ -56,6 +59,8 @@ class RunFolder:
         Created when missing.
     identity
         What makes two runs the same run.
+    fits
+        Whether a record is one of this task's: others count as damaged.
 
     Attributes
     ----------
@@ -68,11 +73,13 @@ class RunFolder:
         On entering, when another process is at work in the folder, it holds another run, or cannot be written.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any], fits: Callable[[Record], bool] = lambda _record: True
+    ) -> None:
+        self.path, self._fits = path, fits
         self.identity = json.loads(json.dumps(identity))  # as it is read back: tuples are lists
         self.run: dict[str, Any] = {}
-        self.records: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, Record] = {}
         self.weak = False
         self._lock: IO[bytes] | None = None
         self._stream: IO[bytes] | None = None
@@ -115,10 +122,10 @@ class RunFolder:
         clips
             Hash of each sample's clips now; a sample whose record names another is not done.
         """
-        finished = {id_: record for id_, record in self.records.items() if record.get("error") is None}
-        return {id_ for id_, record in finished.items() if clips is None or same(record.get("clips"), clips.get(id_))}
+        finished = {id_: record for id_, record in self.records.items() if record.answered}
+        return {id_ for id_, record in finished.items() if clips is None or same(record.clips, clips.get(id_))}
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Record) -> None:
         """Add one record and flush it.
 
         Raises
@@ -144,22 +151,7 @@ class RunFolder:
                 f"what is there is safe ({counted(len(self.records), 'record')}): make room and run the same command "
                 "again to go on"
             ) from error
-        self.records[record["id"]] = dict(record)
-
-    def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Replace all records at once, for scoring again; what is no longer among them is set aside.
-
-        The new file takes the old one's place in one step, so that a crash leaves one of the two whole.
-        """
-        assert self._stream is not None, "replace outside the with block"
-        kept = {record["id"]: dict(record) for record in records}
-        with writing(self.samples_file):
-            if gone := [to_line(record) for id_, record in self.records.items() if id_ not in kept]:
-                self._set_aside(gone)
-            replace_file(self.samples_file, b"".join(map(to_line, records)))
-            self._stream.close()
-            self._stream = open_plain(self.samples_file, "ab")
-        self.records = kept
+        self.records[record.id] = record
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         """Write `run.json`."""
@@ -183,7 +175,7 @@ class RunFolder:
         """
         self._check_identity()
         if self.samples_file.exists():
-            self.records = read_records(self.path)
+            self.records = {id_: one for id_, one in read_records(self.path).items() if self._fits(one)}
 
     def _check_identity(self) -> None:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
@@ -197,14 +189,14 @@ class RunFolder:
         held = self.run.get("identity") or {}
         unwritten = {name for name in self.identity if name.startswith(CODE) and name not in held}
         self.weak = bool(self.run.get("weak_fingerprint") or is_weak(held.get("checkpoint")) or unwritten)
-        fields = {*held, *self.identity} - unwritten
+        fields = {*held, *self.identity} - unwritten - _UNASKED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
             shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
             raise RecordError(
                 f"{self.path}: holds another run ({shown}); name another RESULTS_DIR, or move that folder away"
             )
 
-    def _read_and_repair(self) -> dict[str, dict[str, Any]]:
+    def _read_and_repair(self) -> dict[str, Record]:
         """Read the records; drop a half-written last line, set aside lines that are no records."""
         if not self.samples_file.exists():
             return {}
@@ -215,10 +207,10 @@ class RunFolder:
                 stream.truncate(len(whole))
         records, rejected, good = {}, [], []
         for line in whole.splitlines(keepends=True):
-            if (record := from_line(line)) is None:
+            if (record := from_line(line)) is None or not self._fits(record):
                 rejected.append(line)
             else:
-                records[record["id"]] = record
+                records[record.id] = record
                 good.append(line)
         if rejected:
             self._set_aside(rejected)
@@ -252,7 +244,7 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
     return path.name
 
 
-def read_records(path: Path) -> dict[str, dict[str, Any]]:
+def read_records(path: Path) -> dict[str, Record]:
     """Read a run folder's records by id, as a resume would, but touch nothing: another process may be writing.
 
     A half-written last line is left out, and so are lines that are no records, with a warning.
@@ -272,12 +264,12 @@ def read_records(path: Path) -> dict[str, dict[str, Any]]:
     if odd := len(lines) - len(found):
         unreadable = counted(odd, "unreadable line")
         warnings.warn(f"{file}: {unreadable} left out; the run, given again, redoes what they held", stacklevel=2)
-    return {record["id"]: record for record in found}
+    return {record.id: record for record in found}
 
 
 def what_failed(path: Path, errors: int) -> str:
     """Return in half a line how many samples of a run failed, and what the first of them said."""
-    said = (f"{id_}: {record['error']}" for id_, record in read_records(path).items() if record.get("error"))
+    said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
 
@@ -311,26 +303,6 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RecordError(f"{file}: not a JSON object")
     return content
-
-
-def holds_records(folder: Path) -> bool:
-    """Whether a folder is a run's: it has a `run.json`, or records whose `run.json` is gone."""
-    file = folder / "samples.jsonl"
-    return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
-
-
-def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders, in or under these, that are runs'.
-
-    Raises
-    ------
-    RecordError
-        When there is none.
-    """
-    files = (file for path in paths for name in ("run.json", "samples.jsonl") for file in path.rglob(name))
-    if found := sorted({file.parent for file in files if holds_records(file.parent)}):
-        return found
-    raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -377,6 +349,8 @@ def read_run(path: Path) -> dict[str, Any]:
     deep = [name for name in _PLAIN if isinstance(identity.get(name), (dict, list))]
     if deep or not all(isinstance(session, dict) for session in content.get("sessions") or ()):
         raise RecordError(f"{file}: its {'identity' if deep else 'sessions'!r} is not as it should be")
+    if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):
+        raise RecordError(f"{file}: schema version {version}, this version reads 1 to {SCHEMA_VERSION}")
     if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:
         raise RecordError(f"{file}: {odd[0]} {content[odd[0]]!r} holds control characters")
     return content

@@ -1,51 +1,174 @@
-"""A finished run as its folder holds it: what everything above this room reads."""
+"""Finished and unfinished runs as their folders hold them: what everything above this room reads.
+
+There is one walker, :func:`run_folders`: every command that reads a results folder finds the same runs in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from audiomarathon.benchmarks import Task, get_task
+from audiomarathon.benchmarks.finding import walk
 from audiomarathon.costs.prefill import Cost, Drops
-from audiomarathon.runs.folder import read_records, read_run
+from audiomarathon.errors import AudioMarathonError, RecordError, told
+from audiomarathon.metrics.statistics import Estimate, Resampler
+from audiomarathon.records import Record, Verdict
+from audiomarathon.runs.folder import checkpoint_of, read_records, read_run, read_summary
+from audiomarathon.runs.scored import judged
+from audiomarathon.runs.summary import summarise
+from audiomarathon.scoring.scorer import fingerprint_of, sums_of
+from audiomarathon.text import counted
 
-Record = Mapping[str, Any]
+_T = TypeVar("_T")
+
+#: How the folders begin that hold what `reproduce` ran: other subsets of the same tasks.
+REPRODUCED = "reproduce-"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished setting: its facts, and by id the records of the samples it selected, answered and `failed`."""
+    """One task under one setting of one checkpoint.
+
+    Attributes
+    ----------
+    facts
+        What `run.json` says.
+    records, failed
+        By id the records of the samples that the last run selected: answered, and failed.
+    beyond
+        Answered samples of larger runs before it.
+    folder
+        Where it lies; None for one that was made by hand.
+    """
 
     facts: Mapping[str, Any]
     records: Mapping[str, Record]
     failed: Mapping[str, Record] = field(default_factory=dict)
+    beyond: Mapping[str, Record] = field(default_factory=dict)
+    folder: Path | None = None
 
     @classmethod
-    def read(cls, folder: Path, *, selected: bool = True) -> Run:
+    def read(cls, folder: Path) -> Run:
         """Read a run folder.
-
-        Parameters
-        ----------
-        selected
-            Only the samples that its last run selected; else all on record, of larger runs before it too.
 
         Raises
         ------
         RecordError
             When it holds no run, or its files cannot be read.
         """
-        facts, by_id = read_run(folder), read_records(folder)
-        wanted = [by_id[id_] for id_ in (facts.get("samples", by_id) if selected else by_id) if id_ in by_id]
-        answered, failed = (
-            {row["id"]: row for row in wanted if (row.get("error") is None) is fine} for fine in (True, False)
-        )
-        return cls(facts, answered, failed)
+        facts = read_run(folder)
+        by_id = read_records(folder) if (folder / "samples.jsonl").exists() else {}
+        wanted = dict.fromkeys(map(str, facts.get("samples", by_id)))
+        own = [by_id[id_] for id_ in wanted if id_ in by_id]
+        answered, failed = ({one.id: one for one in own if one.answered is fine} for fine in (True, False))
+        beyond = {id_: one for id_, one in by_id.items() if one.answered and id_ not in wanted}
+        return cls(facts, answered, failed, beyond, folder)
 
-    def sums_up(self, summary: Mapping[str, Any]) -> bool:
-        """Whether a summary is of the records as they are: a longer run that was killed has left a shorter one's."""
-        told = summary.get("expected"), summary.get("n")
-        return told == (len(self.facts.get("samples", ())), len(self.records))
+    @cached_property
+    def whole(self) -> Run:
+        """The run with all that it ever answered: a later, smaller run takes nothing from what is compared with it."""
+        if not self.beyond:
+            return self
+        return Run(self.facts, {**self.records, **self.beyond}, self.failed, folder=self.folder)
+
+    @property
+    def key(self) -> str:
+        """Key of the task."""
+        return str(self.facts["task"])
+
+    @cached_property
+    def task(self) -> Task | None:
+        """The task; None for a third party's that is not installed here."""
+        try:
+            return get_task(self.key)
+        except AudioMarathonError:
+            return None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What makes the run this one."""
+        return self.facts.get("identity") or {}
+
+    @property
+    def checkpoint(self) -> str:
+        """What people call the checkpoint."""
+        return checkpoint_of(self.facts)
+
+    @property
+    def method(self) -> str:
+        """Label of the setting."""
+        return str(self.facts["method"])
+
+    @property
+    def expected(self) -> int:
+        """How many samples the last run selected."""
+        return len(self.facts.get("samples", self.records))
+
+    @property
+    def control(self) -> str:
+        """What `data controls` made of the run's data, such as `silence` or `30s audio`; "" for a task as it is."""
+        control = self.facts.get("control") or {}
+        length = f"{control['seconds']:g}s " if control.get("seconds") else ""
+        return f"{length}{control.get('kind', '')}".strip()
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """By id what this version's scorer says of each answered sample; without those that it cannot judge.
+
+        Raises
+        ------
+        SettingsError
+            When the task is a third party's that is not installed.
+        """
+        scorer, failures = get_task(self.key).scorer, list[str]()
+        found = judged(
+            scorer, self.records.values(), self.folder, lambda record, why: failures.append(f"{record.id}: {told(why)}")
+        )
+        if failures:
+            cannot = counted(len(failures), "sample")
+            warnings.warn(f"{self.folder}: {cannot} cannot be scored ({failures[0]}); left out", stacklevel=2)
+        return found
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any] | None:
+        """What `summary.json` says, or would say had this version judged; None while it is not that of the records.
+
+        Of a longer run that was killed there is only the summary of a shorter one before it.
+        """
+        if self.folder is None or not (self.folder / "summary.json").exists():
+            return None
+        try:
+            content = read_summary(self.folder)
+        except RecordError as error:
+            again = "the run counts as not finished, audiomarathon score writes it again"
+            warnings.warn(f"{error}; {again}", stacklevel=2)
+            return None
+        answered = content.get("n", 0) + content.get("unscored", 0)
+        if (content.get("expected"), answered) != (self.expected, len(self.records)):
+            return None
+        records = [*self.records.values(), *self.failed.values()]
+        if self.task is None or content.get("records") == fingerprint_of(self.task.scorer, records):
+            return content
+        return summarise(self.task, self.facts, records, self.verdicts)
+
+    @cached_property
+    def headline(self) -> Estimate:
+        """The headline score, with the interval of `summary.json` and the draws that it is made of."""
+        scorer = get_task(self.key).scorer
+        if not self.verdicts:
+            return Estimate(math.nan, None)
+        return Resampler(self.seed).of_sums(sums_of(scorer, list(self.verdicts.values())))[scorer.figure.name]
+
+    @property
+    def seed(self) -> int:
+        """The run's seed, of its intervals too."""
+        return int((self.facts.get("settings") or {}).get("seed", 42))
 
     @property
     def cost(self) -> Cost | None:
@@ -56,3 +179,83 @@ class Run:
     def drops(self) -> Drops | None:
         """What prefill is spared; None when that is not known of the method."""
         return Drops(**self.facts["drops"]) if self.facts.get("drops") else None
+
+
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders, in or under these, that are runs', each once, by path and name.
+
+    What `reproduce` ran is left out, unless it is in the path that is named.
+
+    Raises
+    ------
+    RecordError
+        When a path is no folder, or there is no run.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RecordError(f"{path}: no such folder")
+        root = path.absolute()
+        for one in sorted((one for one in walk(root) if holds_run(one.path)), key=lambda one: one.path):
+            apart = any(part.startswith(REPRODUCED) for part in one.path.relative_to(root).parts)
+            if not apart:
+                found.setdefault(one.path.resolve(), one.path)  # a link to a run is no second run
+    if not found:
+        raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
+    return list(found.values())
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is a run's: it has a `run.json`, or records whose `run.json` is gone."""
+    file = folder / "samples.jsonl"
+    return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
+
+
+def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lambda _folder: None) -> list[Run]:
+    """Read the runs in or under folders; a damaged one that was not named is left out with a warning.
+
+    Parameters
+    ----------
+    beside
+        Names the run that is to be read with one that was found, wherever it lies.
+
+    Raises
+    ------
+    RecordError
+        When there is none, or one that was named is damaged.
+    """
+    folders = run_folders(paths)
+    known = {folder.resolve(): folder for folder in folders}
+    for folder in folders:
+        if (more := beside(folder)) is not None:
+            known.setdefault(more.resolve(), more)
+    return list(readable(paths, known.values(), _complete))
+
+
+def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
+    """Yield what is read of each folder; a damaged run that is not among `paths` is left out with a warning.
+
+    Raises
+    ------
+    RecordError
+        For a damaged run among `paths`.
+    """
+    named = {path.resolve() for path in paths}
+    for folder in folders:
+        try:
+            yield read(folder)
+        except RecordError as error:
+            if folder.resolve() in named:
+                raise
+            warnings.warn(f"left out: {error}", stacklevel=2)
+
+
+def _complete(folder: Path) -> Run:
+    run = Run.read(folder)
+    if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
+        raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
+    if not isinstance(run.facts.get("identity", {}), dict):
+        raise RecordError(f"{folder / 'run.json'}: the identity is no JSON object")
+    if not all(isinstance(id_, str) for id_ in run.facts.get("samples") or ()):
+        raise RecordError(f"{folder / 'run.json'}: the samples are no list of names")
+    return run

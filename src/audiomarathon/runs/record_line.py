@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import ESCAPED
+from audiomarathon.records import LETTERS, Record
 from audiomarathon.runs.kept_audio import unpack
-from audiomarathon.tasks.task import LETTERS
 
 _CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
 _LENGTH = len(_CRC % 0)
@@ -21,7 +21,7 @@ _LARGEST: Final = 1e15  # of any number: above it sums overflow, and nothing mea
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
 
 
-def to_line(record: Mapping[str, Any]) -> bytes:
+def to_line(record: Record) -> bytes:
     """Return a record as a line with its checksum.
 
     Raises
@@ -29,16 +29,34 @@ def to_line(record: Mapping[str, Any]) -> bytes:
     RecordError
         For a record that could not be read again.
     """
-    if why := damage_of(record):
-        raise RecordError(f"the record of sample {record.get('id')!r} could not be read again: {why}")
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
-    return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
+    content = record.to_json()
+    if why := damage_of(content):
+        raise RecordError(f"the record of sample {record.id!r} could not be read again: {why}")
+    return sealed(content)
 
 
-def from_line(line: bytes) -> dict[str, Any] | None:
+def from_line(line: bytes) -> Record | None:
     """Return the record that a line holds; None where it is damaged, or not a record.
 
     A line without a checksum (versions up to 8983bac wrote none) is taken by what it holds.
+    """
+    content = unsealed(line)
+    return None if content is None or damage_of(content) else Record.from_json(content)
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return an object as a line of JSON with a checksum as its last field."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
+    return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
+
+
+def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
+    """Return the object of a line, its checksum looked at and taken off; None for a damaged line.
+
+    Parameters
+    ----------
+    always
+        Whether a line without a checksum is damaged too.
     """
     line = line.rstrip(b"\r\n")
     text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
@@ -46,15 +64,17 @@ def from_line(line: bytes) -> dict[str, Any] | None:
         if end != _CRC % zlib.crc32(text):
             return None
         line = text
+    elif always:
+        return None
     try:
-        record = json.loads(line, parse_constant=_refuse)
+        content = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and not damage_of(record) else None
+    return content if isinstance(content, dict) else None
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return what of a record cannot be worked with; "" for a sound one."""
+    """Return what of a line's record cannot be worked with; "" for a sound one."""
     needed = _ALWAYS if record.get("error") is not None else _ALWAYS | _ANSWERED
     if lacking := [name for name in needed if name not in record]:
         return f"it has no {lacking[0]!r}"
@@ -138,6 +158,9 @@ _WHERE_GIVEN: Final[_Checks] = {
     "forced_decode": _all_of(dict, _is_number, "per_token"),
     "latency": _all_of(dict, _is_number, "first_token", "total"),
     "cost": _or_none(_is_number),
-    **dict.fromkeys(("correct", "strict"), _or_none(_is_number)),  # true and false are numbers
-    **dict.fromkeys(("errors", "words", "substitutions", "deletions", "insertions"), _or_none(_is_number)),
+    "groups": _all_of(dict, _is_text),
+    "session": _or_none(_is_text),
+    "control": _or_none(_is_text),
+    "attempts": _or_none(_is_count),
+    **dict.fromkeys(("encoder_shared", "key_masked"), _or_none(lambda value: isinstance(value, bool))),
 }

@@ -1,95 +1,126 @@
-"""From records to `summary.json`: the task's metrics, and what the run took."""
+"""From records and verdicts to `summary.json`: the task's metrics, and what the run took."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from audiomarathon.benchmarks.task import Task
+from audiomarathon.compression.registry import all_methods
 from audiomarathon.metrics.statistics import mean_of, means_of
-from audiomarathon.tasks.task import Task
-
-Record = Mapping[str, Any]
-
-
-def score_records(task: Task, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Judge stored replies again, without a model; everything else in a record stays as it is.
-
-    A transcript that a family took out of the sentence around it counts in place of the whole reply.
-    """
-    return [
-        dict(record)
-        if record.get("error") is not None
-        else record | task.score(record.get("transcript", record["reply"]), record["reference"])
-        for record in map(dict, records)
-    ]
+from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.scorer import figures_of, fingerprint_of
 
 
 def summarise(
-    task: Task, records: Sequence[Record], *, expected: int, seed: int, audio_seconds_per_second: float | None = None
+    task: Task, facts: Mapping[str, Any], records: Sequence[Record], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
     """Return the content of `summary.json`.
 
     Parameters
     ----------
+    facts
+        What `run.json` says.
     records
-        Scored records of the selected samples, error records included.
-    expected
-        How many samples the run was to have; fewer, or an error left, makes it incomplete.
-    audio_seconds_per_second
-        Throughput of an untimed run.
+        Of the samples that the run selected, failed ones included.
+    verdicts
+        By id; an answered sample without one counts as `unscored`.
     """
-    answered = [record for record in records if record.get("error") is None]
-    errors = [record for record in records if record.get("error") is not None]
-    metrics = task.summarise(answered, seed=seed) if answered else {"n": 0, "score": None}
+    expected = len(facts.get("samples", records))
+    answered = [record for record in records if record.answered]
+    errors = len(records) - len(answered)
+    scored = [verdicts[record.id] for record in answered if record.id in verdicts]
+    metrics = figures_of(task.scorer, scored, seed=(facts.get("settings") or {}).get("seed", 42))
+    unscored = {"unscored": len(answered) - len(scored)} if len(scored) < len(answered) else {}
     return {
         "task": task.key,
-        "headline": task.headline,
-        "complete": not errors and len(answered) == expected,
+        "headline": task.scorer.figure.name,
+        "figure": asdict(task.scorer.figure),
+        "scorer": task.scorer.version,
+        "records": fingerprint_of(task.scorer, records),
+        "complete": not errors and not unscored and len(answered) == expected,
         "expected": expected,
-        "errors": len(errors),
-        "truncated": sum(bool(record.get("truncated")) for record in answered),
-        "cut_by_token_limit": sum(record["finish"] == "length" for record in answered),
+        "errors": errors,
+        **unscored,
+        "truncated": sum(bool(record.truncated) for record in answered),
+        "cut_by_token_limit": sum(record.finish == "length" for record in answered),
         **metrics,
-        "audio_seconds": round(sum(record["clip_seconds"] for record in answered), 3),
-        "audio_tokens": mean_of([r["audio_tokens"] for r in answered]),
-        "kept_audio_tokens": mean_of([r["kept_audio_tokens"] for r in answered]),
-        "kv_lengths": means_of([record["kv_lengths"] for record in answered]),
-        "kv_bytes": mean_of([r["kv_bytes"] for r in answered]),
-        "peak_memory_bytes": max((r["peak_memory_bytes"] or 0 for r in answered), default=0) or None,
+        "audio_seconds": round(sum(record.clip_seconds for record in answered), 3),
+        "audio_tokens": mean_of([r.audio_tokens for r in answered]),
+        "kept_audio_tokens": mean_of([r.kept_audio_tokens for r in answered]),
+        "kv_lengths": means_of([record.kv_lengths for record in answered]),
+        "kv_bytes": mean_of([r.kv_bytes for r in answered]),
+        "peak_memory_bytes": max((r.peak_memory_bytes or 0 for r in answered), default=0) or None,
         "cost": _cost(answered),
-        "timing": _timing(answered, audio_seconds_per_second),
+        "timing": _timing(answered, _throughput(facts)),
+        "notes": [*metrics.get("notes", ()), *filter(None, [note_of(facts)])],
+        "busy": busy(facts, answered),
+        "control": facts.get("control"),
+        "bad_rows": len(facts.get("bad_rows", ())),
+        **{name: facts.get(name) for name in ("data_samples", "data_expected", "left_out")},
     }
+
+
+def note_of(facts: Mapping[str, Any]) -> str:
+    """Return what a reader of a run's figures has to know of its method; earlier versions did not write it down."""
+    notes = {method.key: method.note for method in all_methods()}
+    return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
+
+
+def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
+    """Whether others kept more cores busy than there are, before or after a session that timed some of the records."""
+    begun = {str(record.session).partition(" ")[0] for record in records if record.time}
+    sessions = [one for one in facts.get("sessions") or () if one.get("started") in begun]
+    return any(is_busy(session.get(name)) for session in sessions for name in ("load_before", "load_after"))
+
+
+def is_busy(load: Mapping[str, Any] | None) -> bool:
+    """Whether others keep more cores busy than there are: each core is shared then, and times grow by as much."""
+    return bool(load) and (load.get("foreign_processes") or 0.0) > load.get("cores", math.inf)  # type: ignore[union-attr]
+
+
+def _throughput(facts: Mapping[str, Any]) -> float | None:
+    """Return audio-seconds a second of an untimed run, by the sessions that ran this setting alone.
+
+    Settings that ran side by side shared the wall time: whose it was cannot be told.
+    """
+    sessions = facts.get("sessions") or ()
+    alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]
+    wall = sum(one["wall_s"] for one in alone)
+    return sum(one["audio_s"] for one in alone) / wall if wall else None
 
 
 def _cost(records: Sequence[Record]) -> float | None:
     """Return what an endpoint's replies cost together; None where prices or counts are not known."""
-    costs = [record.get("cost") for record in records]
+    costs = [record.cost for record in records]
     return float(sum(filter(None, costs))) if costs and None not in costs else None
 
 
 def _timing(records: Sequence[Record], audio_seconds_per_second: float | None) -> dict[str, Any]:
-    timed = [record for record in records if record.get("time")]
+    timed = [(record, record.time) for record in records if record.time]
     if not timed:
-        latencies = [record["latency"] for record in records if record.get("latency")]
+        latencies = [record.latency for record in records if record.latency]
         seen = {f"{name}_latency_s": _spread([one[name] for one in latencies]) for name in ("first_token", "total")}
         return {"audio_seconds_per_second": audio_seconds_per_second, **(seen if latencies else {})}
-    total = [sum(r["time"][stage] for stage in ("load", "preprocess", "prefill", "decode")) for r in timed]
-    decode = [(r["time"]["decode"], r["new_tokens"] - 1) for r in timed if r["new_tokens"] > 1]
-    forced = [r["forced_decode"]["per_token"] for r in timed if r.get("forced_decode")]
+    total = [sum(time[stage] for stage in ("load", "preprocess", "prefill", "decode")) for _, time in timed]
+    decode = [(time["decode"], tokens - 1) for record, time in timed if (tokens := record.new_tokens or 0) > 1]
+    forced = [record.forced_decode["per_token"] for record, _ in timed if record.forced_decode]
     tokens, seconds = sum(n for _, n in decode), sum(s for s, _ in decode)
     return {
         **{
-            f"{stage}_s": _spread([r["time"][stage] for r in timed])
+            f"{stage}_s": _spread([time[stage] for _, time in timed])
             for stage in ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
         },
         "decode_per_token_s": _spread([s / n for s, n in decode]),
         "forced_decode_per_token_s": _spread(forced),
-        "scoring_s": _spread([r["time"]["scoring"] for r in timed if "scoring" in r["time"]]),
+        "scoring_s": _spread([time["scoring"] for _, time in timed if "scoring" in time]),
         "total_s": _spread(total),
         "tokens_per_second": tokens / seconds if seconds else None,
-        "audio_seconds_per_second": sum(r["clip_seconds"] for r in timed) / sum(total),
+        "audio_seconds_per_second": sum(record.clip_seconds for record, _ in timed) / sum(total),
     }
 
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.manifest import FILE_NAME as FACTS_FILE
+from audiomarathon.benchmarks.selection import draw
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_json
 from audiomarathon.segment.build_log import Ledger
 from audiomarathon.segment.corpus import Corpus, Group
 from audiomarathon.segment.group_clips import Builder
 from audiomarathon.segment.joining import Joining
-from audiomarathon.tasks import get_task
-from audiomarathon.tasks.manifest import FILE_NAME as FACTS_FILE
-from audiomarathon.tasks.selection import draw
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, natural
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_json
-from audiomarathon.tasks.rows import AUDIO_SUFFIXES, natural
-from audiomarathon.tasks.task import LETTERS
+from audiomarathon.records import LETTERS
 
 Row = dict[str, Any]
 AAC_SUFFIXES = (".m4a", ".aac", ".mp4")

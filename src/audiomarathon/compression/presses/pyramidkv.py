@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from audiomarathon.compression.method import kept_count
+from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.compression.presses.snapkv import SnapKV
 
 
@@ -21,7 +22,7 @@ class PyramidKV(SnapKV):
     key: ClassVar[str] = "pyramidkv"
     title: ClassVar[str] = "snapkv with budgets that fall from layer to layer, k on average"
     paper: ClassVar[str] = "2406.02069"
-    note: ClassVar[str] = "the ratio holds on average over layers: lower layers keep more, upper ones less"
+    note: ClassVar[str] = f"the ratio holds on average over layers: lower ones keep more, upper ones less; {ONE_TOKEN}"
 
     beta: int = 20
 

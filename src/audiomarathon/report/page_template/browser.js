@@ -1,11 +1,11 @@
 // The browser of samples: a list to walk, and one sample with its player, picture, strips and replies.
 const taskOf = (sample) => (sample.control ? `${sample.task} [${sample.control}]` : sample.task);
 let visible = [], selected = 0;
-const right = (reply) => reply.mistakes === 0, wrong = (reply) => reply.mistakes > 0;
-// By pruning: base of the same sample made other mistakes (of a transcript: another number of them).
+const right = (reply) => reply.score === 1, wrong = (reply) => known(reply.score) && reply.score < 1;
+// By pruning: base of the same sample scored otherwise.
 const flipped = (sample) => sample.replies.some((reply) => {
   const base = sample.replies.find((other) => other.setting === settings[reply.setting].base);
-  return base && !base.failed && !reply.failed && base.mistakes !== reply.mistakes;
+  return base && known(base.score) && known(reply.score) && base.score !== reply.score;
 });
 
 function filtered() {
@@ -80,9 +80,9 @@ function detail(sample) {
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
   if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
   const rows = sample.replies.map((reply) => {
-    const verdict = reply.failed ? ["odd", "failed"] : reply.unparsed ? ["odd", "unparsed"] : right(reply) ? ["right", "right"] : ["wrong", known(reply.wer) ? `WER ${shown(reply.wer, 2)}` : "wrong"];
-    return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.parsed ?? "–"}`, `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
+    const verdict = reply.failed ? ["odd", "failed"] : [reply.unparsed || !known(reply.score) ? "odd" : right(reply) ? "right" : "wrong", reply.verdict ?? "–"];
+    return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
   });
-  parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "read as", "rule", "finish"], rows)));
+  parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "rule", "finish"], rows)));
   find("#detail").replaceChildren(...parts);
 }

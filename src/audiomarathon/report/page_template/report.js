@@ -62,22 +62,27 @@ function overview() {
     const ms = (stage) => shown(meanOf(widest, index, (cell) => cell.stages_ms[stage]), 0);
     const between = known(mean.low) ? ` [${shown(mean.low)}, ${shown(mean.high)}]` : "";
     const sooner = node("td", { text: isBase(setting) ? "base" : beside && known(beside.sooner) ? `${shown(beside.sooner, 2)}×` : "–" });
-    if (beside && known(beside.sooner)) sooner.title = `median over ${beside.timed} samples that both answered in one session`;
+    if (beside && known(beside.sooner)) sooner.title = `median over ${beside.timed} samples that both answered${beside.across ? ", in different sessions on the same machine" : " in one session"}`;
     else if (!isBase(setting) && widest) {
       sooner.title = beside ? beside.untimed : `has not all of ${membersOf(widest).join(", ")}`;
       reasons.push([setting.name, `no “first token ×”: ${sooner.title}`]);
     }
     for (const cell of own.filter((one) => one.n + one.errors < one.expected)) reasons.push([setting.name, `figures of ${cell.task} are of ${cell.n} samples of ${cell.expected}, for it is not finished`]);
     if (sum("truncated")) reasons.push([setting.name, `the audio of ${sum("truncated")} samples was cut short for the model`]);
-    return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("errors"))];
+    return [setting.name, String(own.length), String(sum("n")), `${shown(mean.score)}${between}`, ms("llm_prefill"), ms("prefill"), sooner, String(sum("unparsed")), String(sum("cut")), String(sum("errors"))];
   });
-  const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "failed"];
+  const headings = ["setting", "tasks", "samples", `score, ${widest || "none"} [95 %]`, "LLM prefill, ms", "first token, ms", "first token, ×", "unparsed", "cut", "failed"];
   find("#overview .scroll").replaceChildren(table(headings, rows));
   const controls = settings.filter((one) => one.control).length;
+  const noted = new Map();
+  for (const cell of cells) {
+    const name = settings[cell.setting].name;
+    for (const note of [...cell.notes, ...(cell.busy ? ["the machine was busy while times were taken"] : [])]) noted.set(`${name} ${note}`, [name, note]);
+  }
   find("#overview .notes").replaceChildren(
-    node("p", { class: "note", text: `Score and times: ${described(widest)} Times are medians; × is how many times as soon as base the first token comes, in the median over samples that both answered in one session.` }),
+    node("p", { class: "note", text: `Score and times: ${described(widest)} Times are medians; × is how many times as soon as base the first token comes, in the median over samples that both answered in one session, or in several on one quiet machine.` }),
     ...(controls ? [node("p", { class: "note", text: `${controls} settings in [brackets] are control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are set beside their own base only, and are in none of the curves below.` })] : []),
-    ...because(reasons));
+    ...because([...reasons, ...noted.values()]));
 }
 
 function heat() {
@@ -133,12 +138,17 @@ function orNone(charts, text) {
 }
 
 function curves(scope) {
-  const timed = (stage) => (_, index) => meanOf(scope, index, (cell) => cell.stages_ms[stage]);
+  // Times that cannot be set beside base's are in no picture with them.
+  const untimed = (setting, index) => !isBase(setting) && setting.base !== null && (besideAt.get(place(scope, index)) || { untimed: true }).untimed;
+  const timed = (stage) => (setting, index) => (untimed(setting, index) ? null : meanOf(scope, index, (cell) => cell.stages_ms[stage]));
   const measured = chartedIn(scope).filter(({ setting, index }) => known(timed("prefill")(setting, index)));
   const devices = new Set(measured.map(({ setting }) => setting.device));
   const most = Math.max(0.1, ...charted.map((one) => one.ratio));
   const front = devices.size < 2;
-  const apart = membersOf(scope).some((task) => new Set(measured.map(({ index }) => cellAt.get(place(task, index)).sessions.join())).size > 1);
+  const withheld = chartedIn(scope).filter(({ setting, index }) => untimed(setting, index) && known(meanOf(scope, index, (cell) => cell.stages_ms.prefill)))
+    .map(({ setting, index }) => [setting.name, `in no picture of times: ${besideAt.get(place(scope, index))?.untimed || "not set beside base"}`]);
+  const besides = measured.map(({ index }) => besideAt.get(place(scope, index))).filter(Boolean);
+  const apart = besides.some((one) => one.across), busy = besides.some((one) => one.busy);
   find("#curves .charts").replaceChildren(...orNone([
     plot("Score against ratio", "fraction of audio removed", "score", seriesOf(scope, (setting) => setting.ratio), { span: [0, most], aside: 3 }),
     plot("Score against LLM prefill", "LLM prefill, ms (median)", "score", seriesOf(scope, timed("llm_prefill"), "untimed"), { front }),
@@ -146,7 +156,7 @@ function curves(scope) {
   ], "No score yet."));
   find("#curves .notes").replaceChildren(node("p", { class: "note", text: `${described(scope)} Bars are 95 % intervals over clusters. ${devices.size > 1
     ? `Times are of different devices (${[...devices].join(", ")}) and do not compare, so there is no Pareto front.`
-    : devices.size ? `The dotted line is the Pareto front; on the ringed settings no other is both better and faster.${apart ? " Times are of different sessions, between which the machine may have changed." : ""}` : "Nothing was timed."}` }));
+    : devices.size ? `The dotted line is the Pareto front; on the ringed settings no other is both better and faster.${apart ? " Some times are of different sessions on the same machine, quiet in both." : ""}${busy ? " The machine was busy while some times were taken." : ""}` : "Nothing was timed."}` }), ...because(withheld));
 }
 
 function costs(scope) {

@@ -9,11 +9,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
+from audiomarathon.benchmarks.audiomarathon.desed import Desed
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, class_of
 from audiomarathon.errors import DataError
+from audiomarathon.records import LETTERS
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
-from audiomarathon.tasks.desed import Desed
-from audiomarathon.tasks.rows import AUDIO_SUFFIXES, class_of
-from audiomarathon.tasks.task import LETTERS
 
 Event = tuple[str, float, float]
 COLUMNS = ("filename", "onset", "offset", "event_label")

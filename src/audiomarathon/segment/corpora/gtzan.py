@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from audiomarathon.benchmarks.audiomarathon.gtzan import Gtzan
+from audiomarathon.benchmarks.finding import nearest
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files, choices, drawn
-from audiomarathon.tasks.finding import nearest
-from audiomarathon.tasks.gtzan import Gtzan
 
 
 class GtzanCorpus(Corpus):

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks.audiomarathon.race import Race
 from audiomarathon.errors import AudioError, DataError
+from audiomarathon.records import LETTERS
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
-from audiomarathon.tasks.race import Race
-from audiomarathon.tasks.task import LETTERS
 
 
 class RaceCorpus(Corpus):

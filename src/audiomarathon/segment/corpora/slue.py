@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from audiomarathon.benchmarks.audiomarathon.slue import Slue
 from audiomarathon.errors import DataError
+from audiomarathon.records import LETTERS
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below, choices
-from audiomarathon.tasks.slue import Slue
-from audiomarathon.tasks.task import LETTERS
 
 COLUMNS = ("id", "normalized_text", "normalized_ner")
 #: The benchmark's seven types, of OntoNotes's; what is named here by no type is not asked for.

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
 from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below, choices, drawn
-from audiomarathon.tasks.tau import Tau
 
 COLUMNS = ("filename", "scene_label", "identifier", "source_label")
 

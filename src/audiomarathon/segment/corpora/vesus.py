@@ -6,9 +6,9 @@ import random
 import re
 from pathlib import Path
 
+from audiomarathon.benchmarks.audiomarathon.vesus import Vesus
+from audiomarathon.benchmarks.finding import nearest
 from audiomarathon.segment.corpus import Corpus, Group, Row, choices, drawn
-from audiomarathon.tasks.finding import nearest
-from audiomarathon.tasks.vesus import Vesus
 
 
 class VesusCorpus(Corpus):

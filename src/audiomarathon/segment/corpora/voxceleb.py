@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks.audiomarathon.vox import Vox
+from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
+from audiomarathon.benchmarks.finding import nearest
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES
 from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import Corpus, Group, Row, below, choices
-from audiomarathon.tasks.finding import nearest
-from audiomarathon.tasks.rows import AUDIO_SUFFIXES
-from audiomarathon.tasks.vox import Vox
-from audiomarathon.tasks.vox_age import VoxAge
 
 _SPEAKER = re.compile(r"id\d+")
 _GENDERS = {"m": "Male", "f": "Female"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, class_of, words_of
-from audiomarathon.tasks.task import Sample
-from audiomarathon.tasks.vox import speaker
+from audiomarathon.benchmarks.audiomarathon.vox import speaker
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row, class_of, words_of
+from audiomarathon.benchmarks.task import Sample
 
 
 class VoxAge(MultipleChoice):
@@ -21,10 +21,6 @@ class VoxAge(MultipleChoice):
     key = "vox_age"
     aliases = ("SAR", "vox-age", "VoxAge")
     title = "Speaker age recognition"
-    acronym = "SAR"
-    group = "speaker"
-    count = 959
-    seconds = (90.0, 300.0)  # the published table has no range for this task; this is the whole suite's
     metadata_file = "age_classification_task_meta.json"
     classes = (
         "Young Adult (18-30)",

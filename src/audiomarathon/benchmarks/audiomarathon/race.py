@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, RowError, clean
-from audiomarathon.tasks.task import Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row, RowError, clean
+from audiomarathon.benchmarks.task import Sample
 
 
 class Race(MultipleChoice):
@@ -15,10 +15,6 @@ class Race(MultipleChoice):
     key = "race"
     aliases = ("SCR",)
     title = "Speech content reasoning"
-    acronym = "SCR"
-    group = "speech content"
-    count = 820
-    seconds = (120.0, 252.0)
     metadata_file = "race_benchmark.json"
 
     def sample(self, row: Row) -> Sample:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import SettingsError
-from audiomarathon.tasks.task import Sample
 
 
 def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ...]:
@@ -17,12 +17,14 @@ def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ..
     in proportion too: the positions of a cluster's m samples are spread evenly over the order, 1/m apart, from a seeded
     start. Every sample is thus equally likely to be early, so a limited run estimates the whole without bias.
 
+    Samples of one bundle are chosen as if they were one, and stand side by side: there may be more than `limit`.
+
     Parameters
     ----------
     samples
         A task's samples, in any order; ids are unique.
     limit
-        How many to take; 0 or more than there are: all.
+        How many to take at least; 0 or more than there are: all.
     seed
         Another seed gives another order.
 
@@ -33,13 +35,24 @@ def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ..
     """
     if limit < 0:
         raise SettingsError(f"SAMPLE_LIMIT={limit}: must be 0 (all) or more")
-    position = _positions(samples, seed)
+    bundles: dict[str, list[Sample]] = {}
+    for sample in sorted(samples, key=lambda sample: sample.id):
+        # A bundle may be called what a sample is.
+        bundles.setdefault(f"b{sample.bundle}" if sample.bundle else f"s{sample.id}", []).append(sample)
+    first = [members[0] for members in bundles.values()]  # stands for all of them
+    whole = {members[0].id: members for members in bundles.values()}
+    position = _positions(first, seed)
     strata: dict[str, list[Sample]] = {}
-    for sample in sorted(samples, key=lambda sample: (position[sample.id], sample.id)):
+    for sample in sorted(first, key=lambda sample: (position[sample.id], sample.id)):
         strata.setdefault(sample.stratum, []).append(sample)
     order = _interleaved({name: len(members) for name, members in strata.items()}, seed)
     queues = {name: iter(members) for name, members in strata.items()}
-    return tuple(next(queues[name]) for name in (order[:limit] if limit else order))
+    chosen: list[Sample] = []
+    for name in order:
+        if limit and len(chosen) >= limit:
+            break
+        chosen += whole[next(queues[name]).id]
+    return tuple(chosen)
 
 
 def draw(seed: int, *what: str) -> float:

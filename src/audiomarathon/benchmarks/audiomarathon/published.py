@@ -26,7 +26,7 @@ _ROWS: Mapping[str, tuple[float, ...]] = MappingProxyType(
     }
 )
 
-_ROW_OF: Mapping[str, str] = MappingProxyType(
+ROW_OF: Mapping[str, str] = MappingProxyType(
     {
         "phi4mm": "Phi-4-MM",
         "qwen2.5-omni-3b": "Qwen2.5-Omni-3B",
@@ -39,19 +39,10 @@ _ROW_OF: Mapping[str, str] = MappingProxyType(
     }
 )
 
-
-def published(model: str) -> Mapping[str, float]:
-    """Return a model's published scores by task, in 0–1; empty for a model that the paper did not run.
-
-    Parameters
-    ----------
-    model
-        A key of the registry of models.
-    """
-    row = _ROW_OF.get(model)
-    return {task: round(score / 100, 4) for task, score in zip(_TASKS, _ROWS[row], strict=True)} if row else {}
-
-
-def row_name(model: str) -> str:
-    """Return what the paper calls a model; "" for one that it did not run."""
-    return _ROW_OF.get(model, "")
+#: By row of the published table and by task, in 0–1.
+SCORES: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        row: MappingProxyType({task: round(score / 100, 4) for task, score in zip(_TASKS, scores, strict=True)})
+        for row, scores in _ROWS.items()
+    }
+)

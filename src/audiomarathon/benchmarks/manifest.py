@@ -8,9 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from audiomarathon.benchmarks.registry import facts_of
+from audiomarathon.benchmarks.rows import read_json
+from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import DataError
-from audiomarathon.tasks.rows import read_json
-from audiomarathon.tasks.task import Task
 
 FILE_NAME = "audiomarathon.json"
 PUBLISHED_LICENCE = "CC-BY-NC-4.0"
@@ -45,9 +46,10 @@ class Manifest:
     control: Mapping[str, Any] | None = None
     """For a control variant of a data root (`audiomarathon data controls`) what was done to its audio."""
 
-    def expected(self, task: Task) -> Expected:
-        """Return what is expected of a task."""
-        return self.tasks.get(task.key, Expected(task.count, task.seconds))
+    def expected(self, task: Task) -> Expected | None:
+        """Return what is expected of a task; None of one of which neither the file nor a paper says anything."""
+        facts = facts_of(task.key)
+        return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts else None)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from audiomarathon.benchmarks.finding import Folder, nearest, the_one, walk
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row, collect, natural, read_rows, write_ascii
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample
 from audiomarathon.errors import DataError
-from audiomarathon.tasks.finding import Folder, nearest, the_one, walk
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, collect, natural, read_rows
-from audiomarathon.tasks.selection import draw
-from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample
 
 _OTHER_AUDIO = (".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma")
 QUESTION = "Is the speech in this audio real, or does it contain fake parts?"
@@ -28,10 +28,6 @@ class Had(MultipleChoice):
     key = "had"
     aliases = ("SD",)
     title = "Speech detection (half-truth fakes)"
-    acronym = "SD"
-    group = "speaker"
-    count = 776
-    seconds = (180.0, 300.0)
     classes = ("real", "fake")
     option_count = 2
 
@@ -61,6 +57,14 @@ class Had(MultipleChoice):
         kept = balanced(samples, filters.seed) if filters.balance else samples
         left_out = {"BALANCE": len(samples) - len(kept)} if filters.balance else {}
         return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
+
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write `events.json` where there is anything to say beside the folder a clip lies in."""
+        events = ("event_onset", "event_seconds")
+        known = [(sample, {name: sample.meta[name] for name in events if name in sample.meta}) for sample in part.kept]
+        rows = [part.row(sample, {"path": part.path(sample), **event}) for sample, event in known]
+        if any(len(row) > 1 for row in rows):
+            write_ascii(target / "events.json", rows)
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one clip."""

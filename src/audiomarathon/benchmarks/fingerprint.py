@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from audiomarathon.benchmarks.task import Loaded, Sample
 from audiomarathon.errors import DataError
 from audiomarathon.fingerprint import BLOCK_BYTES, blocks, feed, join_rules
-from audiomarathon.tasks.task import Loaded, Sample
 
 _GAP_BYTES = 1 << 18  # between the blocks of a clip: 8 s of 16-bit audio at 16 kHz
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from audiomarathon.benchmarks.finding import Folder, the_one, walk
+from audiomarathon.benchmarks.rows import RowError, clean, natural, read_text, shortened, shown
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError
-from audiomarathon.tasks.finding import Folder, the_one, walk
-from audiomarathon.tasks.rows import RowError, clean, natural, read_text, shortened, shown
-from audiomarathon.tasks.task import BadRow, Filters, Loaded, Sample, Task, storable
-
-if TYPE_CHECKING:
-    from audiomarathon.metrics.statistics import Sums
+from audiomarathon.files import write_text
+from audiomarathon.scoring.transcript import Transcript
 
 INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript only, nothing else."
 
@@ -29,13 +26,10 @@ class LibriSpeech(Task):
     key = "librispeech"
     aliases = ("ASR",)
     title = "Automatic speech recognition"
-    acronym = "ASR"
-    group = "speech content"
-    count = 204
-    seconds = (60.0, 240.0)
     max_new_tokens = 1100
-    headline = "wer"
-    transcription = True
+    scorer = Transcript()
+    transcribes = True
+    cuttable = False  # which words lie in a part of a clip is not known
 
     def find(self, root: Path) -> Path:
         """Return the split folder that holds `<speaker>/<chapter>/`, or the parent that several splits share."""
@@ -78,35 +72,21 @@ class LibriSpeech(Task):
             raise DataError(f"{folder}: no <speaker>/<chapter>/ folders of FLAC with transcripts")
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
 
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write transcripts: a file a clip where there was one, else one a chapter."""
+        chapters: dict[Path, list[str]] = {}
+        for sample in part.kept:
+            clip, text = Path(part.path(sample)), " ".join(sample.answer.split())
+            if sample.clips[0].with_suffix(".txt").is_file():
+                write_text((target / clip).with_suffix(".txt"), f"{text}\n")
+            else:
+                chapters.setdefault(clip.parent, []).append(f"{clip.stem} {text}\n")
+        for chapter, lines in chapters.items():
+            write_text(target / chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt", "".join(sorted(lines)))
+
     def prompt(self, sample: Sample) -> str:
         """Return the instruction, the same for every clip."""
         return sample.question
-
-    def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
-        """Count the word errors of one reply."""
-        from audiomarathon.metrics.wer import transcript_errors
-
-        if "answer" not in reference:
-            raise DataError(f"{self.key}: a record's reference lacks 'answer'")
-        return asdict(transcript_errors(str(reference["answer"]), reply))
-
-    def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
-        """Return the corpus's and the mean word error rate, with intervals."""
-        from audiomarathon.metrics.wer import summarise_transcripts
-
-        return summarise_transcripts(records, [str(record["cluster"]) for record in records], seed=seed)
-
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
-        """Return word error rates as sums over samples."""
-        from audiomarathon.metrics.wer import transcript_sums
-
-        return transcript_sums(records)
-
-    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
-        """Return 1 − the mean of the samples' own error rates."""
-        from audiomarathon.metrics.wer import published_transcript_sums
-
-        return published_transcript_sums(records)
 
 
 def _chapters(folder: Path) -> list[Folder]:

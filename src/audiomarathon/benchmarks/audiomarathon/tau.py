@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row
-from audiomarathon.tasks.task import Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row
+from audiomarathon.benchmarks.task import Sample
 
 # scene-city-location-…, the naming of the TAU Urban Acoustic Scenes clips
 _LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
@@ -19,10 +19,6 @@ class Tau(MultipleChoice):
     key = "tau"
     aliases = ("ASC",)
     title = "Acoustic scene classification"
-    acronym = "ASC"
-    group = "audio classification"
-    count = 1145
-    seconds = (90.0, 210.0)
     metadata_file = "acoustic_scene_task_meta.json"
     classes = (
         "airport",

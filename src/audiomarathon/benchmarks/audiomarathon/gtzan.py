@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row
-from audiomarathon.tasks.task import Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row
+from audiomarathon.benchmarks.task import Sample
 
 
 class Gtzan(MultipleChoice):
@@ -13,10 +13,6 @@ class Gtzan(MultipleChoice):
     key = "gtzan"
     aliases = ("MC",)
     title = "Music genre classification"
-    acronym = "MC"
-    group = "audio classification"
-    count = 120
-    seconds = (240.0, 240.0)
     metadata_file = "music_genre_classification_meta.json"
     classes = ("blues", "classical", "country", "disco", "hiphop", "jazz", "metal", "pop", "reggae", "rock")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row, class_of
+from audiomarathon.benchmarks.task import Filters, Loaded, Sample
 from audiomarathon.errors import SettingsError
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, class_of
-from audiomarathon.tasks.task import Filters, Loaded, Sample
 
 _NOUNS = {"anger": "angry", "happiness": "happy", "sadness": "sad", "fear": "fearful", "neutral": "monotone"}
 
@@ -23,10 +23,6 @@ class Vesus(MultipleChoice):
     key = "vesus"
     aliases = ("ER",)
     title = "Emotion recognition"
-    acronym = "ER"
-    group = "speaker"
-    count = 185
-    seconds = (90.0, 120.0)
     metadata_file = "audio_emotion_dataset.json"
     classes = ("angry", "happy", "sad", "fearful", "monotone")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.models.registry import ModelSpec
-from audiomarathon.tasks.task import Sample, Task
 
 
 def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:

@@ -1,7 +1,7 @@
-"""What a task is: where its samples come from, what the model is asked, how a reply is judged.
+"""What a task is: where its samples come from, what the model is asked, and by which scorer replies are judged.
 
-Predicting and scoring are two steps: :meth:`Task.score` sees a stored reply and the record's own reference, never a
-model, so a run can be scored again years later on a laptop.
+Predicting and scoring are two steps: a scorer sees a stored reply and the record's own reference, never a model, so a
+run can be scored again years later on a laptop.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from audiomarathon.metrics.statistics import Sums
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+from audiomarathon.errors import DataError
+from audiomarathon.records import LETTERS
+from audiomarathon.scoring.scorer import Scorer
 
 
 def storable(text: str) -> str:
@@ -45,6 +44,8 @@ class Sample:
         The letter of the right option; for transcription the reference text.
     cluster
         What makes samples dependent: the speaker, person, location or clip. Intervals resample whole clusters.
+    bundle
+        Samples of one bundle only count together: a limited run takes all of them, or none. "" stands alone.
     meta
         Whatever else the data says about the sample, JSON-compatible (onset of the deciding event, for one).
     """
@@ -57,6 +58,7 @@ class Sample:
     options: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    bundle: str = ""
 
     @property
     def stratum(self) -> str:
@@ -96,6 +98,41 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some samples of a task, to be written into another folder in the task's own format.
+
+    Attributes
+    ----------
+    kept
+        The samples.
+    changes
+        By sample the fields to set in its row; None takes a field away.
+    paths
+        By sample, where its clip lies in the target; default: where it lies in the task's folder.
+    """
+
+    loaded: Loaded
+    kept: Sequence[Sample]
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    paths: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def path(self, sample: Sample) -> str:
+        """Return where a sample's clip lies in the target."""
+        return self.paths.get(sample.id) or relative_clip(self.loaded, sample)
+
+    def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a sample's fields with its changes."""
+        changes = self.changes.get(sample.id, {})
+        both = {**fields, **changes}
+        return {name: value for name, value in both.items() if name not in changes or value is not None}
+
+
+def relative_clip(loaded: Loaded, sample: Sample) -> str:
+    """Return where a sample's clip lies in its task's folder."""
+    return sample.clips[0].relative_to(loaded.folder).as_posix()
+
+
+@dataclass(frozen=True)
 class Filters:
     """Settings that leave samples out, off by default."""
 
@@ -106,24 +143,36 @@ class Filters:
 
 
 class Task(ABC):
-    """One of the benchmark's tasks. Instances hold no state; a task is one small file under `tasks/`.
+    """One task of a benchmark. Instances hold no state; a task is one small file.
 
-    Class attributes say what the published table says: `key` (folder-safe name), `aliases` (other names users type),
-    `title` (what the model does), `acronym` (the paper's), `group` (`"speech content"`, `"audio classification"` or
-    `"speaker"`), `count` and `seconds` (expected samples and clip duration range), `max_new_tokens`, `headline`
-    (`"macro_f1"` or `"wer"`), and `transcription` (whether its prompt asks for a transcript).
+    Attributes
+    ----------
+    key
+        What users type, and the folder of its results: `tau`, or `lalm/clotho` for a task of another benchmark.
+    aliases
+        Other names that users type.
+    title
+        What the model does.
+    max_new_tokens
+        Token limit of a reply.
+    scorer
+        Judges the replies.
+    transcribes
+        Whether the model is asked for a transcript and nothing else, for which some families have a form of their own.
+    cuttable
+        Whether a part of a clip still has a right answer, so that `data controls` may shorten it.
+    group_fields
+        Which of `Sample.meta` go into every record, so that figures can be broken down by them without the data.
     """
 
     key: str
     aliases: tuple[str, ...] = ()
     title: str
-    acronym: str
-    group: str
-    count: int
-    seconds: tuple[float, float]
     max_new_tokens: int
-    headline: str
-    transcription: bool = False
+    scorer: Scorer
+    transcribes: bool = False
+    cuttable: bool = True
+    group_fields: tuple[str, ...] = ()
 
     @abstractmethod
     def find(self, root: Path) -> Path:
@@ -137,41 +186,22 @@ class Task(ABC):
     def prompt(self, sample: Sample) -> str:
         """Return what the model is asked, as plain text; the model family wraps it in its chat template."""
 
-    @abstractmethod
-    def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
-        """Judge one stored reply.
+    def write_rows(self, part: Part, target: Path) -> None:  # noqa: ARG002
+        """Write the metadata of some samples into a folder; clips are the caller's to put there.
 
-        Parameters
-        ----------
-        reply
-            The model's text, raw.
-        reference
-            What :meth:`reference` returned for the sample, as stored in its record.
-
-        Returns
-        -------
-        dict
-            The verdict's fields of the record. Choice: `parsed` (a letter or None), `rule`, `correct`, `strict`.
-            Transcription: `errors`, `words`, `substitutions`, `deletions`, `insertions`, `insertion_loop`.
+        Raises
+        ------
+        DataError
+            The task does not say how: a third party's, for one.
         """
-
-    @abstractmethod
-    def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
-        """Turn scored records (without error records) into the metrics of `summary.json`."""
-
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums | None:  # noqa: ARG002
-        """Return the metrics of scored records as sums over samples, for paired comparisons; None: none are made.
-
-        Figures are named as in `summary.json`; `headline` is to be among them.
-        """
-        return None
-
-    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums | None:  # noqa: ARG002
-        """Return the score as the benchmark's release counted it, as sums; None for tasks that it did not have."""
-        return None
+        raise DataError(f"{self.key}: a third party's task, whose files only its package can write")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return what scoring needs to know of a sample; it is stored in the record so that scoring needs no data."""
         if not sample.options:
             return {"answer": sample.answer}
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
+
+    def groups(self, sample: Sample) -> dict[str, str] | None:
+        """Return by what a sample's record can be told from others; None where the task names no such fields."""
+        return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row, RowError, clean, shortened
-from audiomarathon.tasks.task import LETTERS, Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row, RowError, clean, shortened
+from audiomarathon.benchmarks.task import Sample
+from audiomarathon.records import LETTERS
 
 
 class Desed(MultipleChoice):
@@ -13,10 +14,6 @@ class Desed(MultipleChoice):
     key = "desed"
     aliases = ("SED",)
     title = "Sound event detection"
-    acronym = "SED"
-    group = "audio classification"
-    count = 254
-    seconds = (270.0, 300.0)
     metadata_file = "desed_sound_event_detection_task.json"
     rows_key = "tasks"
     one_class_a_clip = False

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from audiomarathon.tasks.task import LETTERS
+from audiomarathon.records import LETTERS
 
 EDGE_CHARACTERS = 4000
 _CONTEXT = 160  # characters before and after a mention that are looked at

@@ -1,20 +1,28 @@
-"""What the nine choice tasks share: metadata rows to samples, the prompt, the verdict on a reply."""
+"""What the nine choice tasks share: metadata rows to samples, and the prompt."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from audiomarathon.errors import DataError
-from audiomarathon.tasks.finding import by_metadata
-from audiomarathon.tasks.reply import read_reply
-from audiomarathon.tasks.rows import Row, RowError, class_of, collect, read_rows, shortened, shown, words_of
-from audiomarathon.tasks.task import LETTERS, Filters, Loaded, Sample, Task
-
-if TYPE_CHECKING:
-    from audiomarathon.metrics.statistics import Sums
+from audiomarathon.benchmarks.finding import by_metadata
+from audiomarathon.benchmarks.rows import (
+    Row,
+    RowError,
+    class_of,
+    collect,
+    read_json,
+    read_rows,
+    shortened,
+    shown,
+    words_of,
+    write_ascii,
+)
+from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
+from audiomarathon.records import LETTERS
+from audiomarathon.scoring.choice import Choice
 
 INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
 
@@ -43,7 +51,7 @@ class MultipleChoice(Task):
     option_count: ClassVar[int] = 4
     one_class_a_clip: ClassVar[bool] = True
     max_new_tokens = 16
-    headline = "macro_f1"
+    scorer = Choice()
 
     @abstractmethod
     def sample(self, row: Row) -> Sample:
@@ -143,50 +151,28 @@ class MultipleChoice(Task):
             raise RowError(f"answer {shown(answer)} {found} of the options {_listed(options)}")
         return same[0]
 
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write the rows of the metadata file; what else the file holds stays."""
+        if not self.metadata_file:
+            return super().write_rows(part, target)
+        file, kept = part.loaded.folder / self.metadata_file, {sample.id: sample for sample in part.kept}
+        rows = []
+        for fields in read_rows(file, self.rows_key):
+            try:
+                found = self.sample(Row(part.loaded.folder, fields)).id if isinstance(fields, dict) else ""
+            except RowError:
+                continue
+            if (sample := kept.pop(found, None)) is not None:
+                name = "audio_path" if "audio_path" in fields else "path"
+                # As written a path may lean on subfolders' or the folder's own name; this one stands on its own.
+                rows.append(part.row(sample, {**fields, name: part.path(sample)}))
+        whole = read_json(file)
+        return write_ascii(target / file.name, {**whole, self.rows_key: rows} if self.rows_key else rows)
+
     def prompt(self, sample: Sample) -> str:
         """Return question, lettered options and instruction, a blank line between them."""
         options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
         return f"{sample.question}\n\n{options}\n\n{INSTRUCTION}"
-
-    def score(self, reply: str, reference: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the reply and compare its letter with the answer; `strict` wants the exact form as well."""
-        try:
-            answer, options, _ = str(reference["answer"]), list(map(str, reference["options"])), reference["labels"]
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{self.key}: a record's reference lacks 'answer', 'options' or 'labels'") from error
-        read = read_reply(reply, options)
-        correct = read.letter == answer
-        return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
-
-    def summarise(self, records: Sequence[Mapping[str, Any]], *, seed: int = 42) -> dict[str, Any]:
-        """Return accuracy and macro-F1 over the classes of `Sample.labels`, with intervals."""
-        from audiomarathon.metrics.classification import summarise_choices
-
-        return summarise_choices(*_verdicts(records), [str(record["cluster"]) for record in records], seed=seed)
-
-    def sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
-        """Return accuracy and macro-F1 as sums over samples."""
-        from audiomarathon.metrics.classification import choice_sums
-
-        return choice_sums(*_verdicts(records))
-
-    def published_sums(self, records: Sequence[Mapping[str, Any]]) -> Sums:
-        """Return macro-F1 over the replies that could be parsed."""
-        from audiomarathon.metrics.classification import published_choice_sums
-
-        truth, predicted, _strict = _verdicts(records)
-        return published_choice_sums(truth, predicted)
-
-
-def _verdicts(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str | None], list[bool]]:
-    """Return for each record the true class, the class that the reply chose, and whether it is strictly right."""
-    truth: list[str] = []
-    predicted: list[str | None] = []
-    for record in records:
-        labels = record["reference"]["labels"]
-        truth.append(labels[LETTERS.index(record["reference"]["answer"])])
-        predicted.append(labels[LETTERS.index(record["parsed"])] if record["parsed"] else None)
-    return truth, predicted, [bool(record["strict"]) for record in records]
 
 
 def _listed(options: Sequence[str]) -> str:

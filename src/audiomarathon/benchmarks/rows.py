@@ -14,8 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.benchmarks.task import BadRow, Sample
 from audiomarathon.errors import DataError
-from audiomarathon.tasks.task import LETTERS, BadRow, Sample
+from audiomarathon.files import write_text
+from audiomarathon.records import LETTERS
 
 MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
 MAX_ID_LENGTH = 200
@@ -155,6 +157,11 @@ def read_text(file: Path) -> str:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
+
+
+def write_ascii(file: Path, content: object) -> None:
+    """Write JSON in ASCII, as the public data is."""
+    write_text(file, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
 
 
 def read_json(file: Path) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.files import named_folder
-from audiomarathon.tasks.task import Task
 from audiomarathon.text import did_you_mean, nearly
 
 HUB_DATASET = "Hezep/AudioMarathon"
@@ -93,7 +94,7 @@ def by_metadata(task: Task, root: Path, file_name: str) -> Path:
 
 def path_variable(task: Task) -> str:
     """Return the env var that names this task's own folder (`VESUS_DATA_PATH`)."""
-    return f"{task.key.upper().replace('-', '_')}_DATA_PATH"
+    return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
 def how_to_get(task: Task) -> str:

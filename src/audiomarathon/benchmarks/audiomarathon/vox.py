@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row
-from audiomarathon.tasks.task import Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row
+from audiomarathon.benchmarks.task import Sample
 
 
 class Vox(MultipleChoice):
@@ -16,10 +16,6 @@ class Vox(MultipleChoice):
     key = "vox"
     aliases = ("SGR", "Vox_gender")
     title = "Speaker gender recognition"
-    acronym = "SGR"
-    group = "speaker"
-    count = 1614
-    seconds = (90.0, 210.0)
     metadata_file = "gender_id_task_meta.json"
     classes = ("male", "female")
     option_count = 2

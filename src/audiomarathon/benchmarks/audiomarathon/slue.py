@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from audiomarathon.tasks.multiple_choice import MultipleChoice
-from audiomarathon.tasks.rows import Row
-from audiomarathon.tasks.task import Sample
+from audiomarathon.benchmarks.multiple_choice import MultipleChoice
+from audiomarathon.benchmarks.rows import Row
+from audiomarathon.benchmarks.task import Sample
 
 
 class Slue(MultipleChoice):
@@ -13,10 +13,6 @@ class Slue(MultipleChoice):
     key = "slue"
     aliases = ("SER",)
     title = "Speech entity recognition"
-    acronym = "SER"
-    group = "speech content"
-    count = 490
-    seconds = (165.0, 300.0)
     metadata_file = "merged_audio_data.json"
 
     def sample(self, row: Row) -> Sample:

@@ -1,0 +1,18 @@
+"""The benchmarks' tasks: where samples come from, what the model is asked, by which scorer replies are judged."""
+
+from audiomarathon.benchmarks.finding import task_folder
+from audiomarathon.benchmarks.registry import all_tasks, get_task
+from audiomarathon.benchmarks.selection import select
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task
+
+__all__ = [
+    "BadRow",
+    "Filters",
+    "Loaded",
+    "Sample",
+    "Task",
+    "all_tasks",
+    "get_task",
+    "select",
+    "task_folder",
+]

@@ -1,0 +1,1 @@
+"""The ten tasks of AudioMarathon, and what was published of them."""

@@ -1,0 +1,105 @@
+"""The benchmarks and tasks there are: our own, and those of installed plug-ins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.benchmarks.task import Task
+from audiomarathon.errors import SettingsError
+from audiomarathon.plugins import guard, look_up, plugins
+from audiomarathon.records import Figure
+from audiomarathon.scoring.scorer import Scorer
+
+TASKS = "audiomarathon.tasks"  # entry point groups
+BENCHMARKS = "audiomarathon.benchmarks"
+
+#: Where a task belongs that is in no benchmark.
+OTHER = "other"
+
+_OWN: tuple[Benchmark, ...] = (AUDIOMARATHON,)
+
+
+def all_benchmarks() -> tuple[Benchmark, ...]:
+    """Return our benchmarks, then third parties' by entry point name: those whose tasks bear the benchmark's name."""
+    found = list(_OWN)
+    for one in plugins(BENCHMARKS, Benchmark, _OWN, _flaw_of_benchmark):
+        for task in one.tasks:
+            name = f"benchmark {one.key} ({task.key})"
+            guard(task, Task, name)
+            guard(task.scorer, Scorer, name)
+        found.append(one)
+    return tuple(found)
+
+
+def all_tasks() -> tuple[Task, ...]:
+    """Return the tasks of all benchmarks in the papers' order, then third parties' single ones by entry point name."""
+    known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks)
+    others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
+    for task in others:
+        guard(task.scorer, Scorer, f"{TASKS} plug-in {task.key!r}: its scorer {task.scorer.key!r}")
+    return (*known, *others)
+
+
+def _flaw_of(task: Task) -> str:
+    """Return what is wrong with a plug-in's scorer; "" for nothing."""
+    scorer = task.scorer
+    if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
+        return "has no usable 'scorer'; it must be a Scorer whose key is of letters, digits, - and _"
+    return "" if isinstance(getattr(scorer, "figure", None), Figure) else "has a scorer with no usable 'figure'"
+
+
+def _flaw_of_benchmark(benchmark: Benchmark) -> str:
+    for task in benchmark.tasks:
+        if not isinstance(task, Task) or not task.key.startswith(f"{benchmark.key}/"):
+            odd = getattr(task, "key", task)
+            return f"is left out: the names of its tasks must begin {benchmark.key}/, {odd!r} does not"
+        if flaw := _flaw_of(task):
+            return f"is left out: its task {task.key!r} {flaw}"
+    return ""
+
+
+def get_task(name: str) -> Task:
+    """Return a task by key or alias, in any case.
+
+    Raises
+    ------
+    SettingsError
+        There is no such task; the message names those there are, and the nearest name.
+    """
+    if "," in name:
+        raise SettingsError(
+            f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
+        )
+    return look_up(name, all_tasks(), kind="task")
+
+
+def benchmark_of(key: str) -> str:
+    """Return the key of the benchmark that a task belongs to, by the task's key; of one in none :data:`OTHER`."""
+    found = (one.key for one in all_benchmarks() if any(task.key == key for task in one.tasks))
+    return next(found, OTHER)
+
+
+def facts_of(key: str) -> TaskFacts | None:
+    """Return what a benchmark's paper says of a task, by the task's key."""
+    return next((one.facts[key] for one in all_benchmarks() if key in one.facts), None)
+
+
+def groups_of(benchmark: str) -> tuple[str, ...]:
+    """Return the names of a benchmark's groups, in its order."""
+    return next((tuple(one.groups) for one in all_benchmarks() if one.key == benchmark), ())
+
+
+def weights_of(keys: Sequence[str]) -> list[float]:
+    """Return the weight of each task in a mean over them, 1 on average; 1 where their benchmark weighs them alike."""
+    own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
+    weights = [own.get(key, 1.0) for key in keys]
+    return [weight * len(keys) / sum(weights) for weight in weights]
+
+
+def group_of(key: str) -> str:
+    """Return the group of a task, by its key; "" for none."""
+    facts = facts_of(key)
+    return facts.group if facts else ""

@@ -1,0 +1,105 @@
+"""The verdicts of a run: those on file where they still hold, the others made anew.
+
+`verdicts-<scorer>.jsonl` spares work, and is what people read beside `samples.jsonl`; nothing rests on it. A stored
+verdict counts only if this version's scorer made it of the very reply and reference that are on record, so that no
+figure mixes readings of two versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
+from audiomarathon.files import replace_file
+from audiomarathon.plain_file import read_plain
+from audiomarathon.records import Record, Verdict
+from audiomarathon.runs.record_line import sealed, unsealed
+from audiomarathon.scoring.scorer import Scorer
+
+_OWN = ("id", "stamp", "crc")  # names that are not the scorer's
+
+
+def verdicts_file(folder: Path, scorer: Scorer) -> Path:
+    """Return where a scorer's verdicts of a run lie."""
+    return folder / f"verdicts-{scorer.key}.jsonl"
+
+
+def judged(
+    scorer: Scorer,
+    records: Iterable[Record],
+    folder: Path | None = None,
+    failed: Callable[[Record, BaseException], None] = lambda _record, _error: None,
+) -> dict[str, Verdict]:
+    """Return by id the verdict of each answered record, in the records' order.
+
+    Parameters
+    ----------
+    folder
+        The run's, whose stored verdicts are taken where they hold.
+    failed
+        Told of each record that cannot be judged; it has no verdict.
+    """
+    answered = [record for record in records if record.answered]
+    stored = _stored(folder, scorer) if folder else {}
+    found: dict[str, Verdict] = {}
+    todo = []
+    for record in answered:
+        if not scorer.fits(record):
+            failed(record, DataError(f"its reference lacks one of {', '.join(scorer.needs)}"))
+            continue
+        stamp, values = stored.get(record.id, ("", {}))
+        verdict = Verdict(record, values)
+        if stamp and stamp == scorer.stamp(record) and scorer.sound(verdict):
+            found[record.id] = verdict
+        else:
+            todo.append(record)
+    for group in [[record] for record in todo] if scorer.instant else [todo] if todo else []:
+        try:
+            found |= {one.record.id: one for one in scorer.verdicts(group)}
+        except (Exception, SystemExit) as error:  # a third party's scorer may raise anything
+            for record in group:
+                failed(record, error)
+    return {record.id: found[record.id] for record in answered if record.id in found}
+
+
+def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) -> None:
+    """Put verdicts in place of those on file, in one step.
+
+    Raises
+    ------
+    PluginError
+        When a verdict holds what JSON does not.
+    RecordError
+        When the file cannot be written.
+    """
+    lines = []
+    for one in verdicts:
+        values = {name: value for name, value in one.values.items() if name not in _OWN}
+        try:
+            lines.append(sealed({"id": one.record.id, "stamp": scorer.stamp(one.record), **values}))
+        except (TypeError, ValueError) as error:
+            raise PluginError(f"scorer {scorer.key}: its verdict on {one.record.id!r} is no JSON: {error}") from error
+    content = b"".join(lines)
+    file = verdicts_file(folder, scorer)
+    if not file.is_file() or read_plain(file) != content:
+        replace_file(file, content)
+
+
+def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
+    """Return the error of a run whose record a scorer fails on."""
+    return PluginError(f"scorer {scorer.key} fails on the record of {record.id!r}: {told(error)}")
+
+
+def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
+    """Return stamp and values by id; what cannot be read is passed over, since it can be made again."""
+    try:
+        lines = read_plain(verdicts_file(folder, scorer)).splitlines()
+    except (OSError, RecordError):
+        return {}
+    found = {}
+    for line in lines:
+        content = unsealed(line, always=True) or {}
+        if isinstance(id_ := content.get("id"), str) and isinstance(stamp := content.get("stamp"), str):
+            found[id_] = stamp, {name: value for name, value in content.items() if name not in _OWN}
+    return found

@@ -1,0 +1,99 @@
+"""Which option a reply means, and accuracy and macro-F1 over the classes that options stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.reply import read_reply
+from audiomarathon.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+
+class Choice(Scorer):
+    """Lettered options. A verdict is `parsed` (a letter or None), `rule` (which read it), `correct` and `strict`.
+
+    `strict` wants exactly the right letter, or the complete right option. A record's reference holds `answer` (a
+    letter), `options` and `labels` (the class that each option stands for).
+    """
+
+    key = "choice"
+    figure = Figure("macro_f1", "macro-F1")
+    needs = ("answer", "options", "labels")
+    modules = ("audiomarathon.scoring.reply", "audiomarathon.metrics.classification")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Read the reply and compare its letter with the answer."""
+        read = read_reply(record.text, record.reference["options"])
+        correct = read.letter == record.reference["answer"]
+        return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Whether the letter is one of the options', and what is true or false is that."""
+        letters = (None, *LETTERS[: len(verdict.record.reference["options"])])
+        flags = [verdict.values.get(name) for name in ("correct", "strict")]
+        return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return accuracy, strict accuracy and macro-F1."""
+        from audiomarathon.metrics.classification import choice_sums
+
+        strict = [bool(one.values["strict"]) for one in verdicts]
+        return choice_sums(*_classes(verdicts), strict, [one.record.cluster for one in verdicts])
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return figures a class, and those of the release."""
+        from audiomarathon.metrics.classification import choice_details
+
+        return choice_details(*_classes(verdicts))
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return macro-F1 over the replies that could be parsed."""
+        from audiomarathon.metrics.classification import published_choice_sums
+
+        return published_choice_sums(*_classes(verdicts), [one.record.cluster for one in verdicts])
+
+    def right(self, verdict: Verdict) -> bool:
+        """Whether the right option was chosen."""
+        return bool(verdict.values["correct"])
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return 1 for right, 0 for wrong."""
+        return float(verdict.values["correct"])
+
+    def unparsed(self, verdict: Verdict) -> bool:
+        """Whether the reply chose nothing."""
+        return verdict.values["parsed"] is None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return what was chosen, by which rule, and whether it is right."""
+        letter = verdict.values["parsed"]
+        if letter is None:
+            return "unparsed"
+        said = "right" if verdict.values["correct"] else "wrong"
+        return f"{said}: {letter}. {verdict.record.reference['options'][LETTERS.index(letter)]}"
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say where all right answers are of one class."""
+        classes = sorted(set(_classes(verdicts)[0]))
+        if len(classes) != 1:
+            return []
+        return [f"all right answers are of one class ({classes[0]}): macro-F1 is that class's F1"]
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float:
+        """Return the accuracy of guessing evenly among the options."""
+        return sum(1 / len(one.record.reference["options"]) for one in verdicts) / len(verdicts)
+
+
+def _classes(verdicts: Sequence[Verdict]) -> tuple[list[str], list[str | None]]:
+    """Return for each sample the true class, and the class that the reply chose."""
+    truth: list[str] = []
+    chosen: list[str | None] = []
+    for one in verdicts:
+        labels, letter = one.record.reference["labels"], one.values["parsed"]
+        truth.append(labels[LETTERS.index(one.record.reference["answer"])])
+        chosen.append(labels[LETTERS.index(letter)] if letter else None)
+    return truth, chosen

@@ -1,0 +1,61 @@
+"""How many words of a transcript are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+
+class Transcript(Scorer):
+    """Word error rate. A verdict is what :class:`~audiomarathon.metrics.wer.TranscriptErrors` holds."""
+
+    key = "transcript"
+    figure = Figure("score", "1 − WER")
+    needs = ("answer",)
+    modules = ("audiomarathon.metrics.wer",)
+    packages = ("jiwer", "whisper-normalizer")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Count the word errors of one reply."""
+        from audiomarathon.metrics.wer import transcript_errors
+
+        return asdict(transcript_errors(str(record.reference["answer"]), record.text))
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Whether all counts are whole numbers from 0."""
+        names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
+        return all(isinstance(count := verdict.values.get(name), int) and count >= 0 for name in names)
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the corpus's and the mean word error rate, and the score: 1 − WER, at least 0."""
+        from audiomarathon.metrics.wer import transcript_sums
+
+        return transcript_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the kinds of errors."""
+        from audiomarathon.metrics.wer import transcript_details
+
+        return transcript_details([one.values for one in verdicts])
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return 1 − the mean of the samples' own rates."""
+        from audiomarathon.metrics.wer import mean_of_samples_sums
+
+        return mean_of_samples_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return 1 − WER of the sample, at least 0."""
+        words, errors = verdict.values["words"], verdict.values["errors"]
+        return max(0.0, 1 - errors / words) if words else float(errors == 0)
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the sample's own rate."""
+        return f"WER {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"

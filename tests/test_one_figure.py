@@ -1,0 +1,278 @@
+"""A figure is the same wherever it stands, and every command finds the same runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import a_run, finished
+from typer.testing import CliRunner
+
+from audiomarathon.benchmarks import registry
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.cli.app import app
+from audiomarathon.engine.run import Result, score
+from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.report.controls import control_runs
+from audiomarathon.report.curves import MEAN, read_panels
+from audiomarathon.report.page_data import cells_of, compared_of, means_of
+from audiomarathon.report.paper import scores, write_paper
+from audiomarathon.report.sweep_report import write_outcome
+from audiomarathon.report.table import results_table
+from audiomarathon.results.compare import compare
+from audiomarathon.results.reproduce import reproduced
+from audiomarathon.results.status import read_status
+from audiomarathon.results.sweep_summary import read_outcome
+from audiomarathon.results.systems import find_reference, read_systems
+
+DEMO = Path(__file__).parent / "data" / "made_by_8983bac" / "demo"
+Figures = dict[tuple[str, str], Any]
+"""A figure, by task and setting."""
+
+
+def near(value: Any) -> Any:
+    """The same but for the last digits; None stays None."""
+    return value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def pair(interval: Any) -> Any:
+    return None if interval is None else pytest.approx(tuple(interval), rel=1e-9, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten tasks under three settings, scored by this version, and a part of them run again by `reproduce`."""
+    folder = shutil.copytree(DEMO, tmp_path_factory.mktemp("one") / "demo")
+    for file in sorted(folder.rglob("run.json")):
+        score(file.parent)
+    again = folder / "reproduce-paper" / "tau" / "embedded" / "base-0"
+    shutil.copytree(folder / "tau" / "embedded" / "base-0", again)
+    lines = (again / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (again / "samples.jsonl").write_bytes(b"".join(lines[:3]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def summaries(results: Path) -> Figures:
+    files = [file for file in results.rglob("summary.json") if len(file.relative_to(results).parts) == 4]
+    return {(file.parts[-4], file.parts[-2]): json.loads(file.read_text()) for file in files}
+
+
+@pytest.fixture(scope="module")
+def golden(summaries: Figures) -> dict[tuple[str, str], tuple[float, Any]]:
+    """Score and interval of every run."""
+    assert len(summaries) == 30
+    return {key: (one["score"], one["intervals"]["score"]) for key, one in summaries.items()}
+
+
+class TestTheScoreOfARun:
+    def test_in_status(self, results: Path, golden: Figures) -> None:
+        found = {(one.task, one.setting): one.progress for one in read_status([results])}
+        assert found.keys() == golden.keys()
+        for key, (value, interval) in golden.items():
+            assert (found[key].score, found[key].interval) == (near(value), pair(interval))
+
+    def test_in_status_while_it_runs(self, results: Path, golden: Figures, tmp_path: Path) -> None:
+        """Without a summary it is worked out of the records, to the same figure."""
+        copy = shutil.copytree(results / "race", tmp_path / "race")
+        for file in copy.rglob("summary.json"):
+            file.unlink()
+        for one in read_status([copy]):
+            value, interval = golden["race", one.setting]
+            assert (one.progress.score, one.progress.interval) == (near(value), pair(interval))
+
+    def test_on_the_page(self, results: Path, golden: Figures) -> None:
+        systems = read_systems([results])
+        cells = {(cell["task"], systems[cell["setting"]].method): cell for cell in cells_of(systems)}
+        assert cells.keys() == golden.keys()
+        for key, (value, interval) in golden.items():
+            low_high = None if cells[key]["low"] is None else (cells[key]["low"], cells[key]["high"])
+            assert (cells[key]["score"], low_high) == (near(value), pair(interval))
+
+    def test_in_plots(self, results: Path, golden: Figures) -> None:
+        panels = [panel for panel in read_panels([results]) if panel.headline != MEAN]
+        found = {(panel.name, one.label): one.figures["score"] for panel in panels for one in panel.settings}
+        assert found.keys() == golden.keys()
+        for key, (value, interval) in golden.items():
+            assert (found[key].value, found[key].interval) == (near(value), pair(interval))
+
+    def test_in_pictures_of_controls(self, results: Path, golden: Figures) -> None:
+        found = {(one.panel.split(" · ")[0], one.panel.split(" · ")[2]): one for one in control_runs([results])}
+        assert found.keys() == golden.keys()
+        for key, (value, interval) in golden.items():
+            assert (found[key].score, (found[key].low, found[key].high)) == (
+                near(value),
+                pair(interval or (value, value)),
+            )
+
+    def test_in_papers_files(self, results: Path, golden: Figures, tmp_path: Path) -> None:
+        write_paper(read_systems([results]), tmp_path)
+        rows = {
+            (file.stem, row["setting"]): row for file in tmp_path.glob("*.csv") for row in csv.DictReader(file.open())
+        }
+        head, _line, *body = [
+            line.strip("| \n").split(" | ") for line in (tmp_path / "scores.md").open() if line[0] == "|"
+        ]
+        shown = {(task, row[0]): cell for row in body for task, cell in zip(head[1:], row[1:], strict=True)}
+        for key, (value, interval) in golden.items():
+            assert float(rows[key]["score"]) == near(value)
+            low, high = rows[key]["score_low"], rows[key]["score_high"]
+            assert (None if low == "" else (float(low), float(high))) == pair(interval)
+            text = f"{value:.3f}" if interval is None else "{:.3f} [{:.3f}, {:.3f}]".format(value, *interval)
+            assert shown[key].replace("**", "") == text
+
+    def test_in_tables(self, results: Path, summaries: Figures, golden: Figures) -> None:
+        runs = [Result(results / task / "embedded" / label, label, one) for (task, label), one in summaries.items()]
+        table = {column.header: list(column.cells) for column in results_table(runs).columns}
+        for place, (value, interval) in enumerate(golden.values()):
+            text = f"{value:.3f} " + ("[–]" if interval is None else "[{:.3f}, {:.3f}]".format(*interval))
+            assert table["score [95 % interval]"][place] == text
+
+    def test_in_the_summary_of_sweeps(self, results: Path, golden: Figures, tmp_path: Path) -> None:
+        write_outcome(read_outcome(results, seed=42), results, "embedded")
+        told = json.loads((results / "summary.json").read_text())["results"]
+        rows = {(row["task"], row["setting"]): row for row in csv.DictReader((results / "summary.csv").open())}
+        assert {(one["task"], one["setting"]) for one in told} == golden.keys() == rows.keys()
+        for one in told:
+            value, interval = golden[one["task"], one["setting"]]
+            assert (one["summary"]["score"], one["summary"]["intervals"]["score"]) == (near(value), interval)
+            assert float(rows[one["task"], one["setting"]]["score"]) == near(value)
+
+    def test_in_comparisons(self, results: Path, golden: Figures) -> None:
+        systems = read_systems([results])
+        for row in compare(systems, find_reference(systems, None)).rows:
+            if len(row.tasks) == 1:
+                assert row.score == near(golden[row.scope, row.side][0])
+                assert row.reference_score == near(golden[row.scope, "base-0"][0])
+
+    def test_as_published(self, results: Path, summaries: Figures) -> None:
+        bases = {task: one for (task, label), one in summaries.items() if label == "base-0"}
+        rows = reproduced(
+            [Result(results / task / "embedded" / "base-0", "base-0", one) for task, one in bases.items()], ""
+        )
+        for row in rows:
+            if row.scope in bases:
+                block = bases[row.scope].get("as_published") or bases[row.scope]["mean_of_samples"]
+                assert row.mine == near(block.get("macro_f1", block.get("score")))
+
+
+class TestTheDifferenceFromBase:
+    def test_of_scores_and_times(self, results: Path) -> None:
+        """In the comparison, in a sweep's summary, and on the page."""
+        systems = read_systems([results])
+        rows = {(row.scope, row.side): row for row in compare(systems, find_reference(systems, None)).rows}
+        cells = cells_of(systems)
+        page = {(one["scope"], systems[one["setting"]].method): one for one in compared_of(systems, cells)}
+        swept = {
+            (task, one.result.method): one
+            for (_, task), group in read_outcome(results, seed=42).groups.items()
+            for one in group
+            if one.result.method != "base-0"
+        }
+        tasks = {key for key, row in rows.items() if len(row.tasks) == 1}
+        assert tasks == swept.keys()
+        assert rows.keys() == page.keys()
+        for key, row in rows.items():
+            assert page[key]["difference"] == near(row.verdict.difference)
+            assert page[key]["sooner"] == near((row.speed_ups["first_token"] or {}).get("measured"))
+            assert (page[key]["shared"], page[key]["timed"]) == (row.samples, row.timed)
+        for key in tasks:
+            told, saved = swept[key].against_base, swept[key].savings
+            assert told is not None
+            assert told["score"]["difference"] == near(rows[key].verdict.difference)
+            assert told["score"]["interval"] == pair(rows[key].verdict.interval)
+            for stage, speed in rows[key].speed_ups.items():
+                assert saved[stage]["measured"] == near((speed or {}).get("measured"))
+                assert saved[stage]["interval"] == pair((speed or {}).get("interval"))
+
+
+class TestTheMeanOverTasks:
+    def test_and_its_interval(self, results: Path) -> None:
+        """On the page, in plots, in the paper's table and in the comparison."""
+        systems = read_systems([results])
+        page = {
+            systems[one["setting"]].method: one for one in means_of(cells_of(systems), 3) if one["scope"] == "overall"
+        }
+        (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
+        plots = {one.label: one.figures["score"] for one in panel.settings}
+        paper = {name: row["overall"] for name, row in scores(systems).items()}
+        compared = {
+            row.side: row for row in compare(systems, find_reference(systems, None)).rows if row.scope == "overall"
+        }
+        for system in systems:
+            one = mean_over([run.headline for run in system.runs.values()])
+            label, interval = system.method, pair(one.interval)
+            assert one.interval is None or one.low < one.value < one.high
+            for found in (page[label], paper[label]):
+                low_high = None if found["low"] is None else (found["low"], found["high"])
+                assert (found["score"], low_high) == (near(one.value), interval)
+            assert (plots[label].value, plots[label].interval) == (near(one.value), interval)
+            if label in compared:
+                assert compared[label].score == near(one.value)
+
+
+class TestWhichRuns:
+    """What `reproduce` ran lies in the same folder, and is other subsets of the same tasks."""
+
+    @pytest.fixture
+    def both(self, tmp_path: Path) -> Path:
+        for label in ("base-0", "dart-0.5-layer2"):
+            finished(a_run(tmp_path / "out", label, [True] * 6 + [False] * 2), model="toy")
+            finished(a_run(tmp_path / "out" / "reproduce-paper", label, [True] * 3), model="toy")
+        for file in (tmp_path / "out").rglob("run.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"model": "toy", "settings": {"seed": 1}}))
+        return tmp_path / "out"
+
+    def seen(self, folder: Path) -> dict[str, set[str]]:
+        done = CliRunner().invoke(app, ["score", str(folder)])
+        panels = [panel for panel in read_panels([folder]) if panel.headline != MEAN]
+        systems = read_systems([folder])
+        return {
+            "status": {str(one.folder) for one in read_status([folder])},
+            "score": {
+                str(path) for path in folder.rglob("run.json") if str(path.parent) in done.output.replace("\n", "")
+            },
+            "compare": {str(run.folder) for system in systems for run in system.runs.values()},
+            "plot": {one.label for panel in panels for one in panel.settings},
+            "controls": {one.panel for one in control_runs([folder])},
+            "sweep": {
+                str(one.result.folder) for group in read_outcome(folder, seed=1).groups.values() for one in group
+            },
+        }
+
+    def test_are_the_same_for_every_command(self, both: Path) -> None:
+        assert {name: len(found) for name, found in self.seen(both).items()} == dict.fromkeys(
+            ("status", "score", "compare", "plot", "controls", "sweep"), 2
+        )
+
+    def test_of_reproduce_where_its_folder_is_named(self, both: Path) -> None:
+        found = self.seen(both / "reproduce-paper")
+        assert {name: len(each) for name, each in found.items()} == dict.fromkeys(found, 2)
+        assert all("reproduce-paper" in folder for folder in found["status"])
+
+
+def test_weights_of_a_benchmark_are_those_of_every_mean(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {task.key: 1.0 + place for place, task in enumerate(AUDIOMARATHON.tasks)}
+    monkeypatch.setattr(registry, "_OWN", (replace(AUDIOMARATHON, weights=weights),))
+    systems = read_systems([results])
+    (base, frame, _random), cells = systems, cells_of(systems)
+    each = {
+        label: {key: run.headline.value for key, run in one.runs.items()} for label, one in (("b", base), ("f", frame))
+    }
+    own, other = (sum(weights[key] * each[label][key] for key in weights) / sum(weights.values()) for label in "fb")
+    (page,) = [m for m in means_of(cells, 3) if m["scope"] == "overall" and systems[m["setting"]] is frame]
+    (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
+    (plot,) = [one.figures["score"] for one in panel.settings if one.label == frame.method]
+    (row,) = [row for row in compare(systems, base).rows if (row.scope, row.side) == ("overall", frame.method)]
+    (beside,) = [
+        one for one in compared_of(systems, cells) if one["scope"] == "overall" and systems[one["setting"]] is frame
+    ]
+    assert page["score"] == plot.value == row.score == near(own)
+    assert (page["low"], page["high"]) == plot.interval
+    assert plot.low < own < plot.high
+    assert row.verdict.difference == beside["difference"] == near(own - other)

@@ -1,0 +1,56 @@
+"""Over which tasks means are taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from audiomarathon.benchmarks import registry
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.results.scopes import kind_of, scopes_of
+
+
+def test_groups_and_all_of_the_home_benchmark_in_its_order() -> None:
+    found = scopes_of(["vox", "tau", "race", "had", "gtzan"])
+    assert found == {
+        "audio classification": ["tau", "gtzan"],
+        "speaker": ["vox", "had"],
+        "overall": ["vox", "tau", "race", "had", "gtzan"],
+    }
+    assert list(found) == ["audio classification", "speaker", "overall"]
+
+
+def test_one_group_alone_is_all() -> None:
+    assert scopes_of(["tau", "gtzan"]) == {"overall": ["tau", "gtzan"]}
+    assert scopes_of(["tau"]) == {}
+
+
+def test_single_tasks_of_others_are_in_no_mean() -> None:
+    assert scopes_of(["tau", "gtzan", "birds", "bells"]) == {"overall": ["tau", "gtzan"]}
+    assert scopes_of(["birds", "bells"]) == {}
+
+
+def test_benchmarks_never_share_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of the same name in two of them are two groups."""
+    tasks = tuple(type("Made", (Tau,), {"key": f"made/{name}", "aliases": ()})() for name in "abcd")
+    facts = {
+        task.key: TaskFacts("", group, 1, (0, 1)) for task, group in zip(tasks, ["speaker"] * 3 + ["x"], strict=True)
+    }
+    monkeypatch.setattr(registry, "_OWN", (AUDIOMARATHON, Benchmark("made", "Made", tasks, facts)))
+    found = scopes_of(["vox", "had", "tau", *(task.key for task in tasks)])
+    assert found == {
+        "audiomarathon speaker": ["vox", "had"],
+        "audiomarathon overall": ["vox", "had", "tau"],
+        "made speaker": ["made/a", "made/b", "made/c"],
+        "made overall": [task.key for task in tasks],
+    }
+    assert {kind_of(scope, members) for scope, members in found.items()} == {"group", "overall"}
+
+
+def test_weights_are_1_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
+    monkeypatch.setattr(registry, "_OWN", (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),))
+    assert registry.weights_of(["tau", "vox"]) == [1.5, 0.5]

@@ -1,0 +1,390 @@
+"""Verdicts on file: taken where they still hold, made anew where not; scoring never touches the records."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import a_record, a_run, a_verdict, added, changed, lines_of, typed, write_records, write_run
+from typer.testing import CliRunner
+
+from audiomarathon.benchmarks import get_task
+from audiomarathon.cli.app import app
+from audiomarathon.engine.run import score
+from audiomarathon.errors import PluginError, RecordError
+from audiomarathon.records import Record, Verdict
+from audiomarathon.results.status import read_status
+from audiomarathon.runs.folder import RunFolder, read_records, read_run
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import sealed
+from audiomarathon.runs.scored import judged, verdicts_file, write_verdicts
+from audiomarathon.scoring.choice import Choice
+
+sys.path.append(str(Path(__file__).parent / "drills"))
+from hanging import no_hang
+
+CHOICE = Choice()
+RIGHTS = [True, True, True, False]
+FACTS: dict[str, Any] = {"settings": {"seed": 42}, "sessions": [], "bad_rows": []}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A scored run of four samples, three of them right."""
+    folder = changed(a_run(tmp_path, "base-0", RIGHTS), **FACTS)
+    score(folder)
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the samples that the scorer was asked about."""
+    ids: list[str] = []
+    judge = Choice.judge
+    monkeypatch.setattr(Choice, "judge", lambda self, record: ids.append(record.id) or judge(self, record))
+    return ids
+
+
+@pytest.fixture
+def other_version(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make this another version of the scorer."""
+    return lambda: monkeypatch.setattr(Choice, "version", "another")
+
+
+def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """What lies in a folder, and when it was written."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir() if path.name != ".lock"
+    }
+
+
+def rights(run: Run) -> dict[str, bool]:
+    return {id_: bool(one.values["correct"]) for id_, one in run.verdicts.items()}
+
+
+def forge(folder: Path, id_: str, *, seal: bool = True, **values: Any) -> None:
+    """Change a verdict on file, under the stamp that it has."""
+    file = verdicts_file(folder, CHOICE)
+    lines = [{name: value for name, value in line.items() if name != "crc"} for line in lines_of(file)]
+    odd = [line | values if line["id"] == id_ else line for line in lines]
+    file.write_bytes(b"".join(sealed(line) if seal else json.dumps(line).encode() + b"\n" for line in odd))
+
+
+# What is taken -------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_that_hold_are_taken(run: Path, asked: list[str]) -> None:
+    assert rights(Run.read(run)) == {f"clip{n}": right for n, right in enumerate(RIGHTS)}
+    assert score(run).summary["accuracy"] == 0.75
+    assert asked == []
+
+
+def test_a_verdict_file_is_what_is_taken_and_not_the_reply(run: Path, asked: list[str]) -> None:
+    """So that the tests below show what they say: under its own stamp and checksum a verdict is believed."""
+    forge(run, "clip0", correct=False)
+    assert rights(Run.read(run))["clip0"] is False
+    assert asked == []
+
+
+def test_without_a_file_all_are_judged_and_none_is_written(run: Path, asked: list[str]) -> None:
+    verdicts_file(run, CHOICE).unlink()
+    before = files_of(run)
+    assert list(rights(Run.read(run)).values()) == RIGHTS
+    assert asked == ["clip0", "clip1", "clip2", "clip3"]
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reply": "D"},
+        {"transcript": "D"},
+        {"reference": {"answer": "D", "options": ["bus", "tram", "park", "metro"], "labels": ["b", "t", "p", "m"]}},
+        {"reference": a_verdict("B", ["airport", "bus", "metro", "park"], right=True)["reference"]},
+    ],
+)
+def test_of_another_reply_or_reference_it_is_not_taken(run: Path, asked: list[str], change: dict[str, Any]) -> None:
+    forge(run, "clip0", correct=None)  # what must not be seen
+    (first, *_) = lines_of(run / "samples.jsonl")
+    added(run, {name: value for name, value in first.items() if name != "crc"} | change)
+    own = Run.read(run)
+    assert own.verdicts["clip0"].values == Choice().judge(own.records["clip0"])
+    assert asked[0] == "clip0"
+    assert {*asked} == {"clip0"}  # the others hold
+
+
+def test_what_is_not_judged_does_not_matter(run: Path, asked: list[str]) -> None:
+    (first, *_) = lines_of(run / "samples.jsonl")
+    added(run, first | {"clip_seconds": 1.0, "session": "another", "new_tokens": 9})
+    assert list(rights(Run.read(run)).values()) == RIGHTS
+    assert asked == []
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(run: Path, asked: list[str]) -> None:
+    file = verdicts_file(run, CHOICE)
+    whole = file.read_bytes()
+    true = rights(Run.read(run))
+    first = whole.index(b"\n")
+    for at in range(8 * (first + 1)):
+        spoilt = bytearray(whole)
+        spoilt[at // 8] ^= 1 << at % 8
+        file.write_bytes(bytes(spoilt))
+        assert rights(Run.read(run)) == true, bytes(spoilt[: first + 1])
+    assert {*asked} <= {"clip0", "clip1"}  # a line break that is gone takes the next line along
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]\n", b"\x00\xff\n", b"{}\n{}\n", b'{"id": 7, "stamp": "x"}\n', b'{"id": "clip0"}\n', b"{" * 100_000],
+)
+def test_a_file_that_is_none_is_made_again(run: Path, content: bytes) -> None:
+    file = verdicts_file(run, CHOICE)
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(rights(Run.read(run)).values()) == RIGHTS
+    score(run)
+    assert file.read_bytes() == whole
+
+
+def test_a_verdict_without_its_checksum_is_not_taken(run: Path, asked: list[str]) -> None:
+    """Unlike records, verdicts were always written with one: a line without it is not one that a scorer made."""
+    forge(run, "clip0", seal=False, correct=False)
+    assert list(rights(Run.read(run)).values()) == RIGHTS
+    assert "clip0" in asked
+
+
+@pytest.mark.parametrize("command", ["status", "compare", "report"])
+@pytest.mark.parametrize("odd", [{"parsed": "Z"}, {"parsed": 7}, {"parsed": "AB"}, {"strict": "x"}, {"correct": None}])
+def test_odd_values_of_a_folder_from_elsewhere_hide_no_other(
+    run: Path, tmp_path: Path, odd: dict[str, Any], command: str
+) -> None:
+    """Under a right stamp and checksum, as only on purpose they can be."""
+    forge(run, "clip0", **odd)
+    changed(run, "summary.json", n=3)  # which is not that of the records, so that verdicts are asked
+    for label in ("frame-0.5-layer2", "random-0.5-layer2"):
+        score(changed(a_run(tmp_path, label, RIGHTS), **FACTS))
+    more = ["--audio", "none", "-o", str(tmp_path / "r.html")] if command == "report" else []
+    done = CliRunner().invoke(app, [command, str(tmp_path), *more])
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    shown = (tmp_path / "r.html").read_text() if command == "report" else done.output
+    assert "frame-0.5-layer2" in shown
+    assert "random-0.5-layer2" in shown
+
+
+def test_a_verdict_of_another_sample_is_not_taken(run: Path) -> None:
+    """Two samples of one reply and one reference have one stamp, and one verdict; others have none in common."""
+    lines = lines_of(verdicts_file(run, CHOICE))
+    assert len({line["stamp"] for line in lines}) == 4
+    swapped = [dict(line) | {"stamp": other["stamp"]} for line, other in zip(lines, lines[::-1], strict=True)]
+    bare = [{name: value for name, value in line.items() if name != "crc"} for line in swapped]
+    verdicts_file(run, CHOICE).write_bytes(b"".join(map(sealed, bare)))
+    assert list(rights(Run.read(run)).values()) == RIGHTS
+
+
+# Scoring does not touch the records ----------------------------------------------------------------------------------
+
+
+def test_scoring_never_changes_a_byte_of_the_records(run: Path, other_version: Callable[[], None]) -> None:
+    records = (run / "samples.jsonl").read_bytes()
+    inode = (run / "samples.jsonl").stat().st_ino
+    score(run)
+    forge(run, "clip0", correct=False)
+    score(run)
+    other_version()
+    score(run)
+    verdicts_file(run, CHOICE).unlink()
+    score(run)
+    assert (run / "samples.jsonl").read_bytes() == records
+    assert (run / "samples.jsonl").stat().st_ino == inode
+    assert not (run / "samples.rejected").exists()
+
+
+def test_records_of_schema_1_keep_the_verdicts_that_stood_in_them(tmp_path: Path) -> None:
+    """They are passed over: the reply is judged."""
+    facts = {"schema_version": 1, "task": "tau", "method": "base-0", "checkpoint": "/m/M", "identity": {}, **FACTS}
+    record = a_record("a", **a_verdict("A", ["bus", "tram"], right=True)) | {"correct": False, "parsed": "B"}
+    folder = write_run(tmp_path / "run", facts, [record])
+    records = (folder / "samples.jsonl").read_bytes()
+    assert score(folder).summary["accuracy"] == 1.0
+    assert (folder / "samples.jsonl").read_bytes() == records
+    assert lines_of(verdicts_file(folder, CHOICE))[0]["correct"] is True
+
+
+def test_a_summary_of_the_same_records_is_the_same(run: Path) -> None:
+    before = files_of(run)
+    score(run)
+    after = files_of(run)
+    assert {name: content for name, (content, _) in after.items()} == {
+        name: content for name, (content, _) in before.items()
+    }
+    name = verdicts_file(run, CHOICE).name
+    assert after[name] == before[name], "what would be the same is not written again"
+
+
+def test_verdicts_are_in_the_order_of_the_records_without_the_failed(tmp_path: Path) -> None:
+    folder = changed(a_run(tmp_path, "base-0", RIGHTS), **FACTS)
+    failed = {"id": "x", "cluster": "x", "clips": None, "reply": None, "reference": {}, "error": "no", "session": "s"}
+    write_records(folder, [failed, *lines_of(folder / "samples.jsonl")[::-1]])
+    score(folder)
+    assert [line["id"] for line in lines_of(verdicts_file(folder, CHOICE))] == ["clip3", "clip2", "clip1", "clip0"]
+
+
+# Another version of the scorer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["the scorer is another", "the stamps are of another"])
+def test_verdicts_of_another_version_are_made_again_in_memory(
+    run: Path, asked: list[str], other_version: Callable[[], None], how: str
+) -> None:
+    """A stored verdict is read as wrong and the summary as 0, so that taking either would show."""
+    stamps = {"stamp": "0123456789abcdef"} if how.startswith("the stamps") else {}
+    for id_ in (f"clip{n}" for n in range(4)):
+        forge(run, id_, correct=False, parsed=None, **stamps)
+    changed(run, "summary.json", score=0.0, accuracy=0.0, **({"records": "older"} if stamps else {}))
+    if not stamps:
+        other_version()
+    before = files_of(run)
+    own = Run.read(run)
+    assert list(rights(own).values()) == RIGHTS
+    assert own.summary is not None
+    assert (own.summary["accuracy"], own.summary["n"], own.summary["scorer"]) == (0.75, 4, CHOICE.version)
+    assert own.summary["score"] == own.headline.value > 0
+    (status,) = read_status([run])
+    assert status.progress.score == own.summary["score"]
+    assert asked[:4] == ["clip0", "clip1", "clip2", "clip3"]
+    assert files_of(run) == before
+    score(run)
+    asked.clear()
+    assert list(rights(Run.read(run)).values()) == RIGHTS
+    assert asked == []
+
+
+def test_a_summary_of_this_version_is_taken_as_it_is(run: Path, asked: list[str]) -> None:
+    changed(run, "summary.json", score=0.125)
+    assert Run.read(run).summary["score"] == 0.125  # type: ignore[index]
+    assert asked == []
+
+
+def test_a_version_is_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Choice):
+        modules = ("audiomarathon.metrics.wer",)
+
+    class Newer(Choice):
+        packages = ("jiwer",)
+
+    versions = {one.version for one in (CHOICE, Other(), Newer(), get_task("librispeech").scorer)}
+    assert len(versions) == 4
+    assert Choice().version == CHOICE.version == get_task("tau").scorer.version
+
+
+# What cannot be judged -----------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_does_not_fit_is_set_aside_by_scoring_and_left_out_by_looking(run: Path) -> None:
+    (first, *_) = lines_of(run / "samples.jsonl")
+    added(run, {name: value for name, value in first.items() if name != "crc"} | {"reference": {"answer": "A"}})
+    before = files_of(run)
+    with pytest.warns(UserWarning, match=r"1 sample cannot be scored \(clip0: .*\); left out"):
+        assert list(Run.read(run).verdicts) == ["clip1", "clip2", "clip3"]
+    assert files_of(run) == before
+    identity = read_run(run)["identity"]
+    with pytest.warns(UserWarning, match="1 unreadable line set aside"), RunFolder(run, identity, CHOICE.fits):
+        pass
+    assert len(lines_of(run / "samples.rejected")) == 1
+    assert list(read_records(run)) == ["clip0", "clip1", "clip2", "clip3"]  # the earlier line of clip0
+
+
+class TestOfABatch:
+    """A scorer that is not instant is asked about all at once, and a failure is one of all of them."""
+
+    class Slow(Choice):
+        key = "slow"
+        instant = False
+        asked: list[list[str]] = []  # noqa: RUF012
+
+        def verdicts(self, records: Any) -> Any:
+            self.asked.append([one.id for one in records])
+            if any(one.reply == "!" for one in records):
+                raise ValueError("no")
+            return super().verdicts(records)
+
+    def records(self, **replies: str) -> list[Record]:
+        reference = a_verdict("A", ["bus", "tram"], right=True)["reference"]
+        return [typed(a_record(id_, reply=reply, reference=reference)) for id_, reply in replies.items()]
+
+    def test_only_what_is_not_on_file_is_asked_and_at_once(self, tmp_path: Path) -> None:
+        scorer = self.Slow()
+        scorer.asked.clear()
+        write_verdicts(tmp_path, scorer, judged(scorer, self.records(a="A", b="B")).values())
+        found = judged(scorer, self.records(a="A", b="A", c="B"), tmp_path)
+        assert scorer.asked == [["a", "b"], ["b", "c"]]
+        assert [(id_, one.values["correct"]) for id_, one in found.items()] == [("a", True), ("b", True), ("c", False)]
+
+    def test_a_failure_is_told_of_each(self) -> None:
+        told: list[str] = []
+        records = self.records(a="A", b="!")
+        assert judged(self.Slow(), records, failed=lambda one, error: told.append(f"{one.id} {error}")) == {}
+        assert told == ["a no", "b no"]
+
+    def test_of_an_instant_scorer_the_others_are_judged(self) -> None:
+        broken = typed(a_record("x", reference={}))
+        told: list[str] = []
+        found = judged(CHOICE, [broken, *self.records(a="A")], failed=lambda one, _error: told.append(one.id))
+        assert (list(found), told) == (["a"], ["x"])
+
+
+def test_a_verdict_that_is_no_json_names_the_scorer_and_leaves_the_file(run: Path) -> None:
+    (one, *_) = Run.read(run).verdicts.values()
+    before = files_of(run)
+    for value in (float("nan"), {1, 2}, object()):
+        with pytest.raises(PluginError, match=r"scorer choice: .*'clip0' is no JSON"):
+            write_verdicts(run, CHOICE, [Verdict(one.record, {"correct": value})])
+    assert files_of(run) == before
+
+
+def test_names_of_the_line_are_not_the_scorers(tmp_path: Path) -> None:
+    record = typed(a_record("a", **a_verdict("A", ["bus", "tram"], right=True)))
+    own = {"parsed": "A", "rule": "letter", "correct": True, "strict": False}
+    write_verdicts(tmp_path, CHOICE, [Verdict(record, own | {"id": "b", "stamp": "", "crc": "x"})])
+    assert judged(CHOICE, [record], tmp_path)["a"].values == own
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "FIFO"])
+def test_a_verdict_file_is_not_written_through_or_waited_for(run: Path, tmp_path: Path, kind: str) -> None:
+    file, precious = verdicts_file(run, CHOICE), tmp_path / "precious"
+    whole = file.read_bytes()
+    precious.write_text("precious")
+    file.unlink()
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "link":
+        file.symlink_to(precious)
+    else:
+        os.mkfifo(file)
+    with no_hang(20):
+        assert list(rights(Run.read(run)).values()) == RIGHTS
+        if kind == "folder":
+            with pytest.raises(RecordError, match=r"verdicts-choice\.jsonl: cannot be written"):
+                score(run)
+        else:
+            score(run)
+            assert not file.is_symlink()
+            assert file.read_bytes() == whole
+    assert precious.read_text() == "precious"
+
+
+def test_the_version_is_the_same_whatever_is_imported() -> None:
+    """A run has imported more than a command that reads: both must agree on what is on file."""
+    program = "{}from audiomarathon.benchmarks import all_tasks; print([task.scorer.version for task in all_tasks()])"
+    both = ["", "import audiomarathon.metrics.classification, audiomarathon.metrics.wer;"]
+    said = [subprocess.check_output([sys.executable, "-c", program.format(first)], text=True) for first in both]
+    assert said[0] == said[1]

@@ -1,0 +1,195 @@
+"""A third party's benchmark whose task is neither choice nor transcript: partial credit, several figures, bundles."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import re
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import lines_of, records_in
+from task_folders import write_clip
+from typer.testing import CliRunner
+
+from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, registry
+from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.cli.app import app
+from audiomarathon.metrics.statistics import Sums
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.report.curves import read_panels
+from audiomarathon.results.status import read_status
+from audiomarathon.scoring.scorer import Scorer
+
+
+class Points(Scorer):
+    """A reply earns 0, a half or 1 by its length; what is long is counted too."""
+
+    key = "points"
+    figure = Figure("points", "points", chance=0.5)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        length = len(record.text) + int(record.reference["offset"])
+        return {"points": length % 3 / 2, "length": len(record.text)}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        rows = [[one.values["points"], one.values["points"] == 1, 1] for one in verdicts]
+        names, clusters = ("points", "full"), tuple(one.record.cluster for one in verdicts)
+        return Sums(names, np.array(rows, float), lambda sums: sums[:, :2] / sums[:, 2:], clusters)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        return {"longest": max(one.values["length"] for one in verdicts)}
+
+    def own_score(self, verdict: Verdict) -> float:
+        return float(verdict.values["points"])
+
+    def shown(self, verdict: Verdict) -> str:
+        return f"{verdict.values['points']:g} points"
+
+
+class Beats(Task):
+    """Two questions to each of four clips, which only count together."""
+
+    key = "rhythm/beats"
+    title = "Beats"
+    max_new_tokens = 6
+    scorer = Points()
+    group_fields = ("tempo",)
+
+    def find(self, root: Path) -> Path:
+        return root
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        del filters
+        samples = [
+            Sample(
+                f"{clip.stem}/{number}", (clip,), f"Beat {number}?", "", clip.stem, meta={"tempo": clip.stem < "c"},
+                bundle=clip.stem,
+            )
+            for clip in sorted(folder.glob("*.wav"))
+            for number in range(2)
+        ]  # fmt: skip
+        return Loaded(folder, tuple(samples))
+
+    def prompt(self, sample: Sample) -> str:
+        return sample.question
+
+    def reference(self, sample: Sample) -> dict[str, Any]:
+        return {"offset": int(sample.id[-1])}
+
+
+RHYTHM = Benchmark("rhythm", "Rhythm", (Beats(),), {"rhythm/beats": TaskFacts("BT", "time", 8, (0.5, 2.0))})
+
+
+@pytest.fixture
+def results(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, no_env: object) -> Path:
+    entry = EntryPoint("rhythm", f"{__name__}:RHYTHM", registry.BENCHMARKS)
+    find = importlib.metadata.entry_points
+
+    def found(**group: str) -> Any:
+        return [entry] if group == {"group": registry.BENCHMARKS} else find(**group)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    for place, name in enumerate("abcd"):
+        write_clip(tmp_path / "data" / f"{name}.wav", hertz=200 + 100 * place)
+    command(tmp_path, tiny_checkpoint, "sweep", "rhythm/beats", "--methods", "frame:0.5")
+    return tmp_path / "out"
+
+
+def command(tmp_path: Path, checkpoint: Path, *words: str) -> str:
+    place = ["--model", "qwen2.5-omni", "--model-path", str(checkpoint), "--data", str(tmp_path / "data")]
+    out = ["--results", str(tmp_path / "out")] if words[0] in ("run", "sweep") else []
+    done = CliRunner().invoke(app, [*words, *place, *out])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def points(folder: Path) -> dict[str, float]:
+    """Worked out from the replies by hand."""
+    return {one["id"]: (len(one["reply"]) + int(one["id"][-1])) % 3 / 2 for one in lines_of(folder / "samples.jsonl")}
+
+
+def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    folders = {file.parent.name: file.parent for file in results.rglob("run.json")}
+    assert set(folders) == {"base-0", "frame-0.5-layer2"}
+    assert folders["base-0"].relative_to(results).parts == ("rhythm", "beats", "tiny-omni", "base-0")
+    expected = {label: float(np.mean(list(points(folder).values()))) for label, folder in folders.items()}
+    assert len({*points(folders["base-0"]).values()}) > 1
+    for label, folder in folders.items():
+        summary = json.loads((folder / "summary.json").read_text())
+        full = np.mean([value == 1 for value in points(folder).values()])
+        assert (summary["score"], summary["points"], summary["full"]) == pytest.approx((expected[label],) * 2 + (full,))
+        assert summary["longest"] > 0
+        assert summary["figure"]["title"] == "points"
+        verdicts = {one["id"]: one["points"] for one in lines_of(folder / "verdicts-points.jsonl")}
+        assert verdicts == points(folder)
+        assert all(one["groups"] == {"tempo": str(one["id"][0] < "c")} for one in records_in(folder))
+
+    (panel,) = read_panels([results])
+    assert (panel.headline, {one.label: one.figures["score"].value for one in panel.settings}) == (
+        "points", pytest.approx(expected),
+    )  # fmt: skip
+    assert {one.setting: one.progress.score for one in read_status([results])} == pytest.approx(expected)
+
+    done = CliRunner().invoke(app, ["compare", str(results), "-o", str(tmp_path / "c.json")])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "c.json").read_text())["rows"]
+    assert (row["score"], row["reference_score"]) == pytest.approx((expected["frame-0.5-layer2"], expected["base-0"]))
+    assert (row["samples"], row["mcnemar"]) == (8, None)
+
+    page, figures = tmp_path / "r.html", tmp_path / "paper"
+    done = CliRunner().invoke(
+        app, ["report", str(results), "-o", str(page), "--audio", "none", "--figures", str(figures)]
+    )
+    assert done.exit_code == 0, done.output
+    text = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert text
+    content = json.loads(text[1])
+    names = [one["name"] for one in content["settings"]]
+    assert {names[one["setting"]]: one["score"] for one in content["cells"]} == pytest.approx(expected)
+    assert all(one["durations"] for one in content["cells"])
+    for sample in content["samples"]:
+        for reply in sample["replies"]:
+            own = points(folders[names[reply["setting"]]])[sample["id"]]
+            assert (reply["score"], reply["verdict"]) == (own, f"{own:g} points")
+    rows = list(csv.DictReader((figures / "records.csv").open()))
+    assert {(row["setting"], row["id"]): float(row["own_score"]) for row in rows} == {
+        (label, id_): own for label, folder in folders.items() for id_, own in points(folder).items()
+    }
+
+    picture = tmp_path / "e.png"
+    command(tmp_path, tiny_checkpoint, "explain", "rhythm/beats:a/1", "--methods", "frame:0.5", "-o", str(picture))
+    assert picture.stat().st_size > 1000
+    assert "rhythm/beats" in CliRunner().invoke(app, ["list", "tasks"]).output
+
+
+def test_resumes_and_is_scored_again(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")
+    whole, summary = (folder / "samples.jsonl").read_bytes(), json.loads((folder / "summary.json").read_text())
+    lines = whole.splitlines(keepends=True)
+    (folder / "samples.jsonl").write_bytes(b"".join(lines[:5]))
+    command(tmp_path, tiny_checkpoint, "run", "rhythm/beats")
+    again = json.loads((folder / "summary.json").read_text())
+    assert {name: again[name] for name in ("n", "score", "full", "intervals")} == {
+        name: summary[name] for name in ("n", "score", "full", "intervals")
+    }
+    before = (folder / "samples.jsonl").read_bytes()
+    for file in (folder / "summary.json", folder / "verdicts-points.jsonl"):
+        file.unlink()
+    assert CliRunner().invoke(app, ["score", str(folder)]).exit_code == 0
+    assert json.loads((folder / "summary.json").read_text()) == again
+    assert (folder / "samples.jsonl").read_bytes() == before
+
+
+def test_a_limit_never_splits_what_counts_together(results: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    said = command(tmp_path, tiny_checkpoint, "run", "rhythm/beats", "--limit", "3")
+    assert "4 samples for SAMPLE_LIMIT=3" in said
+    folder = next(file.parent for file in results.rglob("run.json") if file.parent.name == "base-0")
+    chosen = json.loads((folder / "run.json").read_text())["samples"]
+    assert len(chosen) == 4
+    assert all(f"{id_[:-1]}{1 - int(id_[-1])}" in chosen for id_ in chosen)
