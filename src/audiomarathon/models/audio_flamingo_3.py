@@ -57,6 +57,8 @@ class AudioFlamingo3(AudioLM):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio stays whole, or is refused beyond ten minutes."""
         cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
+        if not cut:
+            return self.batch_of_text(prompts, _AUDIO)
         features = self.feature_extractor(
             [window for clip in cut for window in clip],
             sampling_rate=self.sampling_rate,
@@ -105,8 +107,10 @@ class AudioFlamingo3(AudioLM):
 
         Several clips, which the processor refuses, stand there on a line each.
         """
-        head, placeholder, rest = chat_text(self.tokenizer, prompt, _AUDIO).partition(_AUDIO)
-        return with_audio_tokens(head + "\n".join([placeholder] * len(counts)) + rest, _AUDIO, counts)
+        text = chat_text(self.tokenizer, prompt, _AUDIO)
+        if len(counts) > 1:
+            text = text.replace(_AUDIO, "\n".join([_AUDIO] * len(counts)), 1)
+        return with_audio_tokens(text, _AUDIO, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`. The processor takes one clip a prompt."""

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
 from audiomarathon.errors import LogitsError, ModelError
-from audiomarathon.models.chat import processor_template, template_beside
+from audiomarathon.models.chat import chat_text, processor_template, template_beside, with_audio_tokens
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
@@ -39,6 +39,9 @@ class AudioLM(ABC):
     sampling_rate: ClassVar[int] = 16000
     encoder_window_seconds: ClassVar[float] = 0.0
     """The audio tower hears whole windows of so many seconds, the last one filled up; 0 for none."""
+    text_only: ClassVar[bool] = True
+    """Whether :meth:`prepare` takes prompts without clips, also beside others; if not, a run of such samples is refused
+    before the model is loaded."""
     audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -133,6 +136,13 @@ class AudioLM(ABC):
     @abstractmethod
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
+
+    def batch_of_text(self, prompts: Sequence[Prompt], placeholder: str) -> Inputs:
+        """Put prompts without clips together, worded by the tokenizer's chat template; no features go along."""
+        texts = (
+            with_audio_tokens(chat_text(self.tokenizer, prompt, placeholder), placeholder, ()) for prompt in prompts
+        )
+        return self.batch(prompts, list(texts))
 
     def batch(self, prompts: Sequence[Prompt], texts: Sequence[str], **features: torch.Tensor) -> Inputs:
         """Put worded prompts and their features together on the model's device and in its precision, left-padded."""

@@ -99,8 +99,11 @@ class Gemma3n(AudioLM):
         clip's end would depend on its batch.
         """
         prompts = [_in_windows(prompt) for prompt in prompts]
+        clips = [window for prompt in prompts for window in prompt.clips]
+        if not clips:
+            return self.batch_of_text(prompts, self.tokenizer.audio_token)
         features = self.feature_extractor(
-            [window for prompt in prompts for window in prompt.clips],
+            clips,
             padding="max_length",
             max_length=_WINDOW,
             truncation=False,

@@ -137,9 +137,9 @@ class Phi4MM(AudioLM):
         return step
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        """See :meth:`AudioLM.prepare`. Audio of any length stays whole. The speech adapter is on without audio too."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
-        if min(len(clip) for clip in clips) < self.feature_extractor.win_length:
+        if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
         features = [one["audio_input_features"][0] for one in alone]
@@ -156,9 +156,10 @@ class Phi4MM(AudioLM):
         tensors = {
             "input_ids": encoded["input_ids"].to(self.device),
             "attention_mask": encoded["attention_mask"].to(self.device),
-            "audio_input_features": pad_sequence(features, batch_first=True).to(self.device, self.model.dtype),
-            "audio_embed_sizes": torch.tensor(sizes),  # the model slices by them, so a GPU would be waited for
         }
+        if clips:
+            tensors["audio_input_features"] = pad_sequence(features, batch_first=True).to(self.device, self.model.dtype)
+            tensors["audio_embed_sizes"] = torch.tensor(sizes)  # the model slices by them, so a GPU would be waited for
         if len(clips) > 1:  # as the processor does it
             frames = torch.tensor([len(one) for one in features])
             tensors["audio_attention_mask"] = (torch.arange(int(frames.max())) < frames[:, None]).to(self.device)

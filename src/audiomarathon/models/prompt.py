@@ -21,7 +21,8 @@ class Prompt:
     text
         The task's words, without the family's chat template.
     clips
-        Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text.
+        Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text. Empty for a prompt
+        of text alone.
     seed
         Seeds methods that draw at random; the same for the same run seed and sample, whatever the batch.
     transcription

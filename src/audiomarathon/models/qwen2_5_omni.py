@@ -77,6 +77,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
+        if not clips:
+            return self.batch_of_text(prompts, self.placeholder)
         features, mask = self._features(clips)
         tokens = self._audio_tokens(mask.sum(-1))
         if int(tokens.min()) < 1:

@@ -85,8 +85,11 @@ class Qwen2Audio(AudioLM):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
         prompts = [self._in_windows(prompt) for prompt in prompts]
+        clips = [window for prompt in prompts for window in prompt.clips]
+        if not clips:
+            return self.batch_of_text(prompts, _AUDIO)
         features = self.feature_extractor(
-            [window for prompt in prompts for window in prompt.clips],
+            clips,
             sampling_rate=self.sampling_rate,
             padding="max_length",
             truncation=False,
@@ -109,6 +112,8 @@ class Qwen2Audio(AudioLM):
     def _in_windows(self, prompt: Prompt) -> Prompt:
         extractor = self.feature_extractor
         lengths = [len(clip) for clip in prompt.clips]
+        if not lengths:
+            return prompt
         if min(lengths) <= 2 * extractor.hop_length:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
         if max(lengths) <= 6 * extractor.hop_length:  # the class takes lone audio tokens for ones yet to be repeated

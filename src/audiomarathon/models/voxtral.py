@@ -2,7 +2,7 @@
 
 A Whisper encoder hears windows of 30 s, the last one filled up with silence; a projector joins four of its frames into
 one audio token, 12.5 a second, and the silence has its tokens too. Questions go through the chat form; transcription
-has a request form of its own, in which the prompt's text is not used.
+has a request form of its own, in which the prompt's text is not used; without a clip it is a question like any other.
 """
 
 from __future__ import annotations
@@ -71,15 +71,12 @@ class Voxtral(AudioLM):
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
-        features = torch.cat([self._windows(clip) for clip in clips])
         ids, attention_mask = left_padded([self._tokens(prompt) for prompt in prompts], self.tokenizer.pad_token_id)
         audio_mask = ids == self.audio_token
         heard = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
-        tensors = {
-            "input_ids": ids,
-            "attention_mask": attention_mask,
-            "input_features": features.to(self.model.dtype),
-        }
+        tensors = {"input_ids": ids, "attention_mask": attention_mask}
+        if clips:
+            tensors["input_features"] = torch.cat([self._windows(clip) for clip in clips]).to(self.model.dtype)
         return Inputs(
             tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
             audio_mask=audio_mask.to(self.device),
@@ -120,7 +117,7 @@ class Voxtral(AudioLM):
     def _request(self, prompt: Prompt) -> list[int]:
         """Return the tokens of the prompt with one window of silence for each clip."""
         tokens: list[int]
-        if prompt.transcription:
+        if prompt.transcription and prompt.clips:
             from mistral_common.protocol.transcription.request import TranscriptionRequest
 
             if len(prompt.clips) != 1:

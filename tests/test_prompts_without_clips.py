@@ -1,0 +1,190 @@
+"""Prompts of text alone: every family words them, answers them, and takes them beside prompts with clips."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+import torch
+from builders import lines_of
+from conftest import noise
+from families import FAMILIES, Family
+
+from audiomarathon.audio import decode as audio
+from audiomarathon.benchmarks import Filters, Loaded, Sample, get_task
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.endpoint.client import Endpoint
+from audiomarathon.engine.run import Result, run
+from audiomarathon.engine.sweep import sweep
+from audiomarathon.errors import ModelError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+from audiomarathon.models.qwen2_audio import Qwen2AudioFirst30
+from audiomarathon.models.voxtral import Voxtral
+from audiomarathon.runs.record_line import damage_of
+from audiomarathon.settings import RunSettings
+
+QUESTION = "Which is it?\n\nA. cat\nB. dog"
+TEXT = Prompt(QUESTION, (), seed=3)
+HEARD = Prompt("And now?", (noise(2.0),), seed=4)
+
+_QWEN = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+_HELPFUL = f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{_QWEN}"
+#: A turn of text as each family's published template words it, written by hand.
+WORDED = {
+    **dict.fromkeys(("qwen2.5-omni-7b", "aero-1", "qwen2-audio", "audio-flamingo-3"), _HELPFUL),
+    "qwen3-omni": _QWEN,
+    "phi4mm": f"<|user|>{QUESTION}<|end|><|assistant|>",
+    "voxtral": f"<s>[INST]{QUESTION}[/INST]",
+    "gemma3n": f"<bos><start_of_turn>user\n{QUESTION}<end_of_turn>\n<start_of_turn>model\n",
+}
+
+
+def replies(lm: AudioLM, method: Method, *prompts: Prompt) -> list[tuple[int, ...]]:
+    done = method.generate(lm, lm.prepare(prompts), max_new_tokens=12, ignore_end=True)
+    return [reply.token_ids for reply in done.replies]
+
+
+class TestFamilies:
+    def test_a_prompt_is_a_turn_of_text_as_the_tokenizer_words_it(self, family: Family, family_lm: AudioLM) -> None:
+        inputs, tokenizer = family_lm.prepare([TEXT]), family_lm.tokenizer
+        assert tokenizer.decode(inputs.tensors["input_ids"][0].tolist()) == WORDED[family.key]
+        turn = [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
+        options = {} if isinstance(family_lm, Voxtral) else {"add_generation_prompt": True}
+        assert inputs.tensors["input_ids"][0].tolist() == tokenizer.apply_chat_template(turn, **options)["input_ids"]
+        assert (inputs.audio_tokens, sum(inputs.window_padding)) == ([0], 0)
+        assert {*inputs.tensors} == {"input_ids", "attention_mask"}
+
+    def test_replies_are_those_of_the_plain_model(self, family_lm: AudioLM) -> None:
+        inputs = family_lm.prepare([TEXT])
+        with torch.no_grad():
+            plain = family_lm.model.generate(**inputs.tensors, max_new_tokens=12, eos_token_id=None, pad_token_id=1)
+        done = Base().generate(family_lm, inputs, max_new_tokens=12, ignore_end=True)
+        assert [*done.replies[0].token_ids] == plain[0, inputs.prompt_tokens[0] :].tolist()
+        assert (done.stages.encoder, done.kept_audio_tokens, done.kept_positions) == (0, (0,), None)
+
+    @pytest.mark.parametrize("method", [Base(), Frame(0.5), get_method("fast_v", 0.5)], ids=lambda one: one.label)
+    def test_replies_in_a_batch_are_those_of_each_alone(self, family_lm: AudioLM, method: Method) -> None:
+        prompts = (TEXT, HEARD, Prompt("Yes?", ()))
+        assert replies(family_lm, method, *prompts) == [replies(family_lm, method, one)[0] for one in prompts]
+
+    def test_a_question_cannot_smuggle_in_audio_tokens(self, family_lm: AudioLM) -> None:
+        special = family_lm.tokenizer.decode([family_lm.audio_token])
+        for batch in ([Prompt(f"Is {special} it?", ())], [HEARD, Prompt(f"Is {special} it?", ())]):
+            try:
+                assert family_lm.prepare(batch).audio_tokens[-1] == 0
+            except ModelError as error:
+                assert "reads as a control token" in str(error)  # noqa: PT017 - voxtral reads it as text
+
+    def test_no_clip_is_heard_up_to_a_limit_and_none_is_cut(self, family_checkpoint: Any) -> None:
+        lm = Qwen2AudioFirst30.load(
+            family_checkpoint("qwen2-audio"), device="cpu", dtype="float32", attn_implementation="sdpa"
+        )
+        inputs = lm.prepare([TEXT])
+        assert (inputs.heard_seconds, inputs.truncated) == ((0.0,), (False,))
+
+    def test_voxtral_takes_a_transcription_of_nothing_for_a_question(self, family_checkpoint: Any) -> None:
+        lm = FAMILIES["voxtral"].load(family_checkpoint("voxtral"))
+        asked = lm.prepare([replace(TEXT, transcription=True)]).tensors["input_ids"]
+        assert torch.equal(asked, lm.prepare([TEXT]).tensors["input_ids"])
+
+    def test_an_older_template_of_phi_takes_strings_only(self, family_checkpoint: Any) -> None:
+        lm = FAMILIES["phi4mm"].load(family_checkpoint("phi4mm"))
+        lm.tokenizer.chat_template = (
+            "{% for one in messages %}{{ '<|' + one['role'] + '|>' + one['content'] + '<|end|>' }}{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+        )
+        assert lm.tokenizer.decode(lm.prepare([TEXT]).tensors["input_ids"][0].tolist()) == WORDED["phi4mm"]
+
+
+@pytest.mark.parametrize("key", [one.key for one in all_methods()] + ["frame:0.5+snapkv:0.5"])
+def test_no_method_changes_anything_where_there_is_no_audio(lm: AudioLM, key: str) -> None:
+    inputs = lm.prepare([TEXT])
+    method = Base() if key == "base" else get_method(key, None if "+" in key else 0.5)
+    done = method.generate(lm, inputs, max_new_tokens=12, ignore_end=True)
+    assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((0,), {inputs.prompt_tokens[0]})
+    assert done.replies[0].token_ids == replies(lm, Base(), TEXT)[0]
+
+
+def test_a_press_of_all_entries_takes_the_text(lm: AudioLM) -> None:
+    inputs = lm.prepare([TEXT])
+    done = get_method("snapkv", 0.5, scope="all").generate(lm, inputs, max_new_tokens=2)
+    assert (done.kept_audio_tokens, {*done.kv_lengths}) == ((None,), {kept_count(inputs.prompt_tokens[0], 0.5)})
+
+
+class Control(type(get_task("tau"))):  # type: ignore[misc]
+    """TAU of two samples without clips, and one with."""
+
+    key = "control"
+
+    def find(self, root: Path) -> Path:
+        return root
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        clip, labels = folder / "a.wav", ("bus", "tram")
+        clips = {"a": (), "b": (clip,), "c": ()}
+        samples = [Sample(id_, own, f"Which, {id_}?", "A", id_, labels, labels) for id_, own in clips.items()]
+        return Loaded(folder, tuple(samples))
+
+
+class TestRuns:
+    @pytest.fixture
+    def ran(self, tmp_path: Path, no_env: Any) -> Any:
+        """Run the task, and return each setting's result."""
+        task_folders.write_clip(tmp_path / "data" / "a.wav", seconds=3.0)
+
+        def run_it(*methods: str, model: str = "embedded", **settings: Any) -> list[Result]:
+            own = RunSettings(data=str(tmp_path / "data"), results=tmp_path / str(settings), device="cpu", **settings)
+            return list(run([Control()], model, own, [get_method(name) for name in methods], progress=False))
+
+        return run_it
+
+    def test_records_are_sound(self, ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoded, decode = [], audio.decode
+        monkeypatch.setattr(audio, "decode", lambda path, rate: decoded.append(path.name) or decode(path, rate))
+        results = ran("base", "frame:0.5", "fast_v:0.5", "pyramidkv:0.5", timing=True)
+        assert {*decoded} == {"a.wav"}
+        for result in results:
+            lines = {line["id"]: line for line in lines_of(result.folder / "samples.jsonl")}
+            assert (result.summary["errors"], result.summary["n"], {*lines}) == (0, 3, {"a", "b", "c"})
+            assert not any(damage_of({name: line[name] for name in line if name != "crc"}) for line in lines.values())
+            assert lines["b"]["audio_tokens"] == 75
+            for line in (lines["a"], lines["c"]):
+                names = ("clip_seconds", "audio_tokens", "kept_audio_tokens", "kept_audio_bits", "truncated")
+                assert [line[name] for name in names] == [0.0, 0, 0, None, False]
+                assert (line["time"]["encoder"], {*line["kv_lengths"]}) == (0, {line["prompt_tokens"]})
+                assert line["clips"] == lines["a"]["clips"] != lines["b"]["clips"]
+
+    def test_batches_reply_as_one_by_one(self, ran: Any) -> None:
+        names = ("base", "frame:0.5")
+        together = ran(*names, timing=False, batch_size=3)
+        for alone, batch in zip(ran(*names, timing=False, batch_size=1), together, strict=True):
+            said, seen = (
+                [(line["id"], line["reply"], line["kept_audio_tokens"]) for line in lines_of(one / "samples.jsonl")]
+                for one in (alone.folder, batch.folder)
+            )
+            assert said == seen
+
+    def test_a_family_that_wants_clips_refuses_before_it_is_loaded(
+        self, ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Qwen2_5Omni, "text_only", False)
+        monkeypatch.setattr(AudioLM, "load", lambda *_args, **_options: pytest.fail("loaded"))
+        refusal = "control: 2 of 3 samples have no clips, and embedded takes no prompt without; allowed"
+        with pytest.raises(SettingsError, match=f"^{refusal}"):
+            ran("base")
+        settings = RunSettings(data=str(tmp_path / "data"), results=tmp_path, device="cpu")
+        failures = sweep([Control()], "embedded", settings, [Base()]).failures
+        assert failures["control"].startswith(refusal)
+
+
+def test_an_endpoint_is_sent_a_turn_of_text() -> None:
+    request = Endpoint("m", "http://127.0.0.1:1/v1", "").request(TEXT, max_new_tokens=8, seed=1)
+    assert json.loads(request)["messages"] == [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
