@@ -130,3 +130,12 @@ def test_caches_of_unequal_layers_have_no_mean_and_end_nothing(results: Path) ->
     file.write_text("".join(json.dumps(one) + "\n" for one in (first | {"kv_lengths": [1, 2]}, *others)))
     go(results, [("frame", 0.5)])
     assert score(file.parent).summary["kv_lengths"] is None
+
+
+def test_no_cut_of_a_line_makes_another_record() -> None:
+    """What stands last needs not be there: cut out with the checksum it left a whole record of an earlier version."""
+    record = typed(a_record("a", session="s 1", encoder_shared=True))
+    line = to_line(record)
+    for start in range(len(line) - 2):
+        for end in range(start + 1, min(start + 90, len(line))):
+            assert from_line(line[:start] + line[end:]) in (None, record)

@@ -17,6 +17,7 @@ from audiomarathon.runs.kept_audio import unpack
 
 _CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
 _LENGTH = len(_CRC % 0)
+_SEALED = b'{"schema": '  # how a record's line begins that ends with a checksum
 _LARGEST: Final = 1e15  # of any number: above it sums overflow, and nothing measured here comes near
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
 
@@ -32,15 +33,16 @@ def to_line(record: Record) -> bytes:
     content = record.to_json()
     if why := damage_of(content):
         raise RecordError(f"the record of sample {record.id!r} could not be read again: {why}")
-    return sealed(content)
+    return sealed({"schema": 2, **content})
 
 
 def from_line(line: bytes) -> Record | None:
     """Return the record that a line holds; None where it is damaged, or not a record.
 
-    A line without a checksum (versions up to 8983bac wrote none) is taken by what it holds.
+    A line without a checksum (versions up to 8983bac wrote none) is taken by what it holds. But where it begins as
+    lines do that have one, its end is gone, and with it perhaps more than the checksum.
     """
-    content = unsealed(line)
+    content = unsealed(line, always=line.startswith(_SEALED))
     return None if content is None or damage_of(content) else Record.from_json(content)
 
 
