@@ -2,7 +2,8 @@
 
 Run: python endpoint_server.py [--faults SHARE] [--slow SECONDS] [--revoke N] [--hang N] [--port N]; prints its port.
 Replies with the CRC-32 of the audio it was sent, so that each reply says which clip it belongs to; a question that is
-one of `WISHES`, or a status and a message (`400 too long`), gets that instead.
+one of `WISHES`, a status and a message (`400 too long`) or a time to wait (`wait 3`) gets that instead, `echo` the
+request itself.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ def event(delta: dict[str, Any] | None = None, finish: Any = None, **more: Any) 
 
 def whole(text: Any) -> bytes:
     return event({"content": text}) + event(finish="stop") + DONE
+
+
+def parts_of(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the last message of a request holds."""
+    content = request["messages"][-1]["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def nested(part: Any, depth: int) -> Any:
@@ -141,13 +148,15 @@ class Handler(BaseHTTPRequestHandler):
         return known
 
     def _answer(self, request: dict[str, Any], fault: str | None) -> None:
-        wish = request["messages"][0]["content"][-1]["text"]
+        wish = parts_of(request)[-1]["text"]
         if not self._known():
             return
         if Handler.answered >= self.hang:
             time.sleep(120)
         if request["model"] != "tiny":
             self._json(404, {"error": {"message": f"no model {request['model']}"}})
+        elif wish.startswith("wait "):
+            self._json(429, {"error": {"message": "slow down"}}, {"Retry-After": wish[5:]})
         elif wish[:4].strip().isdigit():
             self._refuse(int(wish[:3]), wish[4:])
         elif fault in ("429", "429 and wait"):
@@ -191,7 +200,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(60)
 
     def _pieces(self, request: dict[str, Any], fault: str | None, wish: str) -> Iterator[bytes]:
-        if wish in WISHES:
+        if wish == "echo":
+            yield event({"content": json.dumps(request)}, "stop") + event(choices=[], usage=USAGE) + DONE
+        elif wish in WISHES:
             yield WISHES[wish]
         elif wish in PACKED:
             yield PACKED[wish][1]
@@ -209,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
             yield from self._reply(request, fault)
 
     def _reply(self, request: dict[str, Any], fault: str | None) -> Iterator[bytes]:
-        parts = request["messages"][0]["content"]
+        parts = parts_of(request)
         heard = [base64.b64decode(part["input_audio"]["data"]) for part in parts if part["type"] == "input_audio"]
         assert all(data[:4] == b"RIFF" for data in heard)
         text = f"{zlib.crc32(b''.join(heard)):08x}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -15,6 +16,7 @@ import urllib.request
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,8 @@ from endpoint_server import KEY
 from audiomarathon.cli import app as cli
 from audiomarathon.cli.doctor_endpoint import examine_endpoint
 from audiomarathon.compression.registry import get_method
-from audiomarathon.endpoint.access import proxy_of, without_key
-from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, _seconds, _wav
-from audiomarathon.engine.remote import Prices
+from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, Prices, _seconds, proxy_of, without_key
+from audiomarathon.engine.remote import _wav, messages_of
 from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
 from audiomarathon.models.prompt import Prompt
@@ -60,8 +61,14 @@ def told(url: str) -> dict[str, int]:
     return content
 
 
-def client(url: str, key: str = KEY, model: str = "tiny", **options: Any) -> Endpoint:
-    return Endpoint(model, url, key, **{"sleep": lambda _seconds: None, **options})
+def client(url: str, key: str = KEY, model: str = "tiny", waits: list[float] | None = None, **options: Any) -> Endpoint:
+    """A client that notes how long it would wait, and does not."""
+
+    async def sleep(seconds: float) -> None:
+        if waits is not None:
+            waits.append(seconds)
+
+    return Endpoint(model, url, key, **{"sleep": sleep, **options})
 
 
 def attempts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -75,7 +82,13 @@ def noise(seed: int) -> np.ndarray:
 
 
 def ask(endpoint: Endpoint, seed: int = 0, text: str = "What is it?") -> Any:
-    return endpoint.ask(Prompt(text, (noise(seed),)), max_new_tokens=16, seed=1)
+    return endpoint.chat(messages_of(Prompt(text, (noise(seed),))), max_new_tokens=16, seed=1)
+
+
+def say(endpoint: Endpoint, text: str, **fields: Any) -> Answer:
+    """Chat without audio, as a judge does."""
+    turns = [{"role": "system", "content": "Judge."}, {"role": "user", "content": text}]
+    return endpoint.chat(turns, **{"max_new_tokens": 16, **fields})
 
 
 def crc(wav: str) -> str:
@@ -159,13 +172,13 @@ class TestAsking:
         waits: list[float] = []
         limit = 0.3 if wish == "heartbeats" else 30.0
         with pytest.raises(EndpointError, match=rf"{message}.* \(2 attempts\)$"):
-            ask(client(url, attempts=2, limit_s=limit, sleep=waits.append), text=wish)
+            ask(client(url, attempts=2, limit_s=limit, waits=waits), text=wish)
         assert len(waits) == 1
 
     def test_a_finished_reply_does_not_wait_for_the_stream_to_end(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("audiomarathon.endpoint.chat_stream._AFTERWARDS_S", 0.1)
+        monkeypatch.setattr("audiomarathon.endpoint.client._AFTERWARDS_S", 0.1)
         answer = ask(client(url, attempts=1, limit_s=30.0), text="hang after")
         assert (answer.text, answer.finish) == ("Bé", "stop")
         assert answer.total < 20.0
@@ -215,13 +228,11 @@ class TestAsking:
     def test_the_first_request_loads_nothing_while_it_is_timed(self) -> None:
         script = """
 import sys, numpy
-from audiomarathon.endpoint.chat_stream import Wire
 from audiomarathon.endpoint.client import Endpoint, EndpointError
-from audiomarathon.models.prompt import Prompt
-chat, before = Wire._chat, set()
-Wire._chat = lambda *given: (before.update(sys.modules), chat(*given))[1]
+reply, before = Endpoint._reply, set()
+Endpoint._reply = lambda *given: (before.update(sys.modules), reply(*given))[1]
 try:
-    Endpoint("m", "http://127.0.0.1:9/v1", "", attempts=1).ask(Prompt("", ()), max_new_tokens=1, seed=1)
+    Endpoint("m", "http://127.0.0.1:9/v1", "", attempts=1).chat([], max_new_tokens=1, seed=1)
 except EndpointError:
     print(sorted(set(sys.modules) - before))
 """
@@ -231,7 +242,7 @@ except EndpointError:
     def test_nobody_there(self) -> None:
         waits: list[float] = []
         with pytest.raises(EndpointError, match="3 attempts"):
-            ask(client("http://127.0.0.1:9/v1", attempts=3, sleep=waits.append))
+            ask(client("http://127.0.0.1:9/v1", attempts=3, waits=waits))
         assert len(waits) == 2
         assert 0.25 <= waits[0] <= 0.5 < waits[1] * 2 <= 2.0
 
@@ -241,28 +252,98 @@ except EndpointError:
         assert [answer.text for answer in answers] == [crc(_wav(noise(seed))) for seed in range(40)]
         assert sum(answer.attempts for answer in answers) > 60
 
+    def test_a_client_that_is_left_ends_its_requests_and_takes_no_others(self, url: str) -> None:
+        endpoint = client(url)
+        with ThreadPoolExecutor() as pool, endpoint:
+            before = told(url)["posts"]
+            asked = pool.submit(ask, endpoint, text="heartbeats")
+            while told(url)["posts"] == before:
+                time.sleep(0.01)
+            endpoint.__exit__()
+            with pytest.raises(EndpointError, match="stopped"):
+                asked.result()
+            with pytest.raises(EndpointError, match="stopped"):
+                ask(endpoint)
+        with endpoint:
+            assert ask(endpoint).attempts == 1
+
     def test_all_threads_wait_when_the_server_asks_to(self) -> None:
         waits: list[float] = []
-        endpoint = client("http://127.0.0.1:9/v1", sleep=waits.append)
-        endpoint._pause(1, "429", "3")
-        endpoint._wait_for_the_others()
-        assert 3.0 <= waits[0] <= 3.75
-        assert waits[0] - 0.5 <= waits[1] <= 1.25 * waits[0]
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            for _ in range(500):
+                if len(waits) < 2:  # until the other thread waits too
+                    await asyncio.sleep(0.01)
+
+        with serving() as address, ThreadPoolExecutor() as pool:
+            endpoint = client(address, attempts=2, sleep=sleep)
+            refused = pool.submit(ask, endpoint, text="wait 30")
+            while not waits:
+                time.sleep(0.01)
+            unaware = pool.submit(say, endpoint, "Well?")
+            assert unaware.result().attempts == 1
+            with pytest.raises(EndpointError, match="slow down"):
+                refused.result()
+        assert len(waits) == 2
+        assert all(20.0 < wait <= 37.5 for wait in waits)
 
     @pytest.mark.parametrize(
         "asked", ["0", "-5", "nan", "soon", "Sun, 01 Nov 2020 00:00:00 GMT", f"Fri, 01 Jan {9**50} 00:00:00 GMT"]
     )
-    def test_a_server_that_asks_for_no_wait_is_not_stormed(self, asked: str) -> None:
+    def test_a_server_that_asks_for_no_wait_is_not_stormed(self, url: str, asked: str) -> None:
         waits: list[float] = []
-        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(3, "429", asked)
-        assert 1.0 <= waits[0] <= 2.0
+        with pytest.raises(EndpointError, match="429 slow down"):
+            ask(client(url, attempts=4, waits=waits), text=f"wait {asked}")
+        assert len(waits) == 3
+        assert 1.0 <= waits[-1] <= 2.0
 
     @pytest.mark.parametrize("asked", ["Fri, 01 Jan 2100 00:00:00 GMT", f"1{'0' * 30}", "1e400"])
-    def test_a_wait_without_end_is_a_minute(self, asked: str) -> None:
+    def test_a_wait_without_end_is_a_minute(self, url: str, asked: str) -> None:
         assert _seconds(asked) > 1e9
         waits: list[float] = []
-        client("http://127.0.0.1:9/v1", sleep=waits.append)._pause(1, "429", asked)
-        assert 60.0 <= waits[0] <= 75.0
+        with pytest.raises(EndpointError, match="429 slow down"):
+            ask(client(url, attempts=2, waits=waits), text=f"wait {asked}")
+        assert 59.0 <= waits[0] <= 75.0
+
+
+class TestText:
+    def test_it_reaches_the_server_as_given(self, url: str) -> None:
+        form = {"type": "json_object"}
+        sent = json.loads(say(client(url), "echo", seed=7, response_format=form, top_p=0.5).text)
+        assert sent == {
+            "model": "tiny",
+            "messages": [{"role": "system", "content": "Judge."}, {"role": "user", "content": "echo"}],
+            "max_tokens": 16,
+            "temperature": 0,
+            "seed": 7,
+            "response_format": form,
+            "top_p": 0.5,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def test_defaults_can_be_changed_and_left_out(self, url: str) -> None:
+        fields = {"temperature": 0.7, "max_tokens": None, "max_completion_tokens": 16, "stream": False}
+        sent = json.loads(say(client(url), "echo", **fields).text)
+        assert (sent["temperature"], sent["max_completion_tokens"], sent["stream"]) == (0.7, 16, True)
+        assert not {"max_tokens", "seed"} & sent.keys()
+
+    def test_its_price_is_known(self, url: str) -> None:
+        assert say(client(url, prices=Prices(2.5, 10, 40)), "Well?").cost == pytest.approx(1267.5e-6)
+        assert say(client(url, prices=Prices(2.5, 10)), "crlf").cost is None
+        assert say(client(url), "Well?").cost is None
+
+    @pytest.mark.parametrize("wish", ["400 {key}", "500 {quoted}", "403 {part}", f"302 http://x/{KEY}"])
+    def test_no_part_of_the_key_is_in_its_errors(self, url: str, wish: str) -> None:
+        endpoint = client(url, attempts=2)
+        with pytest.raises((EndpointError, ModelError), match=r"\*\*\*") as caught:
+            say(endpoint, wish)
+        assert not any(KEY[at : at + 6] in f"{caught.value} {endpoint.trouble}" for at in range(len(KEY) - 5))
+
+    def test_a_reply_that_repeats_the_key_is_blanked(self, url: str) -> None:
+        answer = say(client(url), "the key")
+        assert (answer.text, answer.masked) == ("Bearer ***", True)
 
 
 class TestKey:
@@ -334,17 +415,17 @@ class TestProxy:
     )
     def test_this_machine_is_known_however_it_is_spelled(self, no_env: Callable[[str, str], None], host: str) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
-        assert proxy_of(urlsplit(f"http://{host}:8000/v1")) is None
+        assert proxy_of(f"http://{host}:8000/v1") is None
 
     def test_this_machine_is_known_by_its_own_addresses(self, no_env: Callable[[str, str], None]) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
         found = [one.address for card in psutil.net_if_addrs().values() for one in card if one.family == socket.AF_INET]
-        assert [one for one in (*found, socket.gethostname()) if proxy_of(urlsplit(f"http://{one}/v1"))] == []
+        assert [one for one in (*found, socket.gethostname()) if proxy_of(f"http://{one}/v1")] == []
 
     @pytest.mark.parametrize("host", ["192.0.2.7", "model.invalid", "[2001:db8::7]", "127.1.invalid"])
     def test_other_machines_are_asked_by_way_of_it(self, no_env: Callable[[str, str], None], host: str) -> None:
         no_env("http_proxy", "http://127.0.0.1:9")
-        assert proxy_of(urlsplit(f"http://{host}:8000/v1")) is not None
+        assert proxy_of(f"http://{host}:8000/v1") is not None
 
     def test_one_that_is_not_there_is_named_without_its_password(self, no_env: Callable[[str, str], None]) -> None:
         no_env("http_proxy", "http://me:password@127.0.0.1:9")
@@ -399,8 +480,7 @@ class TestSettings:
         [(Prices(2.5, 10), None, 330e-6), (Prices(2.5, 10, 40), 25, 1267.5e-6), (Prices(2.5, 10, 40), None, None)],
     )
     def test_cost(self, prices: Prices, audio_tokens: int | None, cost: float | None) -> None:
-        answer = Answer("B", "stop", 0.1, 0.1, 100, audio_tokens, 8, 1)
-        assert prices.cost(answer) == (cost and pytest.approx(cost))
+        assert prices.cost(100, audio_tokens, 8) == (cost and pytest.approx(cost))
 
 
 def a_task(root: Path, samples: int) -> Path:
@@ -494,7 +574,7 @@ class TestRuns:
                     clip.write_bytes(clip.read_bytes()[::-1])
             return Prompt("?", clips)
 
-        monkeypatch.setattr("audiomarathon.engine.batches.prompt_of", prompt)
+        monkeypatch.setattr("audiomarathon.engine.remote.prompt_of", prompt)
         monkeypatch.setattr("audiomarathon.audio.decode.decode", lambda *_where: np.zeros(1600, np.float32))
         first, second = records_in(go(url, samples=2).folder)
         assert first["error"] is None
@@ -514,7 +594,7 @@ class TestRuns:
         capfd: pytest.CaptureFixture,
     ) -> None:
         attempts(monkeypatch, 2)
-        monkeypatch.setattr("audiomarathon.engine.batches.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips))
+        monkeypatch.setattr("audiomarathon.engine.remote.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips))
         folder = go(url, samples=2).folder
         texts = [file.read_text() for file in folder.iterdir() if file.is_file()] + list(capfd.readouterr())
         assert not any(KEY[at : at + 6] in text for text in texts for at in range(len(KEY) - 5))
@@ -581,7 +661,7 @@ class TestRuns:
         monkeypatch.setattr("audiomarathon.engine.remote._QUIET_S", 0.02)
         attempts(monkeypatch, 3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("audiomarathon.endpoint.client.Endpoint._sleep", lambda *_: time.sleep(0.1))
+            patch.setattr("audiomarathon.endpoint.client.Endpoint._wait", lambda *_: asyncio.sleep(0.1))
             go("http://127.0.0.1:9/v1", samples=1, say=print)
         told = [line for line in capsys.readouterr().out.splitlines() if "tried again" in line]
         (line,) = told
@@ -670,7 +750,7 @@ class TestDoctor:
             (KEY, "huge", "does not list huge; it lists: tiny, other", False),
             (KEY, "", "no model is named; it lists: tiny, other", False),
             ("wrong-key-987654", "tiny", "refuses OPENAI_API_KEY", True),
-            ("", "tiny", "wants a key", True),
+            ("", "tiny", "requires a key", True),
             ("sk-\n1", "tiny", "holds a character", True),
         ],
     )

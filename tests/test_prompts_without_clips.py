@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from audiomarathon.benchmarks import Filters, Loaded, Sample, get_task
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.registry import all_methods, get_method
-from audiomarathon.endpoint.client import Endpoint
+from audiomarathon.engine.remote import messages_of
 from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ModelError, SettingsError
@@ -186,5 +185,4 @@ class TestRuns:
 
 
 def test_an_endpoint_is_sent_a_turn_of_text() -> None:
-    request = Endpoint("m", "http://127.0.0.1:1/v1", "").request(TEXT, max_new_tokens=8, seed=1)
-    assert json.loads(request)["messages"] == [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
+    assert messages_of(TEXT) == [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]

@@ -1,43 +1,55 @@
-"""Any model behind an OpenAI-compatible chat endpoint that takes audio: closed models, and served ones (vLLM).
+"""Chat with a model behind an OpenAI-compatible endpoint: closed models, and served ones (vLLM).
 
-Nothing of the model is seen but its replies, so nothing can be pruned, and times are what a client sees: to the first
-streamed token, and to the last.
+From top to bottom: what a chat returns and costs, the client (settings, retries, one request), what a streamed reply
+says, the address and its proxy, and the key, which stays out of every text.
 """
 
 from __future__ import annotations
 
-import base64
-import io
+import asyncio
 import json
 import os
 import random
+import re
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from functools import cache, partial
+from ipaddress import ip_address
+from math import inf
+from typing import Any, Self, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import anyio.lowlevel
 import httpx2
-import soundfile
 
-from audiomarathon.endpoint.access import DEFAULT_URL, proxy_of, read_key, read_url, without_key
-from audiomarathon.endpoint.chat_stream import BrokenReplyError, Reply, StatusError, Wire
 from audiomarathon.errors import ModelError, SettingsError
-from audiomarathon.models.prompt import Prompt, Waveform
 
-SAMPLING_RATE = 16_000
-_ATTEMPTS = 8
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds
-_LIMIT_S = 600.0  # of one request
-_AGAIN = (408, 409, 425, 429)  # and all from 500
-_HOPELESS = (401, 402, 403, 404, 405)  # for every sample alike
-_HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
+DEFAULT_URL = "https://api.openai.com/v1"
 _URL_HINT = "OPENAI_BASE_URL is the address up to and with /v1"
-FAULTS = (BrokenReplyError, httpx2.HTTPError, OSError, ValueError)
-"""What may befall a request of which another may do better."""
+_PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
+
+_ATTEMPTS = 8
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
+_LIMIT_S, _CONNECT_S = 600.0, 10.0  # of one attempt, and of its connection
+_AFTERWARDS_S = 5.0  # how long a finished reply waits for the count of its tokens
+_BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # of an answer: each token comes in an event of its own, with what servers add
+_KEY_SHOWN = 5  # so many characters of the key in a row are no secret: services themselves show that much
+
+_AGAIN = (408, 409, 425, 429)  # another attempt may succeed, as after every status from 500
+_HOPELESS = (401, 402, 403, 404, 405)  # every request would meet them
+_HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
+_GONE_WRONG = ("abort", "error")  # reasons to finish that are trouble of the server
+_LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -46,16 +58,20 @@ class Answer:
 
     Attributes
     ----------
+    text
+        The reply; a refusal that comes in a field of its own is one. `***` stands for the key and parts of it.
     finish
         In the server's words: `stop`, `length` when the token limit cut it, `content_filter`, …
     first_token, total
-        Seconds from the start of the request that succeeded to its first and to its last piece of text.
+        Seconds from the start of the attempt that succeeded to its first and to its last piece of text.
     prompt_tokens, audio_tokens, new_tokens
         As the server counts them; None where it does not say.
     attempts
         Requests that it took.
+    cost
+        In the currency of the prices; None where they or the counts are not known.
     masked
-        Whether the model repeated the key or a part of it; `***` stands there in `text`.
+        Whether the model repeated the key or a part of it.
     """
 
     text: str
@@ -66,26 +82,90 @@ class Answer:
     audio_tokens: int | None
     new_tokens: int | None
     attempts: int
+    cost: float | None = None
     masked: bool = False
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of a million tokens: of text in the prompt, of the reply, of audio in the prompt (None: as text)."""
+
+    prompt: float
+    reply: float
+    audio: float | None = None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Prices | None:
+        """Read `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None where none is set.
+
+        Raises
+        ------
+        SettingsError
+            When one is no price, or one of the first two is missing.
+        """
+        given = {name: env[name] for name in _PRICES if env.get(name)}
+        if not given:
+            return None
+        with suppress(ValueError):
+            prices = [float(given[name]) if name in given else None for name in _PRICES]
+            if None not in prices[:2] and all(price is None or 0 <= price < inf for price in prices):
+                return cls(*prices)  # type: ignore[arg-type]
+        shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
+        raise SettingsError(f"{shown}: allowed are prices of a million tokens, the first two together, from 0")
+
+    def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
+        """Return what a reply costs; None where a count that it takes is not known."""
+        heard = 0 if self.audio is None else audio_tokens
+        if prompt_tokens is None or new_tokens is None or heard is None:
+            return None
+        text = (prompt_tokens - heard) * self.prompt
+        return (text + heard * (self.audio or 0.0) + new_tokens * self.reply) / 1e6
 
 
 class EndpointError(Exception):
     """One request failed for good; the message holds no secret."""
 
 
+class _BadReplyError(Exception):
+    """An answer that is no reply: an HTTP status (else 0), or a stream that breaks off, makes no sense or does not end.
+
+    `code` is the protocol's own word for an error, such as `insufficient_quota`; "" where there is none.
+    """
+
+    def __init__(self, text: str, status: int = 0, code: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status, self.code, self.headers = status, code, headers or {}
+
+
+_FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
+"""Errors worth a retry, unless `_raise_if_final` knows better."""
+
+
 @dataclass
 class Endpoint:
     """A client of one model behind one endpoint; may be used by several threads at once.
 
-    When the server asks to wait (429 with `Retry-After`), all threads wait. As a context manager it ends whatever is on
-    its way when the block is left.
+    When the server asks to wait (`Retry-After`), the requests of all threads wait. As a context manager it ends the
+    requests in flight when the block is left, and refuses others until it is entered again.
 
     Attributes
     ----------
+    model, url, key
+        The name that the server knows, the address up to `/v1`, and the bearer token ("" sends none).
+    attempts
+        Requests for one reply, at most.
+    limit_s
+        Seconds that an attempt may take, whole, whatever trickles in.
+    prices
+        None where they are not known; then no answer has a cost.
+    sleep
+        Waits so many seconds before an attempt.
     given_up
-        Samples in a row that failed in spite of all attempts.
+        Chats in a row that failed in spite of all attempts.
     trouble
-        Why the last attempt that failed did; "" once another is answered.
+        Reason for the most recent failure; cleared by the next success.
+    via
+        Host of the proxy that requests go through, or "".
     """
 
     model: str
@@ -93,189 +173,369 @@ class Endpoint:
     key: str = field(repr=False)
     attempts: int = _ATTEMPTS
     limit_s: float = _LIMIT_S
-    sleep: Callable[[float], object] | None = field(default=None, repr=False)
+    prices: Prices | None = None
+    sleep: Callable[[float], Awaitable[object]] = field(default=asyncio.sleep, repr=False)
     given_up: int = field(default=0, init=False)
     trouble: str = field(default="", init=False)
+    via: str = field(default="", init=False)
     _not_before: float = field(default=0.0, init=False, repr=False)
     _answered: bool = field(default=False, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _stopped: bool = field(default=False, init=False, repr=False)
+    _running: set[Future[Any]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make what sends requests."""
-        self.wire = Wire(self.url, self.key, self.limit_s)
-
-    def __enter__(self) -> Self:
-        self.wire.stopped.clear()
-        self.given_up = 0
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.wire.stop()
+        """Load certificates and all else that the first request would load while it is timed."""
+        self._loop = _loop()
+        proxy = proxy_of(self.url)
+        self.via = (urlsplit(proxy).hostname or "") if proxy else ""
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "audiomarathon"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        trusted = ssl.create_default_context()
+        # One client a request: latencies have the connection in them, and no cookie or stale connection is used again.
+        self._client = partial(
+            httpx2.AsyncClient,
+            headers=headers,
+            verify=trusted,
+            proxy=proxy,
+            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+            trust_env=False,  # it would take a key from .netrc, and a proxy for this machine itself
+        )
+        self._client()
 
     @classmethod
     def from_env(cls, model: str, env: Mapping[str, str] | None = None) -> Endpoint:
-        """Read `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+        """Read `OPENAI_BASE_URL`, `OPENAI_API_KEY` and the prices.
 
         Raises
         ------
         SettingsError
-            When the model's name, the key, or a usable address is missing; no value is shown, it may be a secret.
+            When the model's name, the key, or a usable address is missing, or a price is none; no address or key is
+            shown, it may hold a secret.
         """
         env = os.environ if env is None else env
-        url = read_url(env)
+        url, key = _read_url(env), env.get("OPENAI_API_KEY", "").strip()
         if not model or not model.isprintable():
             raise SettingsError("openai: say which model: --model-path gpt-4o-audio-preview (MODEL_PATH=…)")
-        key = read_key(env)
+        if not key.isascii() or not key.isprintable():
+            raise SettingsError("OPENAI_API_KEY holds a character that no key has; it is not shown")
         if not key and url == DEFAULT_URL:
             raise SettingsError("OPENAI_API_KEY is not set; OPENAI_BASE_URL names an endpoint of your own")
-        return cls(model, url, key)
+        return cls(model, url, key, prices=Prices.from_env(env))
 
     @property
     def host(self) -> str:
         """Where the requests go, without path or secret."""
         return urlsplit(self.url).netloc
 
-    def ask(self, prompt: Prompt, *, max_new_tokens: int, seed: int) -> Answer:
-        """Return the reply to a prompt.
+    def __enter__(self) -> Self:
+        self._stopped, self.given_up = False, 0
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stopped = True
+        for request in list(self._running):
+            request.cancel()
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, max_new_tokens: int, seed: int | None = None, **extra: Any
+    ) -> Answer:
+        """Return the model's reply to a conversation.
+
+        Parameters
+        ----------
+        messages
+            As the protocol has them: `{"role": "user", "content": "…"}`; a content may be a list of parts, such as
+            `{"type": "input_audio", "input_audio": {"data": <base64>, "format": "wav"}}`.
+        max_new_tokens
+            Sent as `max_tokens`; the reply's bytes are bounded by it too.
+        extra
+            Further fields of the request, such as `response_format` or `top_p`, or another `temperature` than 0. A
+            field that is None is left out. Replies are always streamed.
 
         Raises
         ------
         EndpointError
-            When this request fails for good, or too often.
+            When this request fails for good or too often, or the client is stopped.
         ModelError
-            When every further request would fail alike: a wrong key, model or address.
+            When every request would fail alike: a wrong key, model or address.
         """
-        return self.send(self.request(prompt, max_new_tokens=max_new_tokens, seed=seed), max_new_tokens)
-
-    def request(self, prompt: Prompt, *, max_new_tokens: int, seed: int) -> bytes:
-        """Return what asks for the reply to a prompt."""
-        content = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": list(_content(prompt))}],
-            "max_tokens": max_new_tokens,
-            "temperature": 0,
-            "seed": seed,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        return json.dumps(content).encode()
-
-    def send(self, request: bytes, max_new_tokens: int) -> Answer:
-        """Return the reply to what :meth:`request` made; raises as :meth:`ask` does."""
-        for attempt in range(1, self.attempts + 1):
-            self._wait_for_the_others()
-            try:
-                reply = self.wire.chat(request, max_new_tokens)
-            except StatusError as error:
-                self._judge(error)
-                self._pause(attempt, self.clean(error), error.headers.get("Retry-After"))
-            except FAULTS as error:
-                if _is_certificate(error):
-                    raise ModelError(f"{self.host}: {self.clean(error)}") from None
-                self._pause(attempt, self.clean(error), None)
-            else:
-                self._answered, self.given_up, self.trouble = True, 0, ""
-                return self._answer(reply, attempt)
-        raise AssertionError("the last attempt raises")
+        fields = {"max_tokens": max_new_tokens, "temperature": 0, "seed": seed} | extra
+        request = {"model": self.model, "messages": messages, **{k: v for k, v in fields.items() if v is not None}}
+        body = json.dumps(request | {"stream": True, "stream_options": {"include_usage": True}}).encode()
+        return self._run(self._chat(body, _BYTES + max_new_tokens * _BYTES_A_TOKEN))
 
     def models(self) -> list[str]:
-        """Return the models that the endpoint lists.
+        """Return the models that the endpoint lists; asked once.
 
         Raises
         ------
-        ModelError, BrokenReplyError, httpx2.HTTPError
+        EndpointError, ModelError
             When it does not.
         """
-        try:
-            listed = self.wire.get("/models")
-        except StatusError as error:
-            self._judge(error, f"{self.host} lists no models")
-            raise BrokenReplyError(self.clean(error)) from None
-        rows = listed.get("data") if isinstance(listed, dict) else None
-        if not isinstance(rows, list):
-            raise BrokenReplyError("no list of models where one was expected")
-        return [self.clean(row["id"]) for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+        return self._run(self._models())
 
-    def _answer(self, reply: Reply, attempt: int) -> Answer:
-        details = reply.usage.get("prompt_tokens_details") if isinstance(reply.usage, dict) else None
+    def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
+        """Make a request on the loop, and wait for it, or until another thread leaves the client's block."""
+        future = asyncio.run_coroutine_threadsafe(request, self._loop)
+        self._running.add(future)
+        try:
+            if self._stopped:  # asked after the request was added: either this or `__exit__` cancels it
+                future.cancel()
+            return future.result()
+        except CancelledError:
+            raise EndpointError("stopped") from None
+        finally:
+            self._running.discard(future)
+            future.cancel()  # where Ctrl-C ended the wait for it
+
+    async def _chat(self, body: bytes, most: int) -> Answer:
+        reason = ""
+        for attempt in range(1, self.attempts + 1):
+            await self._wait(attempt)
+            try:
+                reply = await self._reply(body, most)
+            except _FAULTS as error:
+                self._raise_if_final(error, f"{self.host} refuses {self.model}")
+                self.trouble = reason = self.clean(error)
+                asked = _seconds(getattr(error, "headers", {}).get("Retry-After"))
+                self._not_before = max(self._not_before, time.monotonic() + min(_LONGEST_WAIT, asked))
+            else:
+                self._answered, self.given_up, self.trouble = True, 0, ""
+                return self._answer(reply, attempt)
+        self.given_up += 1
+        raise EndpointError(f"{reason} ({self.attempts} attempts)")
+
+    async def _wait(self, attempt: int) -> None:
+        """Wait before an attempt: after each failure longer, and at least as long as the server asked anyone to."""
+        backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
+        asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # not all at the same moment
+        if max(backoff, asked) > 0:
+            await self.sleep(max(backoff, asked))
+
+    def _raise_if_final(self, error: Exception, refusal: str) -> None:
+        """Raise unless another attempt may succeed."""
+        if _is_certificate(error):
+            raise ModelError(f"{self.host}: {self.clean(error)}") from None
+        if not isinstance(error, _BadReplyError) or not error.status:
+            return
+        status = error.status
+        if status == 401:  # what servers say of a key often quotes it
+            what = "refuses OPENAI_API_KEY" if self.key else "requires a key, and OPENAI_API_KEY is not set"
+            raise ModelError(f"{self.host} {what} (401)") from None
+        if 300 <= status < 400:
+            to = self.clean(error.headers.get("Location", "").partition("?")[0])
+            raise ModelError(f"{self.host} redirects to {to[:99]!r}, which is not followed: {_URL_HINT}") from None
+        if error.code in _HOPELESS_CODES or (status in _HOPELESS and not (status == 403 and self._answered)):
+            hint = f"; {_URL_HINT}" if status in (404, 405) and not self.url.endswith("/v1") else ""
+            raise ModelError(f"{refusal}: {self.clean(error)}{hint}") from None
+        if status not in _AGAIN and status < 500:
+            raise EndpointError(self.clean(error)) from None
+
+    def _answer(self, reply: _Reply, attempt: int) -> Answer:
         text = without_key(reply.text, self.key)
+        prompt, new = _count(reply.usage, "prompt_tokens"), _count(reply.usage, "completion_tokens")
+        heard = _count(reply.usage.get("prompt_tokens_details"), "audio_tokens")
         return Answer(
             text=text,
             finish=self.clean(reply.finish),
             first_token=reply.last if reply.first is None else reply.first,
             total=reply.last,
-            prompt_tokens=_count(reply.usage, "prompt_tokens"),
-            audio_tokens=_count(details, "audio_tokens"),
-            new_tokens=_count(reply.usage, "completion_tokens"),
+            prompt_tokens=prompt,
+            audio_tokens=heard,
+            new_tokens=new,
             attempts=attempt,
+            cost=self.prices.cost(prompt, heard, new) if self.prices else None,
             masked=text != reply.text,
         )
 
-    def _judge(self, error: StatusError, refuses: str = "") -> None:
-        """Raise unless another attempt may do better."""
-        status = error.status
-        if status == 401:  # what servers say of a key often quotes it
-            what = "refuses OPENAI_API_KEY" if self.key else "wants a key, and OPENAI_API_KEY is not set"
-            raise ModelError(f"{self.host} {what} (401)")
-        if 300 <= status < 400:
-            to = self.clean(error.headers.get("Location", "").partition("?")[0])
-            raise ModelError(f"{self.host} redirects to {to[:99]!r}, which is not followed: {_URL_HINT}")
-        if error.code in _HOPELESS_CODES or (status in _HOPELESS and not (status == 403 and self._answered)):
-            hint = f"; {_URL_HINT}" if status in (404, 405) and not self.url.endswith("/v1") else ""
-            raise ModelError(f"{refuses or f'{self.host} refuses {self.model}'}: {self.clean(error)}{hint}")
-        if status not in _AGAIN and status < 500 and not refuses:
-            raise EndpointError(self.clean(error))
+    async def _reply(self, body: bytes, most: int) -> _Reply:
+        """Make one attempt. Once the reply has finished, errors of the stream do not matter."""
+        begin, reply = time.perf_counter(), _Reply()
+        try:
+            async with self._response("POST", "/chat/completions", body) as (response, limit):
+                async for data in _events(response, most):
+                    reply.take(data, time.perf_counter() - begin)
+                    if reply.finish:
+                        limit.reschedule(min(limit.when() or 0.0, self._loop.time() + _AFTERWARDS_S))
+        except (_BadReplyError, httpx2.HTTPError):
+            if not reply.finish:
+                raise
+        if not reply.finish:
+            raise _BadReplyError("the reply broke off" if reply.last else "no reply in the stream")
+        return reply
 
-    def _pause(self, attempt: int, reason: str, retry_after: str | None) -> None:
-        """Wait before another attempt, longer each time and at random; the last one is not followed by any."""
-        self.trouble = reason
-        if attempt == self.attempts or self.wire.stopped.is_set():
-            self.given_up += 1
-            raise EndpointError(f"{reason} ({attempt} attempts)")
-        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-        asked = _seconds(retry_after)
-        if asked is not None:
-            wait = max(wait, min(_LONGEST_WAIT, asked) * random.uniform(1.0, 1.25))
-            with self._lock:
-                self._not_before = max(self._not_before, time.monotonic() + wait)
-        self._sleep(wait)
+    async def _models(self) -> list[str]:
+        try:
+            async with self._response("GET", "/models") as (response, _limit):
+                kind, content = response.headers.get("Content-Type"), await _beginning(response)
+            listed = _json(content.decode(errors="replace"), f"{kind} where JSON was expected")
+            if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
+                raise _BadReplyError("no list of models where one was expected")
+        except _FAULTS as error:
+            self._raise_if_final(error, f"{self.host} lists no models")
+            raise EndpointError(self.clean(error)) from None
+        names = [row.get("id") for row in listed["data"] if isinstance(row, dict)]
+        return [self.clean(name) for name in names if isinstance(name, str)]
 
-    def _wait_for_the_others(self) -> None:
-        with self._lock:
-            wait = self._not_before - time.monotonic()
-        if wait > 0:
-            self._sleep(min(wait, _LONGEST_WAIT) * random.uniform(1.0, 1.25))  # not all at the same moment
-
-    def _sleep(self, seconds: float) -> None:
-        (self.sleep or self.wire.stopped.wait)(seconds)
+    @asynccontextmanager
+    async def _response(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> AsyncIterator[tuple[httpx2.Response, asyncio.Timeout]]:
+        """Send a request and yield its answer and its time limit; another status than 200 is an error."""
+        try:
+            async with (
+                asyncio.timeout(self.limit_s) as limit,
+                self._client() as client,
+                client.stream(method, self.url + path, content=body) as response,
+            ):
+                if response.status_code != 200:
+                    text, code = _told((await _beginning(response)).decode(errors="replace"))
+                    text = text.strip() or httpx2.codes.get_reason_phrase(response.status_code)
+                    raise _BadReplyError(text, response.status_code, code, response.headers)
+                yield response, limit
+        except TimeoutError:
+            raise _BadReplyError(f"no whole reply within {self.limit_s:g} s") from None
 
     def clean(self, error: Exception | str) -> str:
         """Return an error as one line without the key, or any part of it, as servers quote them."""
         text, kind = unquote(str(error)), type(error).__name__
-        if isinstance(error, StatusError):
-            text = f"{error.status} {text}"
-        elif isinstance(error, Exception) and not isinstance(error, BrokenReplyError):
-            via = proxy_of(urlsplit(self.url))
-            text = (f"{kind}: {text}" if text else kind) + (f" (by way of the proxy {via.hostname})" if via else "")
+        if isinstance(error, _BadReplyError):
+            text = f"{error.status} {text}" if error.status else text
+        elif isinstance(error, Exception):
+            text = (f"{kind}: {text}" if text else kind) + (f" (by way of the proxy {self.via})" if self.via else "")
         return without_key(" ".join("".join(c if c.isprintable() else " " for c in text).split()), self.key)[:300]
 
 
-def _is_certificate(error: BaseException | None) -> bool:
-    """Whether a request failed since the server's certificate is not trusted here, as every further one would."""
-    return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop that all requests of this process run on, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="http requests", daemon=True).start()
+    asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), loop).result()  # loads its backend
+    return loop
 
 
-def _content(prompt: Prompt) -> Iterable[dict[str, Any]]:
-    for clip in prompt.clips:
-        yield {"type": "input_audio", "input_audio": {"data": _wav(clip), "format": "wav"}}
-    yield {"type": "text", "text": prompt.text}
+@dataclass
+class _Reply:
+    """What has come of a reply; times are seconds from the attempt's start to its first and its last piece.
+
+    `usage` is the server's count of tokens, as it sent it.
+    """
+
+    text: str = ""
+    finish: str = ""
+    first: float | None = None
+    last: float = 0.0
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, data: str, now: float) -> None:
+        """Add what an event of the stream brings.
+
+        Raises
+        ------
+        _BadReplyError
+            When it reports an error, or is no such event.
+        """
+        event = _json(data, f"an event that is no JSON: {data[:100]!r}")
+        try:
+            if event.get("error"):
+                raise _BadReplyError(f"the server reports {_told(data)[0]}")
+            if isinstance(event.get("usage"), dict):
+                self.usage = event["usage"]
+            for choice in event.get("choices") or ():
+                delta = choice.get("delta") or choice.get("message") or {}
+                text = _text(delta.get("content")) or _text(delta.get("refusal"))
+                if text:
+                    self.first = now if self.first is None else self.first
+                    self.text += text
+                finish = _text(choice.get("finish_reason"))
+                if finish in _GONE_WRONG:
+                    raise _BadReplyError(f"the server gave the reply up ({finish})")
+                self.finish = finish or self.finish
+                self.last = now
+        except (AttributeError, TypeError):
+            raise _BadReplyError(f"a malformed event: {data[:100]}") from None
 
 
-def _wav(clip: Waveform) -> str:
-    """Return a clip as base64 of a 16-bit WAV."""
-    stream = io.BytesIO()
-    soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
-    return base64.b64encode(stream.getbuffer()).decode()
+async def _events(response: httpx2.Response, most: int) -> AsyncIterator[str]:
+    """Yield the data of server-sent events, up to their `[DONE]`."""
+    kind = response.headers.get("Content-Type", "")
+    if not kind.lower().startswith("text/event-stream"):
+        kind = kind[:50] or "no content type"
+        raise _BadReplyError(f"{kind} where a stream of events was asked for; does the server stream replies?")
+    bounded = httpx2.Response(
+        200, headers={"Content-Type": kind}, content=_bounded(response, most), request=response.request
+    )
+    bounded.encoding = "utf-8-sig"  # some servers begin with a byte order mark
+    async for event in httpx2.EventSource(bounded, max_event_size=None):
+        if event.data.strip() == "[DONE]":
+            return
+        if event.data:
+            yield event.data
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    """Return the beginning of an answer that is no stream, about 1 MiB at most."""
+    content = bytearray()
+    with suppress(_BadReplyError):
+        async for piece in _bounded(response, _BYTES):
+            content += piece
+    return bytes(content)
+
+
+async def _bounded(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
+    """Yield an answer's bytes, unpacked; the limit holds for them as they are sent and as they are unpacked.
+
+    httpx2 unpacks in bounded pieces too, but tells nothing of bytes that unpack to nothing, and stacks codings.
+
+    Raises
+    ------
+    _BadReplyError
+        For more bytes, or bytes that cannot be unpacked.
+    """
+    coding = response.headers.get("Content-Encoding", "").strip().lower()
+    if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise _BadReplyError(f"Content-Encoding {coding[:50]!r}, where none was asked for; gzip and deflate are read")
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if coding not in ("", "identity") else None
+    unpacked = 0
+    async for piece in response.aiter_raw():
+        try:
+            content = unpack.decompress(piece, most + 1 - unpacked) if unpack else piece
+        except zlib.error as error:
+            raise _BadReplyError(f"Content-Encoding {coding}: {error}") from None
+        unpacked += len(content)
+        yield content
+        if max(response.num_bytes_downloaded, unpacked) > most:
+            raise _BadReplyError(f"more than {most:,} bytes, which no reply of the length asked for takes")
+
+
+def _json(text: str, complaint: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _BadReplyError(complaint) from None
+
+
+def _text(content: Any) -> str:
+    """Return a piece's text, which some servers send as a list of parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
+    if content is not None and not isinstance(content, str):
+        raise TypeError
+    return content or ""
+
+
+def _told(body: str) -> tuple[str, str]:
+    """Return the message of an error, whichever way a server words it, and its code."""
+    try:
+        content = json.loads(body)
+        error = content.get("error") or content if isinstance(content, dict) else content
+        if isinstance(error, dict):
+            return str(error.get("message") or error.get("detail") or body)[:2000], str(error.get("code") or "")
+        return str(error)[:2000], ""
+    except (ValueError, RecursionError):
+        return body[:2000], ""
 
 
 def _count(usage: Any, name: str) -> int | None:
@@ -283,15 +543,84 @@ def _count(usage: Any, name: str) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
-def _seconds(text: str | None) -> float | None:
-    """Return how long a server asks to wait: in seconds, or until a date."""
-    if text is None:
-        return None
+def _seconds(retry_after: str | None) -> float:
+    """Return how long a server asks to wait, in seconds or until a date; 0 where it says nothing that makes sense."""
     try:
-        return max(0.0, float(text))
+        return max(0.0, float(retry_after or 0))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(str(retry_after)).timestamp() - time.time())
     except (ValueError, OverflowError):  # no date, or one out of range
+        return 0.0
+
+
+def _is_certificate(error: BaseException | None) -> bool:
+    """Whether a request failed since the server's certificate is not trusted here, as every further one would."""
+    return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
+
+
+def _read_url(env: Mapping[str, str]) -> str:
+    """Return the endpoint's address, checked as its proxy is; no part of either is shown that may be a secret."""
+    url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
+    parts = _parts(url)
+    if parts is None or parts.scheme not in ("http", "https"):
+        raise SettingsError("OPENAI_BASE_URL: allowed is an address such as http://localhost:8000/v1")
+    if "@" in parts.netloc:
+        raise SettingsError("OPENAI_BASE_URL holds a password: put the key into OPENAI_API_KEY instead")
+    if parts.query or parts.fragment:
+        raise SettingsError(f"OPENAI_BASE_URL holds a query: allowed is an address such as {DEFAULT_URL}")
+    proxy = proxy_of(url)
+    via = _parts(proxy) if proxy else None
+    if proxy and (via is None or via.scheme != "http"):
+        kind = f" names a proxy of the kind {via.scheme!r}" if via else ""
+        raise SettingsError(f"{parts.scheme}_proxy{kind}: allowed is an address such as http://proxy:3128")
+    return url
+
+
+def _parts(url: str) -> SplitResult | None:
+    """Return the parts of an address, or None where no request can be sent to it."""
+    try:
+        httpx2.URL(url)
+        parts = urlsplit(url)
+        usable = parts.hostname and parts.port != 0 and url.isascii() and url.isprintable() and " " not in url
+    except (ValueError, httpx2.InvalidURL):
         return None
+    return parts if usable else None
+
+
+def proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for an address; this machine itself is asked directly."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    named = getproxies().get(parts.scheme)
+    if not named or _is_this_machine(host) or proxy_bypass(host):
+        return None
+    return named if "://" in named else f"http://{named}"
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether a host is this machine, however that is spelled; no name server is asked, it may be out of reach."""
+    name = host.rstrip(".").lower()
+    if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
+        return True
+    try:
+        kind, *_, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+        address = ip_address(str(place[0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_loopback or address.is_unspecified:
+            return True
+        with socket.socket(kind, socket.SOCK_DGRAM) as way:
+            way.connect(place)  # sends nothing; the way to an address of this machine begins at that address
+            return bool(way.getsockname()[0] == place[0])
+    except (OSError, ValueError):  # a name; or an address to which there is no way
+        return False
+
+
+def without_key(text: str, key: str) -> str:
+    """Return a text in which no part of a key is left that is long enough to tell anything."""
+    size = min(_KEY_SHOWN + 1, len(key))
+    parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
+    hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}
+    blank = "".join("\0" if at in hidden else character for at, character in enumerate(text))
+    return re.sub("\0+", "***", blank) if hidden else text

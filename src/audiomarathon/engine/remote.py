@@ -2,75 +2,53 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import soundfile
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Base, Method
+from audiomarathon.endpoint.client import Endpoint, EndpointError
+from audiomarathon.engine.batches import Plan, prompt_of, reason_of, unchanged_clips
 from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.environment import cpu_seconds, environment, load
+from audiomarathon.engine.evaluate import asked, error_record, pending_methods
+from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.setup import Hardware, Setup
 from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint
+from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
+from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 
-if TYPE_CHECKING:
-    from audiomarathon.endpoint.client import Answer, Endpoint
-    from audiomarathon.engine.batches import Plan
-    from audiomarathon.runs.folder import Job
-
-_PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
+SAMPLING_RATE = 16_000
 _GIVE_UP = 6  # samples in a row that fail in spite of all attempts, and two rounds of those in flight
 _QUIET_S = 10.0  # without any sample done, after which it is said what is amiss
 _PATIENCE_S = 10.0  # for requests that are on their way when the run cannot go on
 
 
 @dataclass(frozen=True)
-class Prices:
-    """What a million tokens cost, in whatever currency: of text in the prompt, of the reply, of audio in the prompt."""
-
-    text: float
-    reply: float
-    audio: float | None = None
-
-    def cost(self, answer: Answer) -> float | None:
-        """Return what a reply cost; None where the server does not count what it takes to know."""
-        heard = 0 if self.audio is None else answer.audio_tokens
-        if answer.prompt_tokens is None or answer.new_tokens is None or heard is None:
-            return None
-        text = (answer.prompt_tokens - heard) * self.text
-        return (text + heard * (self.audio or 0.0) + answer.new_tokens * self.reply) / 1e6
-
-
-@dataclass(frozen=True)
 class EndpointEngine(Engine):
-    """A model that answers over a network.
-
-    Attributes
-    ----------
-    prices
-        None where they are not known; then there is no cost on record.
-    """
+    """A model that answers over a network."""
 
     endpoint: Endpoint
-    prices: Prices | None = None
 
     def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
         """Ask for every sample that has no reply yet; at most so many requests are in flight at a time.
 
         Timed runs ask one by one: a latency under load says as much about the load as about the model.
         """
-        from audiomarathon.engine.evaluate import pending_methods
-        from audiomarathon.engine.progress_view import watching
-
         (job,) = jobs
         pending = pending_methods(plan, jobs)
         samples = iter([sample for sample in plan.samples if sample.id in pending])
@@ -109,13 +87,9 @@ class EndpointEngine(Engine):
 
     def _record(self, plan: Plan, sample: Sample) -> Record:
         """Return the record of one sample: its reply, or why there is none."""
-        from audiomarathon.endpoint.client import EndpointError
-        from audiomarathon.engine.batches import reason_of
-        from audiomarathon.engine.evaluate import asked, error_record
-
         try:
-            request, seconds = self._request(plan, sample)
-            answer = self.endpoint.send(request, plan.max_new_tokens)
+            messages, seconds = self._messages(plan, sample)
+            answer = self.endpoint.chat(messages, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
         except (AudioError, EndpointError) as error:
             return error_record(plan, sample, reason_of(error))
         return replace(
@@ -131,19 +105,14 @@ class EndpointEngine(Engine):
             new_tokens=answer.new_tokens,
             latency={"first_token": answer.first_token, "total": answer.total} if plan.batch_size is None else None,
             attempts=answer.attempts,
-            cost=self.prices.cost(answer) if self.prices else None,
+            cost=answer.cost,
         )
 
-    def _request(self, plan: Plan, sample: Sample) -> tuple[bytes, float]:
-        """Return what asks a sample's question, and the length of its clips, which it needs no longer."""
-        from audiomarathon.endpoint.client import SAMPLING_RATE
-        from audiomarathon.engine.batches import prompt_of, unchanged_clips
-
+    def _messages(self, plan: Plan, sample: Sample) -> tuple[list[dict[str, Any]], float]:
+        """Return what asks a sample's question, and the seconds of its clips, which it needs no longer."""
         with unchanged_clips(plan, sample):
             clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
-        prompt = prompt_of(plan, sample, clips)
-        request = self.endpoint.request(prompt, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
-        return request, sum(len(clip) for clip in clips) / SAMPLING_RATE
+        return messages_of(prompt_of(plan, sample, clips)), sum(len(clip) for clip in clips) / SAMPLING_RATE
 
     def certificate(self) -> dict[str, Any] | None:
         """See :meth:`Engine.certificate`. Nobody can certify what is not seen."""
@@ -151,15 +120,24 @@ class EndpointEngine(Engine):
 
     def machine(self) -> dict[str, Any]:
         """See :meth:`Engine.machine`."""
-        from audiomarathon.engine.environment import environment
-
         return {"environment": environment(), "other_gpu_processes": []}
 
     def state(self) -> dict[str, Any]:
         """See :meth:`Engine.state`: that of this machine, which sends the requests."""
-        from audiomarathon.engine.environment import cpu_seconds, load
-
         return {"gpu": [], "load": load(os.getpid()), "cpu_s": {str(os.getpid()): cpu_seconds()}}
+
+
+def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
+    """Return a prompt as one turn of a chat: its clips as base64 of 16-bit WAV at `SAMPLING_RATE`, then its text."""
+    clips = [{"type": "input_audio", "input_audio": {"data": _wav(clip), "format": "wav"}} for clip in prompt.clips]
+    return [{"role": "user", "content": [*clips, {"type": "text", "text": prompt.text}]}]
+
+
+def _wav(clip: Waveform) -> str:
+    """Return a clip as base64 of a 16-bit WAV."""
+    stream = io.BytesIO()
+    soundfile.write(stream, clip, SAMPLING_RATE, format="WAV", subtype="PCM_16")
+    return base64.b64encode(stream.getbuffer()).decode()
 
 
 def open_endpoint(
@@ -180,8 +158,6 @@ def open_endpoint(
     SettingsError
         When the address, the key or the model's name is missing, or a setting means nothing here.
     """
-    from audiomarathon.endpoint.client import Endpoint
-
     env = os.environ if env is None else env
     if any(not isinstance(method, Base) for method in methods):
         raise MethodError(f"{model}: nothing of a model behind an endpoint can be pruned; allowed: base")
@@ -200,7 +176,7 @@ def open_endpoint(
         tuple(methods),
         spec,
     )
-    return EndpointEngine(setup, say, progress, None, endpoint, _prices(env))
+    return EndpointEngine(setup, say, progress, None, endpoint)
 
 
 def _check_settings(settings: RunSettings) -> None:
@@ -213,17 +189,3 @@ def _check_settings(settings: RunSettings) -> None:
             raise SettingsError(
                 f"{field.metadata['env']}={value}: how the model runs is its server's to say; leave this out"
             )
-
-
-def _prices(env: Mapping[str, str]) -> Prices | None:
-    given = {name: env[name] for name in _PRICES if env.get(name)}
-    if not given:
-        return None
-    try:
-        values = {name: float(text) for name, text in given.items()}
-    except ValueError:
-        values = {}
-    if not {*_PRICES[:2]} <= values.keys() or not all(0 <= value < inf for value in values.values()):
-        shown = ", ".join(f"{name}={env.get(name, '')}" for name in _PRICES)
-        raise SettingsError(f"{shown}: allowed are prices of a million tokens, the first two together, from 0")
-    return Prices(*(values.get(name) for name in _PRICES))  # type: ignore[arg-type]
