@@ -89,8 +89,8 @@ def test_env_vars_fill_what_options_leave_open(data: Path, tiny_checkpoint: Path
 def test_help_teaches(folder: str, tmp_path: Path) -> None:
     done = call(folder, "-h", cwd=tmp_path)
     assert done.returncode == 0
-    for word in ("-g N, --gpu-id", "-s N, --sample-limit", "-l K, --pruned-layer", "-r R, --ratios", "-m M, --methods",
-                 "-o DIR, --output-dir", "-h, --help", f"{folder}_Results", "examples:", "Exit code"):  # fmt: skip
+    for word in ("-g, --gpu-id", "-s, --sample-limit", "-l, --pruned-layer", "-r, --ratios", "-m, --methods",
+                 "-o, --output-dir", "-h, --help", f"{folder}_Results", "examples:", "Exit code"):  # fmt: skip
         assert word in done.stdout
     assert all(name.lower() in done.stdout.lower() for name in NAMES)
     assert list(tmp_path.iterdir()) == []
@@ -99,9 +99,9 @@ def test_help_teaches(folder: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-x"], "unrecognized arguments: -x"),
-        (["--ratio", "0.5"], "unrecognized arguments: --ratio"),
-        (["TAU", "-s"], "-s/--sample-limit: expected one argument"),
+        (["-x"], "no such option: -x"),
+        (["--ratio", "0.5"], "no such option: --ratio"),
+        (["TAU", "-s"], "'-s' requires an argument"),
         (["-s", "many", "TAU"], "--sample-limit=many: not allowed"),
         (["-l", "-1", "TAU"], "--pruned-layer=-1: not allowed"),
         (["-r", "1.5", "TAU"], "--ratios=1.5: not allowed"),
@@ -165,7 +165,7 @@ class TestDefaults:
     def test_of_a_model_folder(self, seen) -> None:
         tasks, model, settings, methods, ratios, named = seen("Qwen_2.5_Omni")
         assert tasks == [task.key for task in AUDIOMARATHON.tasks]
-        assert (model, methods, ratios) == ("qwen2.5-omni-7b", None, "0.1:0.9:0.1")
+        assert (model, methods, ratios) == ("qwen2.5-omni-7b", "dart", "0.1:0.9:0.1")
         assert (settings.layer, settings.limit, str(settings.results)) == (2, 0, "Qwen_2.5_Omni_Results")
         assert named == {"base": True, "plan": False, "logs": True, "ray": None}
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"

@@ -100,7 +100,7 @@ def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> No
 def test_a_door_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_task` hands its names to the engine and leaves settings to the env vars."""
     seen: list[tuple[object, ...]] = []
-    monkeypatch.setattr(cli, "_run", lambda tasks, model, **flags: seen.append((tasks, model, flags)))
+    monkeypatch.setattr(cli, "evaluate", lambda tasks, model, **flags: seen.append((tasks, model, flags)))
     monkeypatch.setattr(sys, "argv", ["TAU_test.py"])
     cli.run_task("tau", model="qwen2.5-omni")
     assert seen == [(["tau"], "qwen2.5-omni", {})]

@@ -25,7 +25,7 @@ from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models, get_model
-from audiomarathon.settings import RunSettings, env_names
+from audiomarathon.settings import RunSettings, described, env_names
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "audiomarathon").rglob("*.py"))
@@ -127,7 +127,18 @@ def test_the_kvpress_folder_does_not_shadow_the_package_of_that_name() -> None:
     assert not (ROOT / "kvpress" / "__init__.py").exists()
 
 
-HEAVY = ("torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "librosa", "huggingface_hub")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "librosa",
+    "huggingface_hub",
+    "yaml",
+    "rich",
+)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["models", "--help"]], ids=" ".join)
@@ -203,12 +214,12 @@ def test_no_file_is_large() -> None:
     assert large == {}
 
 
-def readme_settings() -> dict[str, tuple[str, str]]:
-    """The rows of the README's table of settings: env var to flag and default."""
+def readme_settings() -> dict[str, tuple[str, str, str]]:
+    """The rows of the README's table of settings: env var to flag, default and what it is."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     section = page.partition("\n## Settings")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(--[a-z-]+)`|–) \| (.*?) \|", section, re.MULTILINE)
-    return {name: (flag, default.strip("`")) for name, flag, default in rows}
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(--[a-z-]+)`|–) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
+    return {name: (flag, default.strip("`"), what.replace("`", "")) for name, flag, default, what in rows}
 
 
 def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
@@ -216,7 +227,8 @@ def test_the_readme_lists_every_setting_with_its_flag_and_default() -> None:
     assert set(env_names()) <= set(table)
     assert set(table) - set(env_names()) == {"CUDA_VISIBLE_DEVICES", "HF_TOKEN", "AUDIOMARATHON_CACHE"}
     for field in (one for one in dataclasses.fields(RunSettings) if "env" in one.metadata):
-        flag, default = table[field.metadata["env"]]
+        flag, default, what = table[field.metadata["env"]]
+        assert what == described(field), field.name
         assert flag == f"--{field.name.replace('_', '-')}"
         told = {True: "1", False: "0", "": "–", (): "–", None: "–"}.get(field.default, str(field.default))
         assert default == (f"{field.default:g}" if isinstance(field.default, float) else told), field.name

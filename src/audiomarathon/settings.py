@@ -1,4 +1,4 @@
-"""The settings of a run: one frozen dataclass, filled from flags, then env vars, then defaults.
+"""The settings of a run: one frozen dataclass, filled from flags, then env vars, then a config file, then defaults.
 
 Nothing here imports torch, so that a bad value is refused at once.
 """
@@ -10,7 +10,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
 _LONG_ENOUGH = 6  # letters of an env var that may be one of ours misspelt: shorter ones are others' too often
+PATH_ENDING = "_DATA_PATH"  # of the env vars that name a single task's folder
 _PREFIX = "PRUNE_"  # of the env vars that say what is pruned
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _LONGEST, _SHOWN = 1000, 60  # characters of a value, and of one that is refused
@@ -77,40 +78,82 @@ def _persons(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _setting(default: Any, env: str, parse: Callable[[str], Any], allowed: str) -> Any:
-    return field(default=default, metadata={"env": env, "parse": parse, "allowed": allowed})
+def _setting(
+    group: str,
+    default: Any,
+    env: str,
+    parse: Callable[[str], Any] | Sequence[str],
+    help_: str,
+    allowed: str = "",
+) -> Any:
+    """Declare a setting: `parse` is the values there are where these are a list, and then says what is allowed."""
+    facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
+    if not callable(parse):
+        facts["values"], allowed, parse = parse, ", ".join(value or "empty" for value in parse), _one_of(*parse)
+    return field(default=default, metadata={**facts, "parse": parse, "allowed": allowed})
+
+
+_METHOD, _DATA, _MODEL = "Method", "Data and results", "Model and machine"
+_TIMING, _TASKS = "Timing and replies", "Single tasks"
+_WHOLE_NUMBER, _ON_OFF = "a whole number from 0", "1 or 0"
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run, with its env var, what is allowed, and its default.
+    """Every setting of a run. It is declared here only: options, help and error messages are made from its metadata.
 
     Attributes are documented in the README, "Settings"; `RunSettings.read` fills them.
     """
 
-    method: str = _setting("base", "PRUNE_METHOD", str, "a method's name (audiomarathon list methods)")
-    ratio: float | None = _setting(None, "PRUNE_RATIO", _ratio, "a fraction of audio tokens to remove, 0 to below 1")
-    layer: int = _setting(2, "PRUNE_LAYER_IDX", _integer(0), "a whole number from 0")
-    scope: str = _setting("audio", "PRUNE_SCOPE", _one_of("audio", "all"), "audio; all (presses only)")
-    limit: int = _setting(0, "SAMPLE_LIMIT", _integer(0), "a whole number; 0 = all samples")
-    results: Path = _setting(Path("results"), "RESULTS_DIR", named_folder, "a folder")
-    model_path: str = _setting("", "MODEL_PATH", _place, "a hub id or a folder; empty = the model's default")
-    data: str = _setting("", "AUDIOMARATHON_DATA", _place, "the tasks' folder; mini = the mini benchmark")
-    device: str = _setting("auto", "DEVICE", _device, DEVICES)
-    device_map: str = _setting(
-        "", "DEVICE_MAP", _one_of(*DEVICE_MAPS), "empty, auto, balanced, balanced_low_0, sequential"
+    method: str = _setting(
+        _METHOD, "base", "PRUNE_METHOD", str, "Method", "a method's name (audiomarathon list methods); a:ratio+b:ratio"
     )
-    dtype: str = _setting("auto", "DTYPE", _one_of(*DTYPES), ", ".join(DTYPES))
-    attn_implementation: str = _setting("sdpa", "ATTN_IMPLEMENTATION", _one_of(*ATTENTION), ", ".join(ATTENTION))
-    batch_size: int = _setting(1, "BATCH_SIZE", _integer(1), "a whole number from 1")
-    timing: bool = _setting(True, "TIMING", _switch, "1 or 0")
-    max_new_tokens: int = _setting(0, "MAX_NEW_TOKENS", _integer(0), "a whole number; 0 = the task's own limit")
-    decode_tokens: int = _setting(0, "DECODE_TOKENS", _integer(0), "a whole number; 0 = no forced decode run")
-    seed: int = _setting(42, "SEED", _integer(0, 2**32), "a whole number from 0 to 4294967295")
-    skip_persons: tuple[str, ...] = _setting((), "SKIP_PERSONS", _persons, "person ids joined by commas")
-    skip_emotion: str = _setting("", "SKIP_EMOTION", str, "an emotion")
-    balance: bool = _setting(False, "BALANCE", _switch, "1 or 0")
-    allow_bad_rows: bool = _setting(False, "ALLOW_BAD_ROWS", _switch, "1 or 0")
+    ratio: float | None = _setting(
+        _METHOD, None, "PRUNE_RATIO", _ratio, "Audio tokens removed", "a fraction from 0 to below 1"
+    )
+    layer: int = _setting(
+        _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which token pruning drops tokens", _WHOLE_NUMBER
+    )
+    scope: str = _setting(_METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "What presses may remove; all is text too")
+    limit: int = _setting(
+        _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples a task, stratified", "a whole number; 0 = all samples"
+    )
+    results: Path = _setting(_DATA, Path("results"), "RESULTS_DIR", named_folder, "Where results go", "a folder")
+    model_path: str = _setting(
+        _MODEL, "", "MODEL_PATH", _place, "Checkpoint to load", "a hub id or a folder; empty = the model's default"
+    )
+    data: str = _setting(
+        _DATA, "", "AUDIOMARATHON_DATA", _place, "Root of the tasks' data", "a folder; mini = the mini benchmark"
+    )
+    device: str = _setting(_MODEL, "auto", "DEVICE", _device, "Device to run on", DEVICES)
+    device_map: str = _setting(_MODEL, "", "DEVICE_MAP", DEVICE_MAPS, "How to spread the model over several GPUs")
+    dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU and float32 on a CPU")
+    attn_implementation: str = _setting(_MODEL, "sdpa", "ATTN_IMPLEMENTATION", ATTENTION, "Attention implementation")
+    batch_size: int = _setting(
+        _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples a batch, above 1 only without timing", "a whole number from 1"
+    )
+    timing: bool = _setting(
+        _TIMING, True, "TIMING", _switch, "Time samples one by one, or leave times out and batch them", _ON_OFF
+    )
+    max_new_tokens: int = _setting(
+        _TIMING, 0, "MAX_NEW_TOKENS", _integer(0), "Token limit of a reply", "a whole number; 0 = the task's own limit"
+    )
+    decode_tokens: int = _setting(
+        _TIMING, 0, "DECODE_TOKENS", _integer(0), "Decode exactly N tokens too, to time it", "a whole number; 0 = off"
+    )
+    seed: int = _setting(
+        _DATA, 42, "SEED", _integer(0, 2**32), "Seed of samples and intervals", "a whole number from 0 to 4294967295"
+    )
+    skip_persons: tuple[str, ...] = _setting(
+        _TASKS, (), "SKIP_PERSONS", _persons, "Persons to leave out (vesus)", "ids joined by commas"
+    )
+    skip_emotion: str = _setting(
+        _TASKS, "", "SKIP_EMOTION", str, "Emotion to leave out (vesus), with persons only theirs", "an emotion"
+    )
+    balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Take as many real clips as fake ones (had)", _ON_OFF)
+    allow_bad_rows: bool = _setting(
+        _DATA, False, "ALLOW_BAD_ROWS", _switch, "Leave out wrong rows of metadata, and count them", _ON_OFF
+    )
 
     data_paths: tuple[tuple[str, str], ...] = ()
     """`<TASK>_DATA_PATH` variables by name, for the tasks' own folders."""
@@ -136,15 +179,26 @@ class RunSettings:
             raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")
 
     @classmethod
-    def read(cls, env: Mapping[str, str] | None = None, **flags: Any) -> RunSettings:
-        """Fill settings: a flag that is not None wins over the env var, which wins over the default.
+    def read(
+        cls,
+        env: Mapping[str, str] | None = None,
+        *,
+        file: Mapping[str, Any] | None = None,
+        where: str = "file",
+        **flags: Any,
+    ) -> RunSettings:
+        """Fill settings: a flag wins over the env var, which wins over the file, which wins over the default.
 
         Parameters
         ----------
         env
             Environment to read; `os.environ` when None.
+        file
+            What a config file holds, by field name.
+        where
+            The file's name, for messages.
         **flags
-            Values by field name, as text or already of the field's type.
+            Values by field name, as text or already of the field's type. None is not given.
 
         Raises
         ------
@@ -152,15 +206,21 @@ class RunSettings:
             For a value that is not allowed: its name, the value and what is allowed, in one line. For a misspelt
             `PRUNE_` variable: ignored, it would let the wrong method run.
         """
-        env = os.environ if env is None else env
+        env, file = os.environ if env is None else env, dict(file or {})
         _check_names(env)
         values: dict[str, Any] = {}
+        paths = file.pop("data_paths", {})
         if flags.get("data") is None:  # a flag wins over every env var, so over those of single tasks too
-            values["data_paths"] = tuple(sorted((k, v) for k, v in env.items() if k.endswith("_DATA_PATH") and v))
-        for setting in _settings():
+            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # and an env var over all of the file
+            paths = {**paths, **{name: text for name, text in env.items() if name.endswith(PATH_ENDING) and text}}
+            values["data_paths"] = tuple(sorted(paths.items()))
+        for setting in settings_fields():
             name, text = setting.metadata["env"], env.get(setting.metadata["env"], "")
-            if (flag := flags.pop(setting.name, None)) is not None:
-                name, text = f"--{setting.name.replace('_', '-')}", flag
+            flag, written = flags.pop(setting.name, None), file.pop(setting.name, None)
+            if flag is not None:
+                name, text = flag_of(setting), flag
+            elif written is not None and not text.strip():
+                name, text = f"{where}: {flag_of(setting)[2:]}", written
             if isinstance(text, str) and not (text := text.strip()):  # a file of env vars may end its lines in a CR
                 continue
             try:
@@ -177,23 +237,35 @@ class RunSettings:
                 raise SettingsError(
                     f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}{several}"
                 ) from None
-        if flags:
-            raise SettingsError(f"unknown setting {sorted(flags)[0]!r}")
+        if unknown := sorted({*flags, *file}):
+            raise SettingsError(f"unknown setting {unknown[0]!r}")
         return cls(**values)
+
+
+def settings_fields() -> list[dataclasses.Field[Any]]:
+    """Return the settings; each one's metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`."""
+    return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
+
+
+def flag_of(setting: dataclasses.Field[Any]) -> str:
+    """Return a setting's flag, such as `--model-path`."""
+    return f"--{setting.name.replace('_', '-')}"
+
+
+def described(setting: dataclasses.Field[Any]) -> str:
+    """Return what a setting is and, unless a flag switches it, what is allowed."""
+    help_, allowed = setting.metadata["help"], setting.metadata["allowed"]
+    return str(help_) if allowed == _ON_OFF else f"{help_}: {allowed}"
 
 
 def env_names() -> dict[str, str]:
     """Return each setting's env var and what it allows."""
-    return {setting.metadata["env"]: setting.metadata["allowed"] for setting in _settings()}
+    return {setting.metadata["env"]: setting.metadata["allowed"] for setting in settings_fields()}
 
 
 def cache_folder() -> Path:
     """Return the folder for what is kept between runs: `AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`."""
     return Path(os.environ.get("AUDIOMARATHON_CACHE") or Path.home() / ".cache" / "audiomarathon")
-
-
-def _settings() -> list[dataclasses.Field[Any]]:
-    return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 
 
 def _check_names(env: Mapping[str, str]) -> None:

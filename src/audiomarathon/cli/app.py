@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,22 +14,19 @@ from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
 from audiomarathon.cli.doctor import doctor
 from audiomarathon.cli.explain import explain
+from audiomarathon.cli.options import Grouped, complete_models
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report
 from audiomarathon.cli.reproduce import reproduce
+from audiomarathon.cli.run import evaluate, run
 from audiomarathon.cli.status import status
 from audiomarathon.cli.sweep import sweep
 from audiomarathon.errors import AudioMarathonError
 
-if TYPE_CHECKING:
-    from audiomarathon.engine.executor import Ray
-
-
 app = typer.Typer(
     help="How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -54,75 +51,6 @@ def _options(
     pass
 
 
-def _env(name: str, text: str) -> str:
-    return f"{text} [env: {name}]"
-
-
-@app.command(name="run")
-@reporting_errors
-def run_command(
-    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all' (audiomarathon list tasks).")],
-    model: Annotated[str | None, typer.Option(help="Model (audiomarathon list models).")] = None,
-    executor: Annotated[str, typer.Option(help="local, or ray: several GPUs or machines (docs/scaling.md).")] = "local",
-    address: Annotated[str | None, typer.Option(help="ray: a cluster to join; without, one is started here.")] = None,
-    workers: Annotated[int | None, typer.Option(help="ray: how many; default one a GPU, or a machine.")] = None,
-    gpus_per_worker: Annotated[float | None, typer.Option(help="ray: of each; default 1 where there are GPUs.")] = None,
-    method: Annotated[str | None, typer.Option(help=_env("PRUNE_METHOD", "Method; default base."))] = None,
-    ratio: Annotated[str | None, typer.Option(help=_env("PRUNE_RATIO", "Fraction of audio tokens removed."))] = None,
-    layer: Annotated[str | None, typer.Option(help=_env("PRUNE_LAYER_IDX", "Layer K to drop at; default 2."))] = None,
-    scope: Annotated[str | None, typer.Option(help=_env("PRUNE_SCOPE", "audio, or all for presses."))] = None,
-    limit: Annotated[str | None, typer.Option(help=_env("SAMPLE_LIMIT", "Samples a task; 0 = all."))] = None,
-    results: Annotated[str | None, typer.Option(help=_env("RESULTS_DIR", "Where results go."))] = None,
-    model_path: Annotated[str | None, typer.Option(help=_env("MODEL_PATH", "Hub id or folder."))] = None,
-    data: Annotated[str | None, typer.Option(help=_env("AUDIOMARATHON_DATA", "Root of the tasks' data."))] = None,
-    device: Annotated[str | None, typer.Option(help=_env("DEVICE", "auto, cpu, cuda or cuda:N."))] = None,
-    device_map: Annotated[str | None, typer.Option(help=_env("DEVICE_MAP", "Spread over GPUs: auto, …"))] = None,
-    dtype: Annotated[str | None, typer.Option(help=_env("DTYPE", "auto, float32, float16, bfloat16."))] = None,
-    attn_implementation: Annotated[
-        str | None, typer.Option(help=_env("ATTN_IMPLEMENTATION", "sdpa, eager, flash_attention_2."))
-    ] = None,
-    timing: Annotated[
-        bool | None, typer.Option("--timing/--no-timing", help=_env("TIMING", "Time samples one by one, or batch."))
-    ] = None,
-    batch_size: Annotated[str | None, typer.Option(help=_env("BATCH_SIZE", "With --no-timing."))] = None,
-    max_new_tokens: Annotated[str | None, typer.Option(help=_env("MAX_NEW_TOKENS", "0 = the task's."))] = None,
-    decode_tokens: Annotated[str | None, typer.Option(help=_env("DECODE_TOKENS", "Forced decode run."))] = None,
-    seed: Annotated[str | None, typer.Option(help=_env("SEED", "Default 42."))] = None,
-    skip_persons: Annotated[str | None, typer.Option(help=_env("SKIP_PERSONS", "vesus: leave out."))] = None,
-    skip_emotion: Annotated[str | None, typer.Option(help=_env("SKIP_EMOTION", "vesus: of those persons."))] = None,
-    balance: Annotated[bool | None, typer.Option(help=_env("BALANCE", "had: as many real as fake."))] = None,
-    allow_bad_rows: Annotated[bool | None, typer.Option(help=_env("ALLOW_BAD_ROWS", "Leave bad rows out."))] = None,
-) -> int:
-    """Evaluate a model on one or more tasks under one setting.
-
-    Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
-
-    A flag wins over its env var, which wins over the default. An interrupted run goes on where it stopped. Without data
-    and without --model the embedded toy model runs on the mini benchmark (--data mini).
-    """
-    flags = {name: value for name, value in locals().items() if name not in ("tasks", "model")}
-    from audiomarathon.engine.executor import read_executor
-
-    where = {name: flags.pop(name) for name in ("executor", "address", "workers", "gpus_per_worker")}
-    return _run(tasks, model, read_executor(**where), **flags)
-
-
-def _run(tasks: list[str], model: str | None, ray: Ray | None = None, **flags: Any) -> int:
-    from audiomarathon.settings import RunSettings
-
-    settings = RunSettings.read(**flags)
-    from audiomarathon.benchmarks import all_tasks
-    from audiomarathon.embedded.without_data import toy_or_real
-    from audiomarathon.engine.run import run
-
-    names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
-    model, settings = toy_or_real(model, names, settings, say)
-    results = list(run(names, model, settings, ray=ray, say=say))
-    return show(results)
-
-
-@app.command()
-@reporting_errors
 def score(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
 ) -> int:
@@ -145,8 +73,6 @@ def score(
     return code if len(results) == len(folders) else 2
 
 
-@app.command(name="list")
-@reporting_errors
 def list_command(
     what: Annotated[str, typer.Argument(help="tasks, models, methods or all.")] = "all",
 ) -> None:
@@ -166,7 +92,10 @@ def list_command(
 @models_app.command()
 @reporting_errors
 def download(
-    model: Annotated[str, typer.Argument(help="A model's name (audiomarathon list models) or a hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="Model (audiomarathon list models) or hub id.", autocompletion=complete_models),
+    ],
 ) -> None:
     """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped."""
     from audiomarathon.models.checkpoint import find_checkpoint
@@ -177,17 +106,11 @@ def download(
     say(f"{checkpoint.name} is in {checkpoint.path}")
 
 
+_COMMANDS = (run, score, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep)
+for _command in _COMMANDS:
+    app.command(cls=Grouped)(reporting_errors(_command))
+app.command("list", cls=Grouped)(reporting_errors(list_command))
 app.add_typer(data_app(reporting_errors), name="data")
-app.command()(reporting_errors(demo))
-app.command()(reporting_errors(certify))
-app.command()(reporting_errors(doctor))
-app.command()(reporting_errors(explain))
-app.command()(reporting_errors(plot))
-app.command()(reporting_errors(compare))
-app.command()(reporting_errors(reproduce))
-app.command()(reporting_errors(report))
-app.command()(reporting_errors(status))
-app.command()(reporting_errors(sweep))
 
 
 def main() -> None:
@@ -215,15 +138,15 @@ def run_task(task: str, *, model: str) -> int:
     """
     if len(sys.argv) > 1:
         return _script_help(task, model)
-    return _run([task], model)
+    return evaluate([task], model)
 
 
 def _script_help(task: str, model: str) -> int:
-    from audiomarathon.settings import env_names
+    from audiomarathon.settings import described, settings_fields
 
     say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars before it:\n")
-    for name, allowed in env_names().items():
-        say(f"  {name:20} {allowed}")
+    for setting in settings_fields():
+        say(f"  {setting.metadata['env']:20} {described(setting)}")
     script = Path(sys.argv[0]).name
     say(f"\nExample: PRUNE_METHOD=frame PRUNE_RATIO=0.5 SAMPLE_LIMIT=100 RESULTS_DIR=out python {script}")
     return 0 if sys.argv[1] in ("-h", "--help") else 2

@@ -1,17 +1,19 @@
 """What `batch_test.sh` in a model folder runs: a sweep in the words of the first release's script.
 
-The shell files are doors that hand over their folder's name; everything else is here and in `cli_sweep`.
+The shell files are doors that hand over their folder's name; everything else is here and in `cli/sweep.py`.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
-from audiomarathon.cli.output import reporting_errors
+import typer
+
+from audiomarathon.cli.options import run_script, with_options
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.executor import read_executor
 from audiomarathon.errors import SettingsError
@@ -21,6 +23,7 @@ PRESSES = "kvpress"
 _DEFAULT_MODEL = "qwen2.5-omni"
 
 _EXAMPLES = """
+\b
 examples:
   ./batch_test.sh                                    all ten tasks, base and nine ratios
   ./batch_test.sh -s 100 -r 0.5 -m fast_v,dart TAU GTZAN
@@ -37,91 +40,78 @@ It leaves <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and ea
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError(f"{message[:1].lower()}{message[1:]}; {self.prog} -h explains")
-
-
-def _parser(folder: str) -> argparse.ArgumentParser:
-    own = "all presses" if folder == PRESSES else DEFAULT_METHOD
-    parser = _Parser(
-        prog="batch_test.sh",
-        usage="batch_test.sh [options] [TASK ...]",
-        description=f"Runs tasks at many pruning ratios ({folder}) and sums up accuracy and timing.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def batch(folder: str, arguments: Sequence[str]) -> None:
+    """Run `batch_test.sh` of a folder, tasks and options in any order; exit with its code unless 0."""
+    methods = "all presses" if folder == PRESSES else DEFAULT_METHOD
+    about = (
+        f"Runs tasks at many pruning ratios ({folder}) and sums up accuracy and timing. Methods are {methods}, and "
+        f"results go to ./{folder}_Results, unless an option or an env var says otherwise."
     )
-    add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="tasks; none = all ten")
-    add("-g", "--gpu-id", metavar="N", help="GPUs to use, 0,1,2: sets CUDA_VISIBLE_DEVICES (default: that, or else 0)")
-    add("-s", "--sample-limit", metavar="N", help="samples a task, stratified (default: SAMPLE_LIMIT, or else all)")
-    add("-l", "--pruned-layer", metavar="K", help="layer to drop at (default: PRUNE_LAYER_IDX, or else 2)")
-    add(
-        "-r",
-        "--ratios",
-        metavar="R",
-        default=DEFAULT_RATIOS,
-        help="0.5, a list 0.1,0.5 or first:last:step (default: 0.1:0.9:0.1)",
-    )
-    add("-m", "--methods", metavar="M", help=f"methods, by commas, or all (default: PRUNE_METHOD, or else {own})")
-    add("-o", "--output-dir", metavar="DIR", help=f"results (default: RESULTS_DIR, or else ./{folder}_Results)")
-    add("--model", metavar="NAME", help="model (default: the folder's); MODEL_PATH names a checkpoint")
-    add("--no-base", action="store_true", help="leave base out (then nothing measured can be compared)")
-    add("--plan", action="store_true", help="print runs, samples, estimated hours and memory, and stop")
-    return parser
+    command = with_options(_batch, (), functools.partial(_batch, folder), but="folder")
+    run_script(command, arguments, name="batch_test.sh", help=about, epilog=_EXAMPLES)
 
 
-def options(arguments: Sequence[str], folder: str) -> argparse.Namespace:
-    """Read a command line, task names and options in any order.
-
-    Raises
-    ------
-    SettingsError
-        In one line.
-    """
-    return _parser(folder).parse_intermixed_args(list(arguments))
-
-
-@reporting_errors
-def batch(folder: str, arguments: Sequence[str]) -> int:
-    """Run `batch_test.sh` of a folder and return its exit code."""
-    given = options(arguments, folder)
-    gpus = _gpus(given.gpu_id)
+def _batch(
+    folder: str,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks; none = all ten.")] = None,
+    gpu_id: Annotated[
+        str | None,
+        typer.Option("--gpu-id", "-g", help="GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0]."),
+    ] = None,
+    sample_limit: Annotated[
+        str | None, typer.Option("--sample-limit", "-s", help="Samples a task; 0 = all [env: SAMPLE_LIMIT].")
+    ] = None,
+    pruned_layer: Annotated[
+        str | None, typer.Option("--pruned-layer", "-l", help="Layer to drop at [env: PRUNE_LAYER_IDX; default: 2].")
+    ] = None,
+    ratios: Annotated[
+        str, typer.Option("--ratios", "-r", help="0.5, a list 0.1,0.5 or first:last:step.")
+    ] = DEFAULT_RATIOS,
+    methods: Annotated[
+        str | None, typer.Option("--methods", "-m", help="Methods, by commas, or all [env: PRUNE_METHOD].")
+    ] = None,
+    output_dir: Annotated[str | None, typer.Option("--output-dir", "-o", help="Results [env: RESULTS_DIR].")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model (default: the folder's); MODEL_PATH names a checkpoint.")
+    ] = None,
+    no_base: Annotated[
+        bool, typer.Option("--no-base", help="Leave base out (then nothing measured can be compared).")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")
+    ] = False,
+) -> int:
+    flags: dict[str, Any] = {"--sample-limit": sample_limit, "--pruned-layer": pruned_layer, "--output-dir": output_dir}
+    given = {**flags, "--gpu-id": gpu_id, "--ratios": ratios, "--methods": methods, "--model": model}
+    if empty := [name for name, value in given.items() if value == ""]:
+        raise SettingsError(f"{empty[0]} is empty; leave it out for the default")
+    gpus = _gpus(gpu_id)
     if gpus:  # the driver reads it when CUDA is first used, which is after this
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.settings import RunSettings
 
-    flags: dict[str, Any] = {
-        "limit": given.sample_limit,
-        "layer": given.pruned_layer,
-        "results": given.output_dir or os.environ.get("RESULTS_DIR") or f"{folder}_Results",
-    }
-    for name, value in vars(given).items():
-        if value == "":
-            raise SettingsError(f"--{name.replace('_', '-')} is empty; leave it out for the default")
+    names = dict(zip(("limit", "layer", "results"), flags, strict=True))
     try:
-        settings = RunSettings.read(**flags)
+        usual = {"results": f"{folder}_Results"}
+        settings = RunSettings.read(file=usual, **{name: flags[option] for name, option in names.items()})
     except SettingsError as error:
-        names = {"--limit": "--sample-limit", "--layer": "--pruned-layer", "--results": "--output-dir"}
         flag, equals, rest = str(error).partition("=")
-        raise SettingsError(f"{names.get(flag, flag)}{equals}{rest}") from None
-    if gpus and settings.device != "cpu" and not given.plan:  # a plan is often made where the GPUs are not
+        raise SettingsError(f"{names.get(flag[2:], flag)}{equals}{rest}") from None
+    if gpus and settings.device != "cpu" and not plan:  # a plan is often made where the GPUs are not
         _check_seen(gpus)
-    ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
-    tasks = given.tasks or [task.key for task in AUDIOMARATHON.tasks]
+    methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)
     return run_sweep(
-        tasks,
-        given.model or _model_of(folder),
+        tasks or [task.key for task in AUDIOMARATHON.tasks],
+        model or _model_of(folder),
         settings,
-        given.methods or (_all_presses() if folder == PRESSES and not os.environ.get("PRUNE_METHOD") else None),
-        given.ratios,
-        base=not given.no_base,
-        plan=given.plan,
+        methods,
+        ratios,
+        base=not no_base,
+        plan=plan,
         logs=True,
-        ray=ray,
+        ray=read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None,
     )
 
 

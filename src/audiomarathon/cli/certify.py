@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.options import Model, with_settings
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,20 +18,15 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0
 
 
+@with_settings("model_path", "device", "device_map", "dtype", "attn_implementation")
 def certify(
-    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
-    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
-    device_map: Annotated[str | None, typer.Option(help="Spread over GPUs: auto, … [env: DEVICE_MAP].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
-    attn_implementation: Annotated[
-        str | None, typer.Option(help="sdpa, eager, flash_attention_2 [env: ATTN_IMPLEMENTATION].")
-    ] = None,
+    model: Model = "embedded",
     seconds: Annotated[
         float | None,
         typer.Option(help="Length of the synthetic clips; one is three times as long [default: 30]."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the certificate, as JSON.")] = None,
+    **settings: Any,
 ) -> int:
     """Check that this model, on this machine, does what the records will say; its stamp goes into later runs.
 
@@ -40,13 +36,7 @@ def certify(
     """
     from audiomarathon.settings import RunSettings, cache_folder
 
-    settings = RunSettings.read(
-        model_path=model_path,
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-    )
+    read = RunSettings.read(**settings)
     if seconds is not None and not seconds >= _SHORTEST:
         raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
     from audiomarathon.certify.certificate import certify as make
@@ -58,7 +48,7 @@ def certify(
 
     for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
         check_writable(folder)
-    certificate = make(open_local(model, settings, (), say=say), seconds, say)
+    certificate = make(open_local(model, read, (), say=say), seconds, say)
     path = store(certificate)
     if output is not None:
         write_json(output, certificate.as_json())

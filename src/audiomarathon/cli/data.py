@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from audiomarathon.cli.options import complete_tasks
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 SHOWN_PROBLEMS = 20
 
 Root = Annotated[Path | None, typer.Option("--data", help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")]
-Tasks = Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all'; without any: those that are there.")]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Argument(help="Tasks, or 'all'; without any: those that are there.", autocompletion=complete_tasks),
+]
 Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one a core.")]
 
 
 def download(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)
+    ] = None,
     data: Root = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
@@ -136,7 +142,7 @@ def durations(
 
 
 def controls(
-    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.")],
+    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.", autocompletion=complete_tasks)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder in which each variant is a data root.")],
     data: Root = None,
     durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
@@ -193,7 +199,7 @@ def plot_controls(
 
 
 def review(
-    task: Annotated[str, typer.Argument(help="A task.")],
+    task: Annotated[str, typer.Argument(help="A task.", autocompletion=complete_tasks)],
     data: Root = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="Of the task's samples.")] = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Which samples.")] = 42,

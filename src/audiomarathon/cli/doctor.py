@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from audiomarathon.cli.options import complete_models, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,12 +15,13 @@ if TYPE_CHECKING:
     from audiomarathon.costs.memory import MemoryPlan
 
 
+@with_settings("model_path", "dtype", "device", "device_map")
 def doctor(
-    model: Annotated[str | None, typer.Option(help="Tell instead what this model takes, and whether it fits.")] = None,
-    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
-    device_map: Annotated[str | None, typer.Option(help="Spread over GPUs: auto, … [env: DEVICE_MAP].")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Tell instead what this model takes, and whether it fits.", autocompletion=complete_models),
+    ] = None,
+    **flags: Any,
 ) -> int:
     """Check versions, GPU, model cache and data: what is there, what is missing, what to do.
 
@@ -27,8 +30,8 @@ def doctor(
     With --model: the memory that 90, 180 and 300 s of audio take, by the checkpoint's config, and the longest audio
     that fits. Exit code 1 when 300 s do not fit the GPU at hand. With --model openai: whether the endpoint answers.
     """
-    if model is not None or model_path is not None:
-        return _memory(model, model_path, dtype, device, device_map)
+    if model is not None or flags["model_path"] is not None:
+        return _memory(model, flags)
     from audiomarathon.cli.doctor_checks import examine
 
     return _tell(examine())
@@ -47,17 +50,15 @@ def _tell(findings: list[Finding]) -> int:
     return 1 if any(finding.fatal for finding in findings) else 0
 
 
-def _memory(
-    model: str | None, model_path: str | None, dtype: str | None, device: str | None, device_map: str | None
-) -> int:
+def _memory(model: str | None, flags: dict[str, Any]) -> int:
     from audiomarathon.errors import SettingsError
     from audiomarathon.models.registry import get_model
     from audiomarathon.settings import RunSettings
 
     if model is None:
-        raise SettingsError(f"--model-path {model_path}: say with --model which model's checkpoint this is")
+        raise SettingsError(f"--model-path {flags['model_path']}: say with --model which model's checkpoint this is")
     spec = get_model(model)
-    settings = RunSettings.read(model_path=model_path, dtype=dtype, device=device, device_map=device_map)
+    settings = RunSettings.read(**flags)
     if spec.remote:
         from audiomarathon.cli.doctor_endpoint import examine_endpoint
 

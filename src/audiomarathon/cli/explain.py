@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.options import Model, complete_methods, complete_tasks, with_settings
 from audiomarathon.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -30,27 +31,20 @@ class _Question:
     transcription: bool = False
 
 
+@with_settings("layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 def explain(
     sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or audio files of your own.")],
-    methods: Annotated[str, typer.Option(help="Methods with their ratios, joined by commas; base is added.")] = (
-        "fast_v:0.5,frame:0.5,random:0.5"
-    ),
-    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "embedded",
-    task: Annotated[str | None, typer.Option(help="The sample's task.")] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods with their ratios, joined by commas; base is added.", autocompletion=complete_methods
+        ),
+    ] = "fast_v:0.5,frame:0.5,random:0.5",
+    model: Model = "embedded",
+    task: Annotated[str | None, typer.Option(help="The sample's task.", autocompletion=complete_tasks)] = None,
     prompt: Annotated[str | None, typer.Option(help="What to ask about files of your own.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("explain.png"),
-    layer: Annotated[
-        str | None, typer.Option(help="Layer K at which token pruning drops; default 2 [env: PRUNE_LAYER_IDX].")
-    ] = None,
-    scope: Annotated[str | None, typer.Option(help="audio, or all for presses [env: PRUNE_SCOPE].")] = None,
-    data: Annotated[str | None, typer.Option(help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")] = None,
-    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
-    max_new_tokens: Annotated[
-        str | None, typer.Option(help="Token limit of a reply; 0 = the task's [env: MAX_NEW_TOKENS].")
-    ] = None,
-    seed: Annotated[str | None, typer.Option(help="Default 42 [env: SEED].")] = None,
+    **settings: Any,
 ) -> None:
     """Draw which moments of a sample's audio survive each method, with what the model then replies.
 
@@ -62,14 +56,13 @@ def explain(
     """
     from audiomarathon.settings import RunSettings
 
-    given = {"layer": layer, "scope": scope, "data": data, "model_path": model_path, "device": device}
     env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
-    settings = RunSettings.read(env, **given, dtype=dtype, max_new_tokens=max_new_tokens, seed=seed)
+    read = RunSettings.read(env, **settings)
     names = ["base", *(name.strip() for name in methods.split(",") if name.strip() not in ("", "base"))]
     if pathless := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
-    question = _question(sample, task, prompt, model, settings)
-    path = _explained(question, names, model, settings, output)
+    question = _question(sample, task, prompt, model, read)
+    path = _explained(question, names, model, read, output)
     from audiomarathon.cli.output import say
 
     say(f"picture: {path}")

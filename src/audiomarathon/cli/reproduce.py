@@ -6,22 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
+from audiomarathon.cli.options import Model, complete_tasks, with_settings
 from audiomarathon.errors import SettingsError
 
 
+@with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks; default all ten.")] = None,
-    model: Annotated[str, typer.Option(help="Model (audiomarathon list models).")] = "qwen2.5-omni",
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks; default all ten.", autocompletion=complete_tasks)
+    ] = None,
+    model: Model = "qwen2.5-omni",
     protocol: Annotated[
         str, typer.Option(help="paper (the public runs' subsets), or full (every sample of every task).")
     ] = "paper",
-    limit: Annotated[str | None, typer.Option(help="Samples a task; 0 = all [env: SAMPLE_LIMIT].")] = None,
-    results: Annotated[str | None, typer.Option(help="Where results go [env: RESULTS_DIR].")] = None,
-    model_path: Annotated[str | None, typer.Option(help="Hub id or folder [env: MODEL_PATH].")] = None,
-    data: Annotated[str | None, typer.Option(help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [env: DEVICE].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, float16, bfloat16 [env: DTYPE].")] = None,
-    allow_bad_rows: Annotated[bool | None, typer.Option(help="Leave bad rows out [env: ALLOW_BAD_ROWS].")] = None,
+    **flags: Any,
 ) -> int:
     """Run all ten tasks at base, count as the paper did, and set the scores beside its table.
 
@@ -51,9 +49,7 @@ def reproduce(
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: the paper has no such task")
-    flags: dict[str, Any] = {"limit": limit, "results": results, "model_path": model_path, "data": data}
-    settings = RunSettings.read(**flags, device=device, dtype=dtype, allow_bad_rows=allow_bad_rows)
-    settings, spec = protocol_settings(settings, protocol), get_model(model)
+    settings, spec = protocol_settings(RunSettings.read(**flags), protocol), get_model(model)
     settings = dataclasses.replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)
     if not swept.results:

@@ -28,8 +28,9 @@ from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up, plugins
 
-_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV())
-_PRESSES = (
+BUILT_IN: tuple[Method, ...] = (
+    Base(),
+    *(Random(), Frame(), FastV(), Dart(), SegmentFastV()),
     Knorm(),
     KVRandom(),
     KeyDiff(),
@@ -44,8 +45,7 @@ _PRESSES = (
 
 def all_methods() -> tuple[Method, ...]:
     """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
-    built_in = (Base(), *_PRUNERS, *_PRESSES)
-    return (*built_in, *plugins("audiomarathon.methods", Method, built_in))  # type: ignore[type-abstract]
+    return (*BUILT_IN, *plugins("audiomarathon.methods", Method, BUILT_IN))  # type: ignore[type-abstract]
 
 
 def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio") -> Method:

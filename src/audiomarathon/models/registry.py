@@ -76,7 +76,7 @@ _QWEN2_AUDIO = "audiomarathon.models.qwen2_audio"
 _PHI4MM = "audiomarathon.models.phi4mm:Phi4MM"
 _GEMMA3N = "audiomarathon.models.gemma3n:Gemma3n"
 
-_BUILT_IN = (
+BUILT_IN = (
     ModelSpec(
         key="embedded",
         family=_QWEN2_5_OMNI,
@@ -208,7 +208,7 @@ _BUILT_IN = (
 
 def all_models() -> tuple[ModelSpec, ...]:
     """Return every known model: the built-in ones, then third parties' by name."""
-    return (*_BUILT_IN, *plugins("audiomarathon.models", ModelSpec, _BUILT_IN))
+    return (*BUILT_IN, *plugins("audiomarathon.models", ModelSpec, BUILT_IN))
 
 
 def get_model(name: str) -> ModelSpec:

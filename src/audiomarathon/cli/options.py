@@ -1,0 +1,187 @@
+"""Options that several commands share, each declared once; those of settings are made from `RunSettings`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from audiomarathon.cli.output import reporting_errors
+from audiomarathon.engine.executor import EXECUTORS, read_executor
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import described, flag_of, settings_fields
+
+Command = Callable[..., Any]
+
+
+def _names(kind: str) -> Callable[[str], list[str]]:
+    """Return what completes a name. Third parties' code is not loaded for that: their names are their entry points'."""
+
+    def complete(incomplete: str) -> list[str]:
+        from importlib.metadata import entry_points
+
+        if kind == "tasks":
+            from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+
+            own = ["all", *(task.key for task in AUDIOMARATHON.tasks)]
+        elif kind == "models":
+            from audiomarathon.models.registry import BUILT_IN as MODELS
+
+            own = [name for model in MODELS for name in (model.key, *model.aliases)]
+        else:
+            from audiomarathon.compression.registry import BUILT_IN as METHODS
+
+            own = [method.key for method in METHODS]
+        before = re.sub(r"[^,+]*$", "", incomplete)  # of joined names the last one is completed
+        others = [entry.name for entry in entry_points(group=f"audiomarathon.{kind}")]
+        return [before + name for name in own + others]
+
+    return complete
+
+
+complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "models", "methods"))
+Tasks = Annotated[
+    list[str], typer.Argument(help="Tasks, or 'all' (audiomarathon list tasks).", autocompletion=complete_tasks)
+]
+_MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=complete_models)
+Model = Annotated[str, _MODEL]
+ModelOrNone = Annotated[str | None, _MODEL]
+
+
+class Grouped(TyperCommand):
+    """A command whose help lists its options under the headings of `rich_help_panel`.
+
+    As plain text: rich's panels cost 0.1 s of CPU and leave 80 columns half empty.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, group by group, in the order in which the groups first appear."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(line)
+        for name, lines in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+
+def with_settings(*names: str, but: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Give a command an option for each setting, or for those named.
+
+    It takes them by name, such as in `**flags` for :meth:`RunSettings.read`; one that is not given is None.
+    """
+    chosen = [one for one in settings_fields() if (one.name in names or not names) and one.name not in but]
+    return lambda command: with_options(command, map(_option, chosen))
+
+
+def with_executor(command: Command) -> Command:
+    """Give a command the options that say where samples are run; it takes `ray`."""
+    asked = inspect.signature(_executor, eval_str=True).parameters
+
+    def call(**given: Any) -> Any:
+        return command(ray=read_executor(**{name: given.pop(name) for name in asked}), **given)
+
+    return with_options(command, asked.values(), call, but="ray")
+
+
+def with_options(command: Command, options: Iterable[Parameter], call: Command | None = None, but: str = "") -> Command:
+    """Return the command with more options.
+
+    Parameters
+    ----------
+    options
+        In the place of the command's `**` parameter, if it has one.
+    call
+        Takes all options in the command's place.
+    but
+        A parameter of the command that `call` gives.
+    """
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    kept = [one for one in own if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
+    parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*kept, *options)]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        return (call or command)(**given)
+
+    del wrapped.__wrapped__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    return wrapped
+
+
+def run_script(command: Command, arguments: Sequence[str] | None = None, *, name: str = "", **how: Any) -> None:
+    """Run one command as a script of its own; a wrong command line is one line and exit code 2.
+
+    Parameters
+    ----------
+    arguments
+        The command line; `sys.argv` when None.
+    name
+        What the script is called in its help; by default its file.
+    **how
+        For typer's `command`, such as `help` and `epilog`. With `no_args_is_help` a call without arguments is an error
+        that shows the help.
+    """
+    arguments, name = sys.argv[1:] if arguments is None else arguments, name or Path(sys.argv[0]).name
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    wants = how.pop("no_args_is_help", False) and not arguments
+    settings = {"help_option_names": ["-h", "--help"]}
+    app.command(cls=Grouped, context_settings=settings, **how)(reporting_errors(command))
+
+    def run() -> int:
+        try:
+            with contextlib.redirect_stdout(sys.stderr if wants else sys.stdout):
+                app(["--help"] if wants else arguments, prog_name=name, standalone_mode=False)
+        except typer.TyperException as error:
+            told = error.format_message().rstrip(".")
+            raise SettingsError(f"{told[:1].lower()}{told[1:]}; {name} --help explains") from None
+        return 2 if wants else 0
+
+    reporting_errors(run)()
+
+
+def _option(setting: dataclasses.Field[Any]) -> Parameter:
+    switch, default = isinstance(setting.default, bool), setting.default
+    told = f"default: {default:d}; " if switch else f"default: {default}; " if default not in ("", None, ()) else ""
+    values = setting.metadata["values"]
+    option = typer.Option(
+        *([f"{flag_of(setting)}/--no-{flag_of(setting)[2:]}"] if switch else []),
+        help=f"{described(setting)} [{told}env: {setting.metadata['env']}]",
+        rich_help_panel=setting.metadata["group"],
+        autocompletion=complete_methods if setting.name == "method" else (lambda: list(values)) if values else None,
+    )
+    kind = bool if switch else str
+    return Parameter(setting.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+_SEVERAL = {"rich_help_panel": "Several GPUs or machines"}
+
+
+def _executor(
+    executor: Annotated[
+        str, typer.Option(help="local or ray (docs/scaling.md).", autocompletion=lambda: list(EXECUTORS), **_SEVERAL)
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join (default: start Ray here).", **_SEVERAL)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Ray workers (default: one per GPU, or one per machine without GPUs).", **_SEVERAL),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="GPUs per Ray worker (default 1; fractions share a GPU).", **_SEVERAL)
+    ] = None,
+) -> None:
+    """Hold the options of :func:`with_executor`."""

@@ -1,0 +1,43 @@
+"""`audiomarathon run`: tasks under one setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from audiomarathon.cli.options import ModelOrNone, Tasks, with_executor, with_settings
+from audiomarathon.cli.output import say, show
+from audiomarathon.engine.executor import Ray
+
+
+@with_executor
+@with_settings()
+def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **settings: Any) -> int:
+    """Evaluate a model on one or more tasks under one setting.
+
+    Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
+
+    A flag wins over its env var, which wins over the default. An interrupted run
+    goes on where it stopped. Without data and without --model the embedded toy model runs on the mini benchmark
+    (--data mini).
+    """
+    return evaluate(tasks, model, ray, **settings)
+
+
+def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, **flags: Any) -> int:
+    """Run tasks and print their results; return the exit code.
+
+    Parameters
+    ----------
+    **flags
+        See :meth:`RunSettings.read`.
+    """
+    from audiomarathon.settings import RunSettings
+
+    settings = RunSettings.read(**flags)
+    from audiomarathon.benchmarks import all_tasks
+    from audiomarathon.embedded.without_data import toy_or_real
+    from audiomarathon.engine.run import run as run_tasks
+
+    names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
+    model, settings = toy_or_real(model, names, settings, say)
+    return show(list(run_tasks(names, model, settings, ray=ray, say=say)))
