@@ -1,5 +1,5 @@
 """DESED -> the task `desed`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("desed")

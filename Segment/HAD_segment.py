@@ -1,5 +1,5 @@
 """HAD, half-truth audio detection -> the task `had`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("had")

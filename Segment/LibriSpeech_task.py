@@ -1,5 +1,5 @@
 """LibriSpeech -> the task `librispeech`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("librispeech")

@@ -1,5 +1,5 @@
 """RACE and a speech synthesiser -> the task `race`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("race")

@@ -1,5 +1,5 @@
 """SLUE-VoxPopuli -> the task `slue`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("slue")

@@ -1,5 +1,5 @@
 """TAU Urban Acoustic Scenes -> the task `tau`. Without arguments it says what it needs."""
 
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 door("tau")

@@ -1,5 +1,5 @@
 """Long recordings -> clips, cut at silences. Without arguments it says what it needs."""
 
-from audiomarathon.segment.cutting import door
+from audiomarathon.cli.segment import cut_door
 
-door()
+cut_door()

@@ -1,50 +1,20 @@
-"""Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole.
-
-Examples:
-  python kvpress/pipeline.py talk.wav --prompt "What is it about?" --model qwen2.5-omni-3b --press snapkv --ratio 0.5
-  python kvpress/pipeline.py a.wav b.wav --prompt "Which of the two is louder?" --press knorm:0.5 --press fast_v:0.5
-  python kvpress/pipeline.py talk.wav --prompt "Who speaks?" --press fast_v:0.5+snapkv:0.3 --decode-tokens 64
-
---press takes any method of `audiomarathon list methods`: presses shrink the KV cache after prefill, token pruning
-(fast_v, dart, frame, …) drops audio tokens inside the LLM. The ratio is the fraction of audio tokens removed. Every
-press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once. What no flag says, the
-env vars of a run do (MODEL_PATH, DEVICE, DTYPE, ATTN_IMPLEMENTATION, …), but for PRUNE_METHOD and PRUNE_RATIO.
-"""
+"""Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from audiomarathon.cli.output import reporting_errors
+from audiomarathon.cli.options import Model, complete_methods, run_script, with_settings
 from audiomarathon.engine.answer import Answer, answers, own_settings
-
-
-def read_flags() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("audio", nargs="+", help="audio files: WAV, FLAC, OGG, MP3, at any rate")
-    parser.add_argument("--prompt", required=True, help="what to ask; plain text, clips come before it")
-    parser.add_argument(
-        "--press", action="append", help="method, or method:ratio; may be given several times", default=[]
-    )
-    parser.add_argument("--ratio", help="fraction of audio removed, for presses without one of their own [0.5]")
-    parser.add_argument("--layer", help="layer K at which token pruning drops [2]")
-    parser.add_argument("--scope", help="audio; all lets presses remove text too [audio]")
-    parser.add_argument("--model", default="embedded", help="a name of `audiomarathon list models` [%(default)s]")
-    parser.add_argument("--model-path", help="another checkpoint of that model: hub id or folder")
-    parser.add_argument("--device", help="auto, cpu, cuda, cuda:N [auto]")
-    parser.add_argument("--dtype", help="auto, float32, float16, bfloat16 [auto]")
-    parser.add_argument("--attn-implementation", help="sdpa, eager, flash_attention_2 [sdpa]")
-    parser.add_argument("--max-new-tokens", help="token limit of a reply [256]")
-    parser.add_argument("--decode-tokens", help="also decode exactly so many tokens, to time decode on [off]")
-    return parser.parse_args()
 
 
 def timing_table(shown: Sequence[Answer]) -> Table:
@@ -73,27 +43,38 @@ def timing_table(shown: Sequence[Answer]) -> Table:
     return table
 
 
-@reporting_errors
-def main() -> None:
-    """Answer under `base` and under each press, then print the times."""
-    flags = read_flags()
-    names = (
-        "layer",
-        "scope",
-        "model_path",
-        "device",
-        "dtype",
-        "attn_implementation",
-        "max_new_tokens",
-        "decode_tokens",
-    )
-    settings = own_settings(ratio=flags.ratio or "0.5", **{name: getattr(flags, name) for name in names})
-    methods = ["base:0", *(press for press in flags.press if press != "base")]
+@with_settings(
+    "layer", "scope", "model_path", "device", "dtype", "attn_implementation", "max_new_tokens", "decode_tokens"
+)
+def pipeline(
+    audio: Annotated[list[Path], typer.Argument(help="Audio files: WAV, FLAC, OGG, MP3, at any rate.")],
+    prompt: Annotated[str, typer.Option(help="What to ask; plain text, clips come before it.")],
+    press: Annotated[
+        list[str], typer.Option(help="Method, or method:ratio; repeatable.", autocompletion=complete_methods)
+    ] = [],  # noqa: B006
+    ratio: Annotated[str, typer.Option(help="Fraction of audio removed, for presses without their own.")] = "0.5",
+    model: Model = "embedded",
+    **flags: Any,
+) -> None:
+    """Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole.
+
+    Examples:
+      python kvpress/pipeline.py talk.wav --prompt "What is it?" --model qwen2.5-omni-3b --press snapkv --ratio 0.5
+      python kvpress/pipeline.py a.wav b.wav --prompt "Which of the two is louder?" --press knorm:0.5 --press fast_v:0.5
+      python kvpress/pipeline.py talk.wav --prompt "Who speaks?" --press fast_v:0.5+snapkv:0.3 --decode-tokens 64
+
+    --press takes any method of `audiomarathon list methods`: presses shrink the KV cache after prefill, token pruning
+    (fast_v, dart, frame, …) drops audio tokens inside the LLM. The ratio is the fraction of audio tokens removed. Every
+    press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once. Replies end at 256
+    tokens unless told otherwise. What no flag says, the env vars of a run do, but for PRUNE_METHOD and PRUNE_RATIO.
+    """
+    settings = own_settings(ratio=ratio, **flags)
+    methods = ["base:0", *(one for one in press if one != "base")]
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     shown: list[Answer] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("once", category=UserWarning)
-        for one in answers(flags.audio, flags.prompt, methods, model=flags.model, settings=settings):
+        for one in answers(audio, prompt, methods, model=model, settings=settings):
             cut = " (cut by the token limit)" if one.finish == "length" else ""
             console.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
             shown.append(one)
@@ -101,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(pipeline)

@@ -20,7 +20,7 @@ import soundfile
 from real_recordings import RECORDINGS
 
 from audiomarathon.audio.decode import decode
-from audiomarathon.segment.command import door
+from audiomarathon.cli.segment import door
 
 
 class Noise:

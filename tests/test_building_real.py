@@ -10,9 +10,9 @@ from raw_corpora import left_out, manifest
 from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts, recordings
 
 from audiomarathon.benchmarks import get_task
+from audiomarathon.cli.segment import door
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
-from audiomarathon.segment.command import door
 from audiomarathon.settings import RunSettings
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_folders import tree
 
-from audiomarathon.segment.cutting import Cutting, door, stretches
+from audiomarathon.cli.segment import cut_door as door
+from audiomarathon.segment.cutting import Cutting, stretches
 
 RATE = 16_000
 

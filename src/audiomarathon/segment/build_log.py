@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -208,3 +209,13 @@ def _is_as_said(file: Path, row: Row) -> bool:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def reasons(left_out: Sequence[tuple[str, str]], folder: Path) -> list[str]:
+    """Return in lines what was left out, by reason, and where all of it is listed."""
+    if not left_out:
+        return []
+    counts = Counter(reason for _, reason in left_out)
+    first = {reason: name for name, reason in reversed(left_out)}
+    lines = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts.most_common(10)]
+    return [*lines, f"all that was left out: {folder / LEFT_OUT_FILE}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from abc import ABC, abstractmethod
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +61,8 @@ class Group:
 class Corpus(ABC):
     """A raw corpus and the task that is built of it.
 
+    A subclass's own options are attributes that are `Annotated` with typer's `Option`.
+
     Attributes
     ----------
     task
@@ -103,16 +104,12 @@ class Corpus(ABC):
     spoken: ClassVar[bool] = False
     metadata_file: ClassVar[str] = ""
 
-    def __init__(self, arguments: Namespace) -> None:
-        self.roots: list[Path] = [Path(root).absolute() for root in arguments.raw]
-        self.seed: int = arguments.seed
+    def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
+        vars(self).update(own)
+        self.roots = [Path(root).absolute() for root in raw]
+        self.seed = seed
         #: (file, reason) of what the reader itself leaves out.
         self.left_out: list[tuple[str, str]] = []
-
-    @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Add this corpus's own options; `raw` and the builder's are there."""
-        del parser
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -6,13 +6,11 @@ ends in the middle of the longest silence that its range offers.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +19,7 @@ from tqdm import tqdm
 
 from audiomarathon.audio.decode import Pcm, pcm_blocks
 from audiomarathon.errors import AudioError, DataError
-from audiomarathon.segment.build_log import Ledger, same_as
-from audiomarathon.segment.command import Parser, leave, reasons
+from audiomarathon.segment.build_log import Ledger, reasons, same_as
 from audiomarathon.segment.corpus import audio_files
 
 HOPS_PER_SECOND = 100
@@ -201,42 +198,12 @@ class _Stream:
             self._block = next(self._blocks)
 
 
-def door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut as the command line says, and exit: 0, or 2 where that cannot be done."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = Parser(
-        prog=Path(sys.argv[0]).name,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Cut long recordings (podcasts, meetings) into clips, at silences where there are any.\n"
-        "manifest.jsonl says where in its recording each clip was.",
-        epilog="example:\n  python cut.py podcasts -o data/podcasts --min 90 --max 300",
-    )
-    default = Cutting()
-    parser.add_argument("raw", nargs="+", type=Path, help="recordings, or folders of them")
-    parser.add_argument("-o", "--output", required=True, type=Path, help="folder of the clips, made if need be")
-    parser.add_argument("--min", type=float, default=default.low, metavar="S", help="shortest clip (%(default)g s)")
-    parser.add_argument("--max", type=float, default=default.high, metavar="S", help="longest clip (%(default)g s)")
-    parser.add_argument("--rate", type=int, default=default.rate, metavar="HZ", help="of the clips (%(default)s)")
-    parser.add_argument(
-        "--silence",
-        type=float,
-        default=default.silence,
-        metavar="DB",
-        help="below loud passages (%(default)g)",
-    )
-    if not arguments:
-        parser.print_help(sys.stderr)
-        sys.exit(2)
-    options = parser.parse_args(arguments)
-    leave(parser.prog, lambda: _cut(options))
-
-
-def _cut(options: argparse.Namespace) -> str:
-    cutting = Cutting(options.min, options.max, options.rate, options.silence)
-    recordings = [pair for raw in options.raw for pair in _recordings(raw)]
+def cut_all(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool = False) -> str:
+    """Cut recordings, and all those in folders; see :func:`cut`."""
+    recordings = [pair for raw in raws for pair in _recordings(raw)]
     if not recordings:
-        raise DataError(f"no recordings under {', '.join(map(str, options.raw))}")
-    return cut(recordings, cutting, options.output, progress=sys.stderr.isatty())
+        raise DataError(f"no recordings under {', '.join(map(str, raws))}")
+    return cut(recordings, cutting, folder, progress=progress)
 
 
 def _recordings(raw: Path) -> list[tuple[str, Path]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import math
 import random
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from audiomarathon.benchmarks.audiomarathon.desed import Desed
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, class_of
@@ -38,15 +40,7 @@ Any one strongly labelled table will do (validation, public eval, soundscapes.ts
     gap = 0.0
     shuffled = True
     metadata_file = Desed.metadata_file
-
-    def __init__(self, arguments: Namespace) -> None:
-        super().__init__(arguments)
-        self.metadata: Path | None = arguments.metadata
-
-    @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Add `--metadata`."""
-        parser.add_argument("--metadata", type=Path, metavar="TSV", help="table of events (the only one found)")
+    metadata: Annotated[Path | None, typer.Option(help="Table of events, TSV (default: the only one).")] = None
 
     def groups(self) -> list[Group]:
         """Deal the soundscapes out: each to the smallest group whose excluded classes it does not hold."""

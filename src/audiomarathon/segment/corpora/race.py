@@ -6,10 +6,11 @@ import json
 import random
 import shlex
 import subprocess
-from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from audiomarathon.benchmarks.audiomarathon.race import Race
 from audiomarathon.errors import AudioError, DataError
@@ -29,23 +30,17 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
     seconds = (120.0, 252.0)
     spoken = True
     metadata_file = Race.metadata_file
+    tts: Annotated[str, typer.Option(help='Command, such as "espeak-ng -w {out} -f {text}".')]
+    tts_seconds: Annotated[float, typer.Option(help="Time limit of a passage.")] = 600.0
 
-    def __init__(self, arguments: Namespace) -> None:
-        super().__init__(arguments)
-        self.tts: str = arguments.tts
-        self.tts_seconds: float = arguments.tts_seconds
+    def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
+        super().__init__(raw, seed, **own)
         if "{out}" not in self.tts or "{text}" not in self.tts:
             raise DataError(f"--tts {self.tts!r}: expected a command with {{text}} and {{out}} in it")
         try:
             self._command("", "")
         except (ValueError, LookupError) as error:
             raise DataError(f"--tts {self.tts!r}: quotes or braces do not fit ({error})") from None
-
-    @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Add `--tts` and its time limit."""
-        parser.add_argument("--tts", required=True, metavar="COMMAND", help='such as "espeak-ng -w {out} -f {text}"')
-        parser.add_argument("--tts-seconds", type=float, default=600.0, metavar="S", help="at most, a passage (600)")
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import ast
 import csv
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.slue import Slue
@@ -48,8 +48,8 @@ class SlueCorpus(Corpus):
     seconds = (165.0, 300.0)
     metadata_file = Slue.metadata_file
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, raw: Sequence[Path], seed: int) -> None:
+        super().__init__(raw, seed)
         self._named: dict[str, set[str]] = {}  # type of entity to phrases, of the whole corpus
 
     def groups(self) -> list[Group]:

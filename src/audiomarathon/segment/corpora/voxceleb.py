@@ -6,10 +6,11 @@ import csv
 import random
 import re
 from abc import abstractmethod
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from audiomarathon.benchmarks.audiomarathon.vox import Vox
 from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
@@ -81,15 +82,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside its
   {_CONVERT}"""
     example = "vox2/dev/aac --meta vox2/vox2_meta.csv -o data/Vox"
     metadata_file = Vox.metadata_file
-
-    def __init__(self, arguments: Namespace) -> None:
-        super().__init__(arguments)
-        self.meta: Path | None = arguments.meta
-
-    @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Add `--meta`."""
-        parser.add_argument("--meta", type=Path, metavar="CSV", help="vox1_meta.csv or vox2_meta.csv (found)")
+    meta: Annotated[Path | None, typer.Option(help="vox1_meta.csv or vox2_meta.csv (default: found).")] = None
 
     def speakers(self) -> Mapping[str, str]:
         """Return each speaker's gender."""
@@ -132,15 +125,7 @@ class VoxAgeCorpus(_VoxCeleb):
   dev/aac/id00012/<video>/00001.wav      a folder a speaker; VoxCeleb2's .m4a must be converted (Vox2_task.py --help)"""
     example = "vox2/dev/aac --ages ages.csv -o data/Vox_age"
     metadata_file = VoxAge.metadata_file
-
-    def __init__(self, arguments: Namespace) -> None:
-        super().__init__(arguments)
-        self.ages: Path = arguments.ages
-
-    @classmethod
-    def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Add `--ages`."""
-        parser.add_argument("--ages", type=Path, required=True, metavar="CSV", help="table of speaker id and age")
+    ages: Annotated[Path, typer.Option(help="Table of speaker id and age, CSV.")]
 
     def speakers(self) -> Mapping[str, int]:
         """Return each speaker's age; who is under 18 belongs to no group and is left out."""

@@ -1,0 +1,139 @@
+"""The scripts in `Segment/`: one corpus each, the same options; and one that cuts long recordings."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type_hints
+
+import typer
+
+from audiomarathon.cli.options import run_script, with_options
+from audiomarathon.errors import DataError
+
+if TYPE_CHECKING:
+    from audiomarathon.segment.corpus import Corpus
+
+#: The corpora by task: the module here and its class.
+CORPORA = {
+    "tau": ("tau", "TauCorpus"),
+    "gtzan": ("gtzan", "GtzanCorpus"),
+    "had": ("had", "HadCorpus"),
+    "vox": ("voxceleb", "VoxCorpus"),
+    "vox_age": ("voxceleb", "VoxAgeCorpus"),
+    "librispeech": ("librispeech", "LibriSpeechCorpus"),
+    "vesus": ("vesus", "VesusCorpus"),
+    "desed": ("desed", "DesedCorpus"),
+    "slue": ("slue", "SlueCorpus"),
+    "race": ("race", "RaceCorpus"),
+}
+
+
+_OUTPUT = typer.Option("--output", "-o", help="Folder of the clips, made if need be.")
+_LOW = typer.Option("--min", help="Shortest clip in seconds.")
+_HIGH = typer.Option("--max", help="Longest clip in seconds.")
+_GAP = "as the corpus needs; 0 with --crossfade"
+_RATE = typer.Option(help="Of the clips, in Hz.")
+
+
+def corpus_class(task: str) -> type[Corpus]:
+    """Return the corpus of which a task is built."""
+    module, name = CORPORA[task]
+    found: type[Corpus] = getattr(import_module(f"audiomarathon.segment.corpora.{module}"), name)
+    return found
+
+
+def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Build the task's folder as the command line says, and exit: 0, or 2 where that cannot be done.
+
+    A corpus's own options are its attributes that are annotated with one.
+    """
+    corpus = corpus_class(task)
+
+    def build(
+        raw: Annotated[list[Path], typer.Argument(help="Folders of the raw corpus.")],
+        output: Annotated[Path, _OUTPUT],
+        low: Annotated[float, _LOW] = corpus.seconds[0],
+        high: Annotated[float, _HIGH] = corpus.seconds[1],
+        gap: Annotated[float | None, typer.Option(help="Silence between clips in seconds.", show_default=_GAP)] = None,
+        crossfade: Annotated[float, typer.Option(help="Seconds of overlap, instead of a gap.")] = 0.0,
+        rate: Annotated[int, _RATE] = corpus.rate,
+        seed: Annotated[int, typer.Option(help="Of lengths, order and options.")] = 42,
+        limit: Annotated[int, typer.Option(min=0, help="Make only so many clips, of all classes; 0 = all.")] = 0,
+        jobs: Annotated[int, typer.Option(min=0, help="Groups to work on at a time.")] = 1,
+        **own: Any,
+    ) -> None:
+        from audiomarathon.segment.build_log import reasons
+        from audiomarathon.segment.building import build as build_folder
+        from audiomarathon.segment.joining import Joining
+
+        with _reading():
+            gap = gap if gap is not None else 0.0 if crossfade else corpus.gap
+            joining, reader = Joining(low, high, gap, crossfade, rate), corpus(raw, seed, **own)
+            shown = sys.stderr.isatty()
+            built = build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs), progress=shown)
+        typer.echo(
+            f"{task}: {built.clips} clips, {built.seconds / 3600:.2f} h, of {built.sources} source clips "
+            f"in {output} ({built.new} new)"
+        )
+        typer.echo("\n".join(reasons(built.left_out, output)), nl=bool(built.left_out))
+
+    low, high = corpus.seconds
+    about = (
+        f"Build the task `{task}` from {corpus.title}: clips joined to {low:g} to {high:g} s, the task's metadata, and "
+        f"manifest.jsonl, which says what is where in each clip.\n\n\b\n"
+        f"The corpus is expected as it is published:\n{corpus.layout}"
+    )
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(corpus, name, Parameter.empty), annotation=kind)
+        for name, kind in get_type_hints(corpus, include_extras=True).items()
+        if get_origin(kind) is Annotated
+    ]
+    _script(with_options(build, options), arguments, about, f"{corpus.example}\n\nThe same command continues a build.")
+
+
+def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Cut as the command line says, and exit: 0, or 2 where that cannot be done."""
+    from audiomarathon.segment.cutting import Cutting, cut_all
+
+    usual = Cutting()
+
+    def cut(
+        raw: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.")],
+        output: Annotated[Path, _OUTPUT],
+        low: Annotated[float, _LOW] = usual.low,
+        high: Annotated[float, _HIGH] = usual.high,
+        rate: Annotated[int, _RATE] = usual.rate,
+        silence: Annotated[float, typer.Option(help="Silence is so many dB below loud passages.")] = usual.silence,
+    ) -> None:
+        with _reading():
+            told = cut_all(raw, Cutting(low, high, rate, silence), output, progress=sys.stderr.isatty())
+        typer.echo(told)
+
+    about = (
+        "Cut long recordings (podcasts, meetings) into clips, at silences where there are any. "
+        "manifest.jsonl says where in its recording each clip was."
+    )
+    _script(cut, arguments, about, "podcasts -o data/podcasts --min 90 --max 300")
+
+
+def _script(command: Any, arguments: Sequence[str] | None, about: str, example: str) -> NoReturn:
+    epilog = f"\b\nexample:\n  python {Path(sys.argv[0]).name} {example}"
+    run_script(command, arguments, help=about, epilog=epilog, no_args_is_help=True)
+    sys.exit(0)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Make what a corpus's files and the disk refuse one line."""
+    try:
+        yield
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"a table or transcript of the corpus is not UTF-8 text ({error})") from None
+    except OSError as error:
+        raise DataError(str(error)) from None
