@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, with_executor, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.executor import Ray
 
 
+@with_config
 @with_executor
 @with_settings()
 def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **settings: Any) -> int:
@@ -16,7 +18,7 @@ def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **setti
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
 
-    A flag wins over its env var, which wins over the default. An interrupted run
+    A flag wins over its env var, which wins over the file of --config, which wins over the default. An interrupted run
     goes on where it stopped. Without data and without --model the embedded toy model runs on the mini benchmark
     (--data mini).
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, complete_methods, with_executor, with_settings
 from audiomarathon.engine.executor import Ray
 
@@ -24,6 +25,7 @@ DEFAULT_METHOD = "dart"
 DEFAULT_RATIOS = "0.1:0.9:0.1"
 
 
+@with_config
 @with_executor
 @with_settings(but=("method", "ratio"))
 def sweep(

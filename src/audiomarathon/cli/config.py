@@ -1,0 +1,173 @@
+"""`--config` and `--save-config`: a command's arguments and settings in a YAML file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from audiomarathon.cli.options import Command, with_options
+from audiomarathon.cli.output import reporting_errors, say
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import PATH_ENDING, RunSettings, settings_fields
+from audiomarathon.text import did_you_mean, plain
+
+_NOT_IN_FILE = ("config", "save_config", "help")
+_PATHS = "data_paths"
+_SETTINGS = {setting.name: setting for setting in settings_fields()}
+
+
+def with_config(command: Command) -> Command:
+    """Give a command `--config` and `--save-config`; it takes `file` and `where` too, for :meth:`RunSettings.read`.
+
+    The command's own arguments are click's to fill: its `default_map` comes after flags and env vars.
+    """
+
+    def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:
+        del config  # its callback has read the file
+        read = ctx.meta.get(__name__, {})
+        if save_config is None:
+            return command(**given, **read)
+        flags = {name: value for name, value in given.items() if name in _SETTINGS}
+        return _save(save_config, ctx, given, RunSettings.read(**read, **flags))
+
+    return with_options(command, inspect.signature(_options, eval_str=True).parameters.values(), call)
+
+
+@reporting_errors
+def _read(ctx: typer.Context, path: Path | None) -> None:
+    """Read the file before all other options, and leave in `ctx` what it holds.
+
+    Every value is the text that is written, as on a command line: YAML itself would make `no` false, and `010` eight.
+    """
+    if path is None or ctx.resilient_parsing:
+        return
+    parameters = {word: one for one in ctx.command.params if one.name not in _NOT_IN_FILE for word in _words(one)}
+    settings: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
+    for key, node in _pairs(path, _root(path)).items():
+        place = f"{path}, line {node.start_mark.line + 1}: {key}"
+        parameter = parameters.get(key.replace("-", "_"))
+        name = _PATHS if parameter is None and key.replace("-", "_") == _PATHS else getattr(parameter, "name", "")
+        if not name:
+            allowed = sorted({_PATHS, *map(_key, parameters.values())})
+            raise SettingsError(f"{place}: unknown key{did_you_mean(key, allowed)}; allowed: {', '.join(allowed)}")
+        if name in settings or name in arguments:
+            raise SettingsError(f"{place}: given twice")
+        if name == _PATHS:
+            settings[name] = _paths(path, node)
+        elif name in _SETTINGS:
+            settings[name] = ",".join(_texts(place, node))
+        else:
+            arguments[name] = _argument(ctx, parameter, place, _texts(place, node))
+    ctx.default_map = arguments
+    ctx.meta[__name__] = {"file": settings, "where": str(path)}
+
+
+def _root(path: Path) -> Any:
+    """Return the YAML node that a file holds."""
+    import yaml
+
+    from audiomarathon.plain_file import read_plain
+
+    try:
+        return yaml.compose(read_plain(path), yaml.BaseLoader)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        told = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+        raise SettingsError(f"{path}{line}: cannot be read as YAML: {plain(str(told))}") from None
+
+
+def _pairs(path: Path, node: Any) -> dict[str, Any]:
+    """Return a mapping's nodes by key."""
+    if getattr(node, "id", "") != "mapping" or any(key.id != "scalar" for key, _value in node.value):
+        what = "nothing" if node is None else f"a YAML {node.id}"
+        raise SettingsError(f"{path}: expected lines of a name and a value, such as 'ratio: 0.5', found {what}")
+    found: dict[str, Any] = {}
+    for key, value in node.value:
+        if key.value in found:
+            raise SettingsError(f"{path}, line {key.start_mark.line + 1}: {plain(key.value)}: given twice")
+        found[plain(key.value)] = value
+    return found
+
+
+def _texts(place: str, node: Any) -> list[str]:
+    """Return a value, or a list's values, as text."""
+    items = node.value if node.id == "sequence" else [node]
+    if any(item.id != "scalar" for item in items):
+        raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id} in its place")
+    return [item.value for item in items]
+
+
+def _paths(path: Path, node: Any) -> dict[str, str]:
+    """Return single tasks' folders by env var."""
+    found = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
+    if wrong := [name for name in found if not name.endswith(PATH_ENDING)]:
+        raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: such as TAU{PATH_ENDING}")
+    return {name: text for name, text in found.items() if text}
+
+
+def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
+    """Return the value of one of the command's own arguments, of its type; None for an empty one."""
+    several = parameter.nargs != 1 or parameter.multiple
+    value = [word for text in texts for word in text.split()] if several else ",".join(texts)
+    try:
+        return parameter.process_value(ctx, value) if value else None
+    except typer.TyperException as error:
+        raise SettingsError(f"{place}={plain(str(value))}: {getattr(error, 'message', error)}") from None
+
+
+def _words(parameter: Any) -> list[str]:
+    return [parameter.name, *(word.lstrip("-").replace("-", "_") for word in parameter.opts)]
+
+
+def _key(parameter: Any) -> str:
+    """Return what a parameter is called in a file: its flag without dashes."""
+    return str(parameter.opts[0].lstrip("-"))
+
+
+def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
+    """Write what differs from the defaults; read again, it is the same run. No key or token is a setting."""
+    import yaml
+
+    from audiomarathon.files import write_text
+
+    content: dict[str, Any] = {}
+    for one in ctx.command.params:
+        setting = _SETTINGS.get(one.name)
+        value, usual = (getattr(settings, one.name), setting.default) if setting else (given.get(one.name), one.default)
+        if one.name not in _NOT_IN_FILE and value not in (None, usual):
+            content[_key(one)] = str(value) if isinstance(value, Path) else value
+    if settings.data_paths:
+        content[_PATHS] = dict(settings.data_paths)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    write_text(path, f"# {ctx.command_path} --config {path.name}\n# Flags and env vars win over this file.\n{text}")
+    say(f"written: {path}; run it with: {ctx.command_path} --config {path}")
+    return 0
+
+
+_FILE = {"rich_help_panel": "Config file"}
+
+
+def _options(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file of this command's options; flags and env vars win over it.",
+            callback=_read,
+            is_eager=True,
+            **_FILE,
+        ),
+    ] = None,
+    save_config: Annotated[
+        Path | None, typer.Option(help="Write what would be run to a file for --config, and stop.", **_FILE)
+    ] = None,
+) -> None:
+    """Hold the options of :func:`with_config`."""
