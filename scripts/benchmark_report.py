@@ -24,6 +24,7 @@ from typing import Any
 
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.engine.run import score
+from audiomarathon.runs.record_line import sealed
 
 TASKS = ("tau", "gtzan", "desed", "vesus", "vox")
 GRID = ("--methods", "random,frame,fast_v", "--ratios", "0.3,0.5,0.9")
@@ -43,7 +44,7 @@ def make_runs(root: Path, samples: int) -> int:
     for folder in folders:
         records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
         many = [_renamed(records[number % len(records)], number) for number in range(samples)]
-        (folder / "samples.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in many))
+        (folder / "samples.jsonl").write_bytes(b"".join(sealed(record) for record in many))
         facts = json.loads((folder / "run.json").read_text()) | {"samples": [record["id"] for record in many]}
         (folder / "run.json").write_text(json.dumps(facts))
         score(folder)

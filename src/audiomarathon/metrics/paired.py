@@ -6,9 +6,11 @@ test swaps the two sides of them. Both are sums of per-cluster totals, so thousa
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -249,5 +251,18 @@ def _blocks(draws: int, count: int) -> Iterator[int]:
 
 def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
     """Return how often each of so many bootstrap samples has each cluster, shape (rows, count)."""
+    weights, after = _drawn(json.dumps(rng.bit_generator.state), rows, count)
+    rng.bit_generator.state = json.loads(after)
+    return weights
+
+
+@lru_cache(maxsize=32)  # of _BLOCK bytes each
+def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
+    """Return what a generator in this state draws, and its state after that: a task's settings draw alike."""
+    rng = np.random.default_rng()
+    rng.bit_generator.state = json.loads(state)
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
-    return np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+    # A cluster is drawn once on average, and never 256 times.
+    weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.uint8)
+    weights.flags.writeable = False
+    return weights, json.dumps(rng.bit_generator.state)

@@ -24,6 +24,7 @@ RESAMPLES = 2_000
 CONFIDENCE = 0.95
 FEWEST_CLUSTERS = 3  # for an interval of what does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
+_WEIGHTS_KEPT = 16_000_000  # a byte each: those of up to 8,000 clusters are drawn once
 _PART = 50_000  # weights of resamples at a time for a median, which fit a processor's cache
 
 
@@ -204,25 +205,30 @@ class Resampler:
 
     def _weights(self, count: int) -> Iterator[npt.NDArray[Any]]:
         """Yield how often each resample has each cluster, shape (resamples, count), in blocks."""
-        if count * self.resamples <= _WEIGHTS_IN_MEMORY:
-            yield _drawn(self.seed, count, self.resamples)
-        else:
-            rng = np.random.default_rng(_entropy(self.seed))
-            batch = max(1, _WEIGHTS_IN_MEMORY // count)
-            for start in range(0, self.resamples, batch):
-                yield _draw(rng, count, min(batch, self.resamples - start))
+        batch = max(1, _WEIGHTS_IN_MEMORY // count)
+        if count * self.resamples <= _WEIGHTS_KEPT:
+            kept = _drawn(self.seed, count, self.resamples)
+            yield from (kept[start : start + batch] for start in range(0, self.resamples, batch))
+            return
+        rng = np.random.default_rng(_entropy(self.seed))
+        for start in range(0, self.resamples, batch):
+            yield _draw(rng, count, min(batch, self.resamples - start))
 
 
 @lru_cache(maxsize=8)
-def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> npt.NDArray[np.int32]:
+def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> npt.NDArray[np.uint8]:
     """Return the draws of so many clusters; the settings of a task, of as many clusters, share them."""
-    drawn = _draw(np.random.default_rng(_entropy(seed)), count, resamples)
+    rng, drawn = np.random.default_rng(_entropy(seed)), np.empty((resamples, count), np.uint8)
+    batch = max(1, _WEIGHTS_IN_MEMORY // count)
+    for start in range(0, resamples, batch):
+        drawn[start : start + batch] = _draw(rng, count, min(batch, resamples - start))
     drawn.flags.writeable = False
     return drawn
 
 
-def _draw(rng: np.random.Generator, count: int, resamples: int) -> npt.NDArray[np.int32]:
-    return rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.int32)
+def _draw(rng: np.random.Generator, count: int, resamples: int) -> npt.NDArray[np.uint8]:
+    # A cluster is drawn once on average, and never 256 times.
+    return rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.uint8)
 
 
 def _entropy(seed: tuple[int, ...]) -> int | list[int]:
