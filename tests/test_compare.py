@@ -26,11 +26,11 @@ from rich.padding import Padding
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
-from audiomarathon.cli.compare import _tables
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import Pair, PairedResult
-from audiomarathon.report.comparison_table import comparison_table
 from audiomarathon.report.comparison_text import answer, notes, ranked
+from audiomarathon.report.render import for_width, rich_table
+from audiomarathon.report.tables import comparison
 from audiomarathon.results.best import Field, field_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
 from audiomarathon.results.pairs import ACROSS, Pairs
@@ -534,7 +534,7 @@ class TestCommand:
         )
         assert content["answers"][0]["best"]["name"] == "dart-0.5-layer2"
         (row,) = csv.DictReader((tmp_path / "c.csv").read_text().splitlines())
-        assert (row["setting"], row["samples"], float(row["llm_prefill_speed_up"])) == ("dart-0.5-layer2", "8", 2.0)
+        assert (row["setting"], row["samples"], float(row["llm_prefill_speedup"])) == ("dart-0.5-layer2", "8", 2.0)
         assert told in (tmp_path / "c.md").read_text()
 
     def test_a_score_without_a_value_is_a_dash_and_null(self, tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ class TestCommand:
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 5 + [False] * 3, prefill=0.5)
         lines = CliRunner().invoke(app, ["compare", str(tmp_path)]).output.splitlines()
         assert max(map(len, lines)) <= 80
-        assert sum(line.startswith("random-0.5-layer2 ") for line in lines) == 2  # scores, then speed-ups
+        assert sum(line.lstrip().startswith("random-0.5-layer2 ") for line in lines) == 2  # scores, then speed-ups
         assert not any("…" in line for line in lines)
 
     @pytest.mark.parametrize(
@@ -589,7 +589,8 @@ def test_the_table_is_as_rich_would_make_it_without_measuring_its_cells(
     console = Console(width=200)
     printed = []
     missing = ["random-0.5-layer2"]
-    for table in (*_tables(compared, missing, 200), comparison_table(compared, "against base-0", missing)):
+    found = comparison(compared, missing)
+    for table in (for_width(found, 200), rich_table(found)):
         with console.capture() as text:
             console.print(table)
         printed.append((text.get(), len(cells)))

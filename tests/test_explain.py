@@ -16,7 +16,7 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.report import explain, palette
+from audiomarathon.report import explain, series
 from audiomarathon.report.explain import Clip, Strip, by_clip, event_share, shares_kept
 
 
@@ -166,10 +166,10 @@ class TestPalette:
         from audiomarathon.compression.registry import all_methods
 
         keys = [method.key for method in all_methods() if method.key != "base"]
-        assert len({palette.colour(key) for key in keys}) == len(keys)
-        assert len({(palette.line_style(key), palette.marker(key)) for key in keys}) == len(keys)
+        assert len({series.colour(key) for key in keys}) == len(keys)
+        assert len({(tuple(series.dash(key)), series.mark(key)) for key in keys}) == len(keys)
 
     def test_joined_methods_and_strangers_have_a_look_too(self) -> None:
-        assert palette.colour("fast_v+snapkv") == palette.colour("snapkv")
-        assert palette.line_style("fast_v+snapkv") != palette.line_style("snapkv")
-        assert palette.colour("my_own") == palette.colour("my_own")
+        assert series.colour("fast_v+snapkv") == series.colour("snapkv")
+        assert series.dash("fast_v+snapkv") != series.dash("snapkv")
+        assert series.colour("my_own") == series.colour("my_own")

@@ -110,7 +110,7 @@ def test_a_name_takes_ratio_and_layer_from_the_settings(settings: dict) -> None:
 
 
 def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -> None:
-    from audiomarathon.report.table import results_table
+    from audiomarathon.report import tables
     from audiomarathon.results.pairs import Pairs
     from audiomarathon.results.savings import savings
     from audiomarathon.runs.read import Run
@@ -118,7 +118,7 @@ def test_tables_and_savings_do_without_a_count_of_audio_tokens(settings: dict) -
     results = evaluate(
         "tau", method=["base", "snapkv", KeepLast(7)], ratio=0.5, scope="all", max_new_tokens=1, **settings
     )
-    assert results_table(results).row_count == 3
+    assert len(tables.results(results).frame) == 3
     for result in results[1:]:
         saved = savings(Run.read(result.folder), Pairs.of(Run.read(result.folder), Run.read(results[0].folder)))
         assert saved["kept_ratio"] is None

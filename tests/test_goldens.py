@@ -17,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
+from audiomarathon.report.page_data import PageData
+from audiomarathon.results.systems import read_systems
 
 FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
 FOLDERS = ("runs", "demo")
@@ -45,13 +47,19 @@ def views(name: str, work: Path) -> dict[str, Any]:
     command("report", results, "-o", page, "--audio", "none", "--no-spectrograms", "--figures", paper)
     content = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
     assert content
+    data = PageData(read_systems([results]))
     texts = [file for file in sorted(paper.iterdir()) if file.suffix in (".csv", ".md", ".tex")]
     return {
         "summaries": summaries,
         "compare": json.loads((work / "compare.json").read_text()),
-        "report": json.loads(content[1]),
+        "figures": {f"{scope}, {row['setting']}": _plain(row) for (scope, _), row in data.figures.items()},
+        "samples": json.loads(content[1])["samples"],
         "paper": {file.name: file.read_text().splitlines() for file in texts},
     }
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "mean_of"}  # draws
 
 
 def differences(golden: Any, now: Any, where: str = "") -> list[str]:

@@ -16,7 +16,7 @@ from audiomarathon.engine.environment import device_name
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import is_weak
-from audiomarathon.report.lines import conditions
+from audiomarathon.report.series import conditions
 from audiomarathon.results.pairs import Pairs
 from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.results.systems import read_systems

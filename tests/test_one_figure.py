@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli.app import app
 from audiomarathon.engine.run import Result, score
 from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.report import tables
 from audiomarathon.report.controls import control_runs
 from audiomarathon.report.curves import MEAN, read_panels
-from audiomarathon.report.page_data import cells_of, compared_of, means_of
-from audiomarathon.report.paper import scores, write_paper
+from audiomarathon.report.page import PageOptions, page
+from audiomarathon.report.page_data import PageData, scores_table
+from audiomarathon.report.paper import write_paper
+from audiomarathon.report.render import Table, cells, html, latex, markdown, rich_table
+from audiomarathon.report.render import csv as as_csv
 from audiomarathon.report.sweep_report import write_outcome
-from audiomarathon.report.table import results_table
 from audiomarathon.results.compare import compare
 from audiomarathon.results.reproduce import reproduced
 from audiomarathon.results.status import read_status
@@ -87,12 +92,13 @@ class TestTheScoreOfARun:
             assert (one.progress.score, one.progress.interval) == (near(value), pair(interval))
 
     def test_on_the_page(self, results: Path, golden: Figures) -> None:
-        systems = read_systems([results])
-        cells = {(cell["task"], systems[cell["setting"]].method): cell for cell in cells_of(systems)}
-        assert cells.keys() == golden.keys()
+        data = PageData(read_systems([results]))
+        own = {place: row for place, row in data.figures.items() if place[0] in data.tasks}
+        rows = {(scope, data.systems[place].method): row for (scope, place), row in own.items()}
+        assert rows.keys() == golden.keys()
         for key, (value, interval) in golden.items():
-            low_high = None if cells[key]["low"] is None else (cells[key]["low"], cells[key]["high"])
-            assert (cells[key]["score"], low_high) == (near(value), pair(interval))
+            low_high = None if rows[key]["score_low"] is None else (rows[key]["score_low"], rows[key]["score_high"])
+            assert (rows[key]["score"], low_high) == (near(value), pair(interval))
 
     def test_in_plots(self, results: Path, golden: Figures) -> None:
         panels = [panel for panel in read_panels([results]) if panel.headline != MEAN]
@@ -111,7 +117,7 @@ class TestTheScoreOfARun:
             )
 
     def test_in_papers_files(self, results: Path, golden: Figures, tmp_path: Path) -> None:
-        write_paper(read_systems([results]), tmp_path)
+        write_paper(PageData(read_systems([results])), tmp_path)
         rows = {
             (file.stem, row["setting"]): row for file in tmp_path.glob("*.csv") for row in csv.DictReader(file.open())
         }
@@ -123,12 +129,12 @@ class TestTheScoreOfARun:
             assert float(rows[key]["score"]) == near(value)
             low, high = rows[key]["score_low"], rows[key]["score_high"]
             assert (None if low == "" else (float(low), float(high))) == pair(interval)
-            text = f"{value:.3f}" if interval is None else "{:.3f} [{:.3f}, {:.3f}]".format(value, *interval)
+            text = f"{value:.3f} " + ("[–]" if interval is None else "[{:.3f}, {:.3f}]".format(*interval))
             assert shown[key].replace("**", "") == text
 
     def test_in_tables(self, results: Path, summaries: Figures, golden: Figures) -> None:
         runs = [Result(results / task / "embedded" / label, label, one) for (task, label), one in summaries.items()]
-        table = {column.header: list(column.cells) for column in results_table(runs).columns}
+        table = {column.header: list(map(str, column.cells)) for column in rich_table(tables.results(runs)).columns}
         for place, (value, interval) in enumerate(golden.values()):
             text = f"{value:.3f} " + ("[–]" if interval is None else "[{:.3f}, {:.3f}]".format(*interval))
             assert table["score [95 % interval]"][place] == text
@@ -166,8 +172,8 @@ class TestTheDifferenceFromBase:
         """In the comparison, in a sweep's summary, and on the page."""
         systems = read_systems([results])
         rows = {(row.scope, row.side): row for row in compare(systems, find_reference(systems, None)).rows}
-        cells = cells_of(systems)
-        page = {(one["scope"], systems[one["setting"]].method): one for one in compared_of(systems, cells)}
+        figures = PageData(systems).figures.items()
+        shown = {(scope, systems[at].method): row for (scope, at), row in figures if not row.get("is_base")}
         swept = {
             (task, one.result.method): one
             for (_, task), group in read_outcome(results, seed=42).groups.items()
@@ -176,11 +182,15 @@ class TestTheDifferenceFromBase:
         }
         tasks = {key for key, row in rows.items() if len(row.tasks) == 1}
         assert tasks == swept.keys()
-        assert rows.keys() == page.keys()
+        assert rows.keys() == shown.keys()
         for key, row in rows.items():
-            assert page[key]["difference"] == near(row.verdict.difference)
-            assert page[key]["sooner"] == near((row.speed_ups["first_token"] or {}).get("measured"))
-            assert (page[key]["shared"], page[key]["timed"]) == (row.samples, row.timed)
+            own, speed = shown[key], row.speed_ups["first_token"] or {}
+            assert own["difference"] == near(row.verdict.difference)
+            interval = None if own["difference_low"] is None else (own["difference_low"], own["difference_high"])
+            assert interval == pair(row.verdict.interval)
+            assert own["p_holm"] == near(row.p_adjusted)
+            assert own["first_token_speedup"] == near(speed.get("measured"))
+            assert (own["shared"], own["timed"]) == (row.samples, row.timed)
         for key in tasks:
             told, saved = swept[key].against_base, swept[key].savings
             assert told is not None
@@ -195,12 +205,11 @@ class TestTheMeanOverTasks:
     def test_and_its_interval(self, results: Path) -> None:
         """On the page, in plots, in the paper's table and in the comparison."""
         systems = read_systems([results])
-        page = {
-            systems[one["setting"]].method: one for one in means_of(cells_of(systems), 3) if one["scope"] == "overall"
-        }
+        data = PageData(systems)
+        own = {systems[place].method: row for (scope, place), row in data.figures.items() if scope == "overall"}
         (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
         plots = {one.label: one.figures["score"] for one in panel.settings}
-        paper = {name: row["overall"] for name, row in scores(systems).items()}
+        paper = {row["setting"]: row for row in scores_table(data).frame.to_dict("records")}
         compared = {
             row.side: row for row in compare(systems, find_reference(systems, None)).rows if row.scope == "overall"
         }
@@ -208,12 +217,60 @@ class TestTheMeanOverTasks:
             one = mean_over([run.headline for run in system.runs.values()])
             label, interval = system.method, pair(one.interval)
             assert one.interval is None or one.low < one.value < one.high
-            for found in (page[label], paper[label]):
-                low_high = None if found["low"] is None else (found["low"], found["high"])
-                assert (found["score"], low_high) == (near(one.value), interval)
+            for found, name in ((own[label], "score"), (paper[label], "overall")):
+                low_high = None if found[f"{name}_low"] is None else (found[f"{name}_low"], found[f"{name}_high"])
+                assert (found[name], low_high) == (near(one.value), interval)
             assert (plots[label].value, plots[label].interval) == (near(one.value), interval)
             if label in compared:
                 assert compared[label].score == near(one.value)
+
+
+class TestEveryFormatOfATable:
+    """A view is one frame; a terminal, Markdown, LaTeX, HTML and CSV are drawn from it, and say the same."""
+
+    @pytest.fixture(params=["results", "comparison", "savings", "scores", "differences"])
+    def table(self, request: pytest.FixtureRequest, results: Path, summaries: Figures) -> Table:
+        runs = [Result(results / task / "embedded" / label, label, one) for (task, label), one in summaries.items()]
+        systems = read_systems([results])
+        groups = read_outcome(results, seed=42).groups.values()
+        made: dict[str, Any] = {
+            "results": lambda: tables.results(runs),
+            "comparison": lambda: tables.comparison(compare(systems, find_reference(systems, None))),
+            "savings": lambda: tables.savings([one for own in groups for one in own]),
+            "scores": lambda: scores_table(PageData(systems)),
+            "differences": lambda: scores_table(PageData(systems), "difference"),
+        }
+        found: Table = made[request.param]()
+        return found
+
+    def test_says_the_same(self, table: Table) -> None:
+        wanted = [[cell.text for cell in row] for row in cells(table)]
+        assert wanted
+        lines = [line.strip("| \n").split(" | ") for line in markdown(table).splitlines() if line.startswith("|")][2:]
+        assert [[cell.replace("**", "") for cell in row] for row in lines] == wanted
+        rows = re.findall(r"<tr>(.*?)</tr>", html(table))[1:]
+        each = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+        assert [[unescape(re.sub("</?small>", "", cell)) for cell in row] for row in each] == wanted
+        body = latex(table).split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
+        bare = [re.sub(r"\\textbf\{(.*?)\}", r"\1", row.removesuffix(r" \\")).replace("\\", "") for row in body]
+        assert [row.replace("--", "–").split(" & ") for row in bare] == wanted
+        if not table.headed:
+            columns = [list(map(str, column.cells)) for column in rich_table(table).columns]
+            assert [list(row) for row in zip(*columns, strict=True)] == wanted
+
+    def test_csv_has_every_digit(self, table: Table) -> None:
+        rows = list(csv.DictReader(as_csv(table).splitlines()))
+        for row, own in zip(rows, table.frame.to_dict("records"), strict=True):
+            for name, value in own.items():
+                if name in row and isinstance(value, float):
+                    assert float(row[str(name)]) == value
+
+
+def test_the_page_shows_what_its_tables_hold(results: Path) -> None:
+    data = PageData(read_systems([results]))
+    text = page(data, PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
+    for table in (scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)):
+        assert html(table) in text
 
 
 class TestWhichRuns:
@@ -260,19 +317,16 @@ def test_weights_of_a_benchmark_are_those_of_every_mean(results: Path, monkeypat
     weights = {task.key: 1.0 + place for place, task in enumerate(AUDIOMARATHON.tasks)}
     monkeypatch.setattr(registry, "_OWN", (replace(AUDIOMARATHON, weights=weights),))
     systems = read_systems([results])
-    (base, frame, _random), cells = systems, cells_of(systems)
+    (base, frame, _random), data = systems, PageData(systems)
     each = {
         label: {key: run.headline.value for key, run in one.runs.items()} for label, one in (("b", base), ("f", frame))
     }
     own, other = (sum(weights[key] * each[label][key] for key in weights) / sum(weights.values()) for label in "fb")
-    (page,) = [m for m in means_of(cells, 3) if m["scope"] == "overall" and systems[m["setting"]] is frame]
+    mean = data.figures["overall", systems.index(frame)]
     (panel,) = [panel for panel in read_panels([results]) if panel.headline == MEAN]
     (plot,) = [one.figures["score"] for one in panel.settings if one.label == frame.method]
     (row,) = [row for row in compare(systems, base).rows if (row.scope, row.side) == ("overall", frame.method)]
-    (beside,) = [
-        one for one in compared_of(systems, cells) if one["scope"] == "overall" and systems[one["setting"]] is frame
-    ]
-    assert page["score"] == plot.value == row.score == near(own)
-    assert (page["low"], page["high"]) == plot.interval
+    assert mean["score"] == plot.value == row.score == near(own)
+    assert (mean["score_low"], mean["score_high"]) == plot.interval
     assert plot.low < own < plot.high
-    assert row.verdict.difference == beside["difference"] == near(own - other)
+    assert row.verdict.difference == mean["difference"] == near(own - other)

@@ -38,7 +38,7 @@ from audiomarathon.engine.remote import _wav, messages_of
 from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.report.table import results_table
+from audiomarathon.report import render, tables
 from audiomarathon.settings import RunSettings
 
 
@@ -558,7 +558,10 @@ class TestRuns:
         assert result.folder.parts[-2:] == ("tiny-endpoint", "base-0")
         identity = json.loads((result.folder / "run.json").read_text())["identity"]
         assert (identity["attention"], identity["dtype"]) == ("as served", "as served")
-        columns = {column.header: list(column.cells) for column in results_table([result]).columns}
+        columns = {
+            column.header: list(map(str, column.cells))
+            for column in render.rich_table(tables.results([result])).columns
+        }
         assert columns["first token ms"] == [f"{1000 * latency:.0f}"]
         assert columns["cost"] == ["0.00165"]
         assert "LLM prefill ms" not in columns

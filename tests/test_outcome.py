@@ -131,7 +131,7 @@ class TestAgainstBase:
         console = Console(width=200, record=True)
         print_outcome(read_outcome(tmp_path, seed=42), console)
         base, frame = console.export_text().splitlines()[-3:-1]
-        assert (" n " in base, " n 3 " in frame) == (False, True)
+        assert ("n 3" in base, "n 3" in frame) == (False, True)
 
     def test_a_longer_run_that_was_killed_is_not_shown_but_is_compared_with(self, tmp_path: Path) -> None:
         ran(tmp_path, "tau", "base-0", "1100")

@@ -28,12 +28,11 @@ from typer.testing import CliRunner
 from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.data.durations import Durations, write_durations
-from audiomarathon.errors import RecordError
+from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.report.charts import Chart, Line, line_chart, pareto_front, save, score_range, spread
 from audiomarathon.report.curves import Panel, mean_panel, read_panels
-from audiomarathon.report.durations import plot_durations
-from audiomarathon.report.figures import new_figure, save_figure
-from audiomarathon.report.plot_ratios import plot_runs, spread
+from audiomarathon.report.pictures import of_panel, plot_durations, plot_runs
 from audiomarathon.scoring.scorer import fingerprint_of
 
 COST = {
@@ -269,16 +268,75 @@ class TestPictures:
         assert spread([10, 50, 90], 10, 300) == [10, 50, 90]
 
 
+def a_chart(**options: Any) -> Chart:
+    points = [
+        {"x": 0.5, "y": 0.8, "low": 0.7, "high": 0.9, "what": "frame-0.5"},
+        {"x": 0.9, "y": 0.4, "what": "frame-0.9"},
+    ]
+    return line_chart([Line("frame", "frame", points)], "ratio", "score", **options)
+
+
+class TestCharts:
+    """A description of a picture holds what is to be seen."""
+
+    def test_holds_every_figure_of_a_panel(self, results: Path) -> None:
+        panel = panel_of(results, "desed")
+        chart = of_panel(panel)
+        seen = {row["what"]: (row["y"], row["low"], row["high"]) for row in chart.data["0-points"]}
+        own = {one.label: one.figures["score"] for one in panel.settings}
+        assert seen == {label: (one.value, one.low, one.high) for label, one in own.items()}
+        assert {row["text"] for row in chart.data["0-labels"]} == {"frame", "base"}
+        assert [row["y"] for row in chart.data["2-dotted"]] == [one.ideal for one in panel.lines()["frame"]]
+
+    def test_every_description_is_vega_lite(self, results: Path) -> None:
+        """The schema of Vega-Lite itself says so."""
+        import altair
+
+        for chart in (of_panel(panel_of(results, "desed")), a_chart(bands=False, front=[{"x": 0.5, "y": 0.8}])):
+            whole = chart.vega_lite()
+            altair.Chart.from_dict({name: value for name, value in whole.items() if name != "config"}, validate=True)
+
+    def test_all_that_is_drawn_lies_within_the_limits(self) -> None:
+        chart = a_chart(span=(0, 1), range_=(0.3, 1.0))
+        (low, high) = chart.data["frame"]
+        for row in (*chart.data["points"], *chart.data["labels"]):
+            assert low["x"] <= row.get("x", row.get("x_end")) <= high["x"]
+            assert low["y"] <= row["y"] <= high["y"]
+
+    def test_a_flat_score_looks_flat(self) -> None:
+        lines = [Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])]
+        low, high = score_range(lines)
+        assert high - low == pytest.approx(0.2)
+
+    def test_what_is_not_there_leaves_no_layer(self) -> None:
+        names = {layer["data"]["name"] for layer in a_chart().spec["layer"]}
+        assert names == {"frame", "intervals", "points", "labels"}
+
+    def test_the_front_is_of_those_that_no_other_beats(self) -> None:
+        points = [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.4}, {"x": 3, "y": 0.9}, {"x": 3, "y": 0.8}]
+        assert pareto_front(points) == [{"x": 1, "y": 0.5}, {"x": 3, "y": 0.9}]
+
+    @pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<svg")])
+    def test_is_written_without_a_browser(self, tmp_path: Path, kind: str, begin: bytes) -> None:
+        assert save(a_chart(), tmp_path / f"a.{kind}").read_bytes().startswith(begin)
+
+    def test_of_another_kind_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError, match="png, pdf, svg"):
+            save(a_chart(), tmp_path / "a.gif")
+        done = CliRunner().invoke(app, ["plot", str(tmp_path), "--format", "gif"])
+        assert done.exit_code == 2
+        assert "png, pdf, svg" in done.stderr
+
+
 class TestFilesThatCannotBeWritten:
     """`plot`, `report --figures`, `data plot-controls`, `data durations` and the demo write alike."""
 
     @pytest.fixture(params=["picture", "durations", "table"])
     def write(self, request: pytest.FixtureRequest) -> Callable[[Path], object]:
         found = Durations(get_task("tau"), (90.0, 100.0), 2)
-        figure = new_figure()
-        figure.subplots()
+        chart = a_chart()
         ways: dict[str, Callable[[Path], object]] = {
-            "picture": lambda folder: save_figure(figure, folder / "a.png"),
+            "picture": lambda folder: save(chart, folder / "a.svg"),
             "durations": lambda folder: plot_durations([found], folder),
             "table": lambda folder: write_durations([found], folder),
         }

@@ -27,9 +27,9 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_audio import Qwen2Audio, Qwen2AudioFirst30
 from audiomarathon.models.registry import get_model
-from audiomarathon.report.comparison_table import comparison_table
-from audiomarathon.report.page_data import cells_of
-from audiomarathon.report.table import results_table
+from audiomarathon.report import tables as views
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.render import rich_table
 from audiomarathon.results.compare import compare
 from audiomarathon.results.systems import read_systems
 from audiomarathon.settings import RunSettings
@@ -137,7 +137,7 @@ class TestFirst30Seconds:
         for model in ("qwen2-audio", "qwen2-audio-30s"):
             (result,) = run(["tau"], model, RunSettings.read({}, **flags, limit=1), None, progress=False)
             (record,) = records_in(result.folder)
-            tables.append(text_of(results_table([result])))
+            tables.append(text_of(rich_table(views.results([result]))))
             assert record["error"] is None
             seen[result.folder.parent.name] = record["truncated"], record["audio_tokens"], record["clip_seconds"]
         assert seen == {folder.name: (False, 762, 30.5), f"{folder.name}-30s": (True, 750, 30.0)}
@@ -145,8 +145,10 @@ class TestFirst30Seconds:
         sides = read_systems([tmp_path / "tau"])
         assert [side.checkpoint for side in sides] == [folder.name, f"{folder.name}-30s"]
         rows = compare(sides, sides[0])
-        assert "-30s base-0 1 (1 unparsed, 1 cut, 1 truncated)" in " ".join(text_of(comparison_table(rows, "")).split())
-        assert [cell["truncated"] for cell in cells_of(sides)] == [0, 1]
+        assert "-30s base-0 1 (1 unparsed, 1 cut, 1 truncated)" in " ".join(
+            text_of(rich_table(views.comparison(rows))).split()
+        )
+        assert [row["truncated"] for row in PageData(sides).figures.values()] == [0, 1]
 
 
 @pytest.mark.parametrize(("key", "seconds"), [("qwen2-audio", 44.0), ("qwen2-audio-30s", 34.0)])

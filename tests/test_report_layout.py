@@ -9,17 +9,18 @@ import pytest
 from builders import a_run, as_control, changed, changed_records, finished
 
 pytest.importorskip("test_report_in_browser", reason="no browser", exc_type=pytest.skip.Exception)
-from test_report_in_browser import By, Select, browser, one  # noqa: F401
+from test_report_in_browser import By, Select, browser, drawn, one  # noqa: F401
 
 from audiomarathon.report.page import PageOptions, page
+from audiomarathon.report.page_data import PageData
 from audiomarathon.results.systems import read_systems
 
 
 def written(browser: Any, folder: Any) -> Any:  # noqa: F811
     file = folder / "report.html"
-    file.write_text(page(read_systems([folder]), PageOptions(spectrograms=False)), encoding="utf-8")
+    file.write_text(page(PageData(read_systems([folder])), PageOptions(spectrograms=False)), encoding="utf-8")
     browser.get(file.as_uri())
-    return browser
+    return drawn(browser)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,21 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:  # no
 
 def scope(page_: Any, name: str) -> None:
     Select(one(page_, "#curves select.scope")).select_by_visible_text(name)
+    drawn(page_)
 
 
-def legend(page_: Any, section: str) -> list[str]:
-    """The names in the legend of a section's first chart."""
-    return [span.text for span in one(page_, f"#{section} figure").find_elements(By.CSS_SELECTOR, ".legend span")]
+def names(page_: Any, section: str, place: int = 0) -> list[str]:
+    """The names at the ends of the lines of a section's picture."""
+    chart = page_.find_elements(By.CSS_SELECTOR, f"#{section} .chart")[place]
+    return sorted(text.text for text in chart.find_elements(By.CSS_SELECTOR, ".mark-text.role-mark text"))
+
+
+def settings(page_: Any, section: str, place: int) -> set[str]:
+    """The settings that a picture has a mark of."""
+    chart = page_.find_elements(By.CSS_SELECTOR, f"#{section} .chart")[place]
+    marks = chart.find_elements(By.CSS_SELECTOR, ".mark-symbol path[aria-label]")
+    told = [re.search(r"setting: ([^;]+)", mark.get_attribute("aria-label")) for mark in marks]
+    return {found[1] for found in told if found}
 
 
 def row(page_: Any, section: str, name: str) -> list[str]:
@@ -53,46 +64,28 @@ def row(page_: Any, section: str, name: str) -> list[str]:
 
 def test_one_line_a_layer_and_none_for_what_did_not_run(opened: Any) -> None:
     scope(opened, "tau")
-    assert legend(opened, "curves") == ["dart layer 2", "dart layer 10", "base"]
+    assert names(opened, "curves") == ["base", "dart layer 10", "dart layer 2"]
     scope(opened, "desed")
-    assert legend(opened, "curves") == ["dart layer 2", "random", "base"]
+    assert names(opened, "curves") == ["base", "dart layer 2", "random"]
 
 
-def test_base_is_never_in_the_colour_of_a_method(opened: Any) -> None:
+def test_the_pareto_front_spans_no_devices(opened: Any) -> None:
+    scope(opened, "desed")
+    assert "the Pareto front" in one(opened, "#curves").text
     scope(opened, "tau")
-    inks = opened.execute_script(
-        "return [...document.querySelectorAll('#curves figure > svg circle')].filter(dot =>"
-        " dot.textContent.startsWith('base-0')).map(dot => dot.getAttribute('fill'))"
-    )
-    assert inks
-    assert set(inks) == {"currentColor"}
+    assert "in no picture of times: times of other devices (other gpu and gpu)" in one(opened, "#curves").text
+    assert "dart-0.5-layer10" in settings(opened, "curves", 0)
+    assert "dart-0.5-layer10" not in settings(opened, "curves", 1) | settings(opened, "curves", 2)
 
 
-def test_the_pareto_front_lies_on_top_and_spans_no_devices(opened: Any) -> None:
-    scope(opened, "desed")
-    lasts = opened.execute_script(
-        "return [...document.querySelectorAll('#curves figure > svg')].map(svg => svg.lastChild.getAttribute('class'))"
-    )
-    assert lasts == [None, "front", "front"]
-    scope(opened, "tau")
-    assert (
-        "in no picture of times: tau: times of other devices (other gpu and gpu)" in one(opened, "#curves .notes").text
-    )
-    dots = opened.execute_script(
-        "return [...document.querySelectorAll('#curves figure')].map(one => [...one.querySelectorAll('svg title')]"
-        ".map(title => title.textContent).join())"
-    )
-    assert "dart-0.5-layer10" in dots[0]
-    assert "dart-0.5-layer10" not in dots[1] + dots[2]
-
-
-def test_lines_rise_in_ratio_from_base(opened: Any) -> None:
-    """Against time they run from right to left: base is the slowest."""
-    scope(opened, "desed")
-    line = opened.find_elements(By.CSS_SELECTOR, "#curves figure:nth-child(2) polyline")[0]
-    xs = [float(pair.split(",")[0]) for pair in line.get_attribute("points").split()]
-    assert len(xs) == 3
-    assert xs == sorted(xs, reverse=True)
+def test_dark_paper_has_light_inks_of_the_same_pictures(opened: Any) -> None:
+    """The pictures are inverted, hues kept, and never on paper."""
+    opened.execute_script("document.documentElement.dataset.theme = 'dark'")
+    look = "return getComputedStyle(document.querySelector('.chart svg')).filter"
+    assert "invert" in opened.execute_script(look)
+    opened.execute_script("document.documentElement.dataset.theme = 'light'")
+    assert opened.execute_script(look) == "none"
+    opened.execute_script("delete document.documentElement.dataset.theme")
 
 
 def test_all_pictures_follow_the_scope_and_name_who_is_missing(opened: Any) -> None:
@@ -100,34 +93,37 @@ def test_all_pictures_follow_the_scope_and_name_who_is_missing(opened: Any) -> N
     assert {
         Select(select).first_selected_option.text for select in opened.find_elements(By.CSS_SELECTOR, "select.scope")
     } == {"overall"}
-    for section in ("curves", "costs", "durations"):
-        note = one(opened, f"#{section} .notes").text
+    for section in ("curves", "costs"):
+        note = one(opened, f"#{section}").text
         assert "tau, desed" in note or "desed, tau" in note
         assert "not here: " in note
         assert "dart-0.5-layer10" in note
-    assert "dart-0.5-layer10" not in one(opened, "#costs figure > svg").text
+    assert "dart-0.5-layer10" not in one(opened, "#costs .chart svg").text
 
 
 def test_first_token_only_where_times_compare(opened: Any) -> None:
-    assert "1.83×" in row(opened, "overview", "dart-0.6-layer2")
-    assert not [cell for cell in row(opened, "overview", "dart-0.5-layer10") if cell.endswith("×")]
-    assert "dart-0.5-layer10" in one(opened, "#overview .notes").text
+    scope(opened, "tau")
+    assert "1.83" in row(opened, "choice", "dart-0.6-layer2")
+    assert "dart-0.5-layer10" in one(opened, "#choice .notes").text
 
 
 def test_controls_are_marked_and_in_no_curve(opened: Any) -> None:
-    assert row(opened, "overview", "base-0 [silence]")
-    assert "0.250" in row(opened, "heat", "base-0 [silence]")
-    assert "control runs" in one(opened, "#overview .notes").text
+    assert row(opened, "choice", "base-0 [silence]")
+    assert "0.250" in row(opened, "scores", "base-0 [silence]")
+    assert "control runs" in one(opened, "#choice .notes").text
     scope(opened, "tau")
-    assert not [name for name in legend(opened, "curves") if "silence" in name]
+    assert not [name for name in names(opened, "curves") if "silence" in name]
     choices = [option.text for option in Select(one(opened, "select[name=task]")).options]
     assert "tau [silence]" in choices
 
 
-def test_a_duration_axis_of_one_bin_shows_its_edges(opened: Any) -> None:
-    scope(opened, "tau")
-    texts = [text.text for text in one(opened, "#durations figure > svg").find_elements(By.CSS_SELECTOR, "text")]
-    assert texts[:2] == ["90", "120"]
+def test_a_picture_of_a_single_point_is_not_drawn(opened: Any) -> None:
+    """All clips are of one length."""
+    assert opened.find_elements(By.CSS_SELECTOR, "#durations") == []
+
+
+def test_tasks_have_tables_of_their_own(opened: Any) -> None:
+    assert "tau: Share of each class that is chosen rightly" in one(opened, "#tasks").text
 
 
 @pytest.fixture
@@ -143,17 +139,28 @@ def printed(opened: Any) -> Any:
 def test_paper_is_white_and_nothing_is_cut(printed: Any) -> None:
     seen = printed.execute_script(
         "const of = (query) => getComputedStyle(document.querySelector(query));"
-        "return [of('body').backgroundColor, of('body').color, of('#heat .scroll').overflowX, of('#samples').display]"
+        "return [of('body').backgroundColor, of('body').color, of('#scores .scroll').overflowX, of('#samples').display,"
+        " of('.chart svg').filter]"
     )
-    assert seen == ["rgb(255, 255, 255)", "rgb(27, 27, 31)", "visible", "none"]
+    assert seen == ["rgb(255, 255, 255)", "rgb(27, 27, 31)", "visible", "none", "none"]
 
 
-def test_a_narrow_screen_scrolls_inside_tables_only(opened: Any) -> None:
-    size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_cut(opened: Any, width: int) -> None:
+    """Only tables scroll, each inside its own frame; every picture is as wide as its place."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    wide = opened.execute_script("return document.documentElement.scrollWidth")
-    opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert wide == 390
+    try:
+        opened.execute_script("window.dispatchEvent(new Event('resize'))")
+        drawn(opened)
+        wide = opened.execute_script("return document.documentElement.scrollWidth")
+        over = opened.execute_script(
+            "return [...document.querySelectorAll('figure')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
+            ".map((one) => one.innerText.slice(0, 40))"
+        )
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert (wide <= width, over) == (True, [])
 
 
 @pytest.mark.parametrize("what", ["failed", "untimed", "one sample"])
@@ -165,10 +172,9 @@ def test_pages_with_little_on_them(browser: Any, tmp_path: Any, what: str) -> No
         changed_records(folder, time=None)
     written(browser, tmp_path)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert "base-0" in one(browser, "#overview table").text
-    assert {"failed": "No score yet", "untimed": "Nothing was timed", "one sample": "base-0"}[what] in one(
-        browser, "main"
-    ).text
+    assert "base-0" in one(browser, "#choice table").text
+    assert {"failed": "No score yet", "untimed": "base-0", "one sample": "base-0"}[what] in one(browser, "main").text
+    assert browser.find_elements(By.CSS_SELECTOR, ".chart") == []
 
 
 def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:  # noqa: F811
@@ -176,16 +182,6 @@ def test_what_is_not_finished_is_said(browser: Any, tmp_path: Any) -> None:  # n
     ids = [f"clip{number}" for number in range(10)]
     finished(changed(a_run(tmp_path, "base-0", [True] * 8), samples=ids))
     finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8), n=3, expected=3)
-    notes = one(written(browser, tmp_path), "#overview .notes").text
+    notes = one(written(browser, tmp_path), "#choice .notes").text
     assert "8 samples of 10" in notes
     assert re.search(r"dart-0\.5-layer2: no figures of tau.*not finished .*8 of 8", notes)
-
-
-def test_a_flat_score_looks_flat(browser: Any, tmp_path: Any) -> None:  # noqa: F811
-    for label in ("base-0", "dart-0.5-layer2"):
-        finished(a_run(tmp_path, label, [True] * 8), score=1.0, intervals=None)
-    written(browser, tmp_path)
-    texts = browser.find_elements(By.CSS_SELECTOR, "#curves figure:first-child > svg text[text-anchor=end]")
-    heights = [float(text.text) for text in texts]
-    assert heights[0] <= 0.8
-    assert heights[-1] == 1

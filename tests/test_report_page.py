@@ -32,14 +32,28 @@ from audiomarathon.cli.app import app
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
+from audiomarathon.report.charts import script
 from audiomarathon.report.page import PageOptions, as_script, page
-from audiomarathon.report.page_data import cells_of, means_of, scopes_of
-from audiomarathon.report.page_samples import BANDS, STRIP, choose, columns, picture, strip
-from audiomarathon.report.paper import escaped, latex, markdown, records, scores
+from audiomarathon.report.page_data import PageData, scores_table
+from audiomarathon.report.paper import records
+from audiomarathon.report.render import Table, escaped, latex, markdown
+from audiomarathon.report.render import csv as as_csv
+from audiomarathon.report.render import html as as_html
+from audiomarathon.report.samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.results.systems import find_reference, read_systems
 from audiomarathon.runs.kept_audio import pack
 from audiomarathon.runs.read import Run
 from audiomarathon.text import plain
+
+
+def data_of(folder: Path) -> PageData:
+    return PageData(read_systems([folder]))
+
+
+def shown(html: str) -> str:
+    """What a reader sees of a page before its data and code."""
+    return html.partition('<script type="application/json"')[0]
+
 
 FAILED = a_failed_record("clip7", "AudioError: clip7.wav: no sound")
 
@@ -54,13 +68,13 @@ def root(tmp_path: Path) -> Path:
 
 class TestPage:
     def test_carries_settings_figures_and_samples(self, root: Path) -> None:
-        content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
+        content = content_of(page(data_of(root), PageOptions(spectrograms=False)))
         assert [one["name"] for one in content["settings"]] == ["base-0", "dart-0.5-layer2"]
-        assert [one["ratio"] for one in content["settings"]] == [0.0, 0.5]
-        assert {(cell["task"], cell["setting"], cell["score"]) for cell in content["cells"]} == {
-            ("tau", 0, 1.0), ("tau", 1, 0.5), ("desed", 0, 1.0), ("desed", 1, 0.5),
-        }  # fmt: skip
-        assert content["cells"][0]["stages_ms"]["llm_prefill"] == pytest.approx(1000)
+        data = data_of(root)
+        assert [one.ratio for one in data.settings] == [0.0, 0.5]
+        scores = {place: row["score"] for place, row in data.figures.items() if place[0] in data.tasks}
+        assert scores == {("tau", 0): 1.0, ("tau", 1): 0.5, ("desed", 0): 1.0, ("desed", 1): 0.5}
+        assert data.figures["tau", 0]["llm_prefill_s"] == pytest.approx(1)
         assert len(content["samples"]) == content["total"] == 16
         assert all(len(sample["replies"]) == 2 for sample in content["samples"])
 
@@ -68,15 +82,16 @@ class TestPage:
         record = a_timed_choice(0, right=False, reply=HOSTILE, id=HOSTILE, cluster=HOSTILE)
         folder = added(finished(a_run(tmp_path, "base-0", [True] * 2)), record)
         changed(folder, samples=[HOSTILE], model=HOSTILE)
-        html = page(read_systems([tmp_path]), PageOptions(title=HOSTILE, spectrograms=False))
-        assert "<img" not in html
+        html = page(data_of(tmp_path), PageOptions(title=HOSTILE, spectrograms=False))
+        assert "<img" not in shown(html)
         assert "alert(1)</script>" not in html
-        assert html.count("</script>") == 2  # the data's and the code's own
+        assert html.count("</script>") == 3  # the data's, Vega's and the page's own
         assert content_of(html)["samples"][0]["replies"][0]["reply"] == plain(HOSTILE)
 
     def test_asks_no_network(self, root: Path) -> None:
-        html = page(read_systems([root]), PageOptions(spectrograms=False))
-        assert not re.search(r'(?:src|href)="?(?:https?:)?//', html)
+        html = page(data_of(root), PageOptions(spectrograms=False))
+        assert not re.search(r'(?:src|href)="?(?:https?:)?//', shown(html))
+        assert "unsafe-eval" not in html
         assert "default-src 'none'" in html
 
     @pytest.mark.parametrize("old", [None, {"n": 3, "expected": 3}])
@@ -87,11 +102,10 @@ class TestPage:
         folder = a_run(root, "fast_v-0.5-layer2", [True] * 8)
         if old:
             finished(folder, **old)
-        content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
-        assert len(content["cells"]) == 4
-        (one,) = content["unfinished"]
-        assert content["settings"][one["setting"]]["name"] == "fast_v-0.5-layer2"
-        assert (one["task"], one["answered"], one["expected"]) == ("tau", 8, 8)
+        data = data_of(root)
+        assert len([place for place in data.figures if place[0] in data.tasks]) == 4
+        assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
+        assert "fast_v-0.5-layer2: no figures of tau" in shown(page(data, PageOptions(spectrograms=False)))
 
     def test_stays_small(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
@@ -99,7 +113,7 @@ class TestPage:
             folder = finished(a_run(tmp_path, f"dart-0.{ratio}-layer2", [True] * 500))
             kept = pack(torch.arange(0, 7500, 2), torch.ones(7500, dtype=torch.bool))
             changed_records(folder, kept_audio_bits=kept, audio_tokens=7500, reply="and so " * 300)
-        html = page(read_systems([tmp_path]), PageOptions(spectrograms=False))
+        html = page(data_of(tmp_path), PageOptions(spectrograms=False))
         pictures = 500 * STRIP * BANDS / 2 * 4 / 3
         assert len(html) + pictures < 5e6
 
@@ -118,22 +132,22 @@ def test_script_data_survives_anything() -> None:
 
 def beside(root: Path, task: str = "tau") -> dict[str, Any]:
     """What the page says of dart beside base on one task."""
-    content = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))
-    dart = next(index for index, one in enumerate(content["settings"]) if one["method"] == "dart")
-    found: dict[str, Any] = next(
-        one for one in content["beside_base"] if (one["scope"], one["setting"]) == (task, dart)
-    )
-    return found
+    data = data_of(root)
+    dart = next(place for place, one in enumerate(data.settings) if one.method == "dart")
+    return data.figures[task, dart]
 
 
 class TestBesideBase:
     def test_by_hand(self, root: Path) -> None:
         """Two of eight wrong: the F1 of two classes of four falls from 1 to 2/3, of the others to 0.8."""
         found = beside(root)
-        assert found["sooner"] == pytest.approx(1.1 / 0.6)
+        assert found["first_token_speedup"] == pytest.approx(1.1 / 0.6)
         assert found["timed"] == found["shared"] == 8
         assert -0.3 < found["difference"] < -0.2
-        assert found["why"] == found["untimed"] == ""
+        low, high = found["difference_low"], found["difference_high"]
+        assert low < found["difference"] < high
+        assert found["p_holm"] > 0.05  # of eight samples
+        assert (found["difference_mark"], found.get("why"), found["untimed"]) == ("", None, "")
 
     def test_over_tasks(self, root: Path) -> None:
         assert beside(root, "overall")["timed"] == 16
@@ -156,14 +170,14 @@ class TestBesideBase:
         finished(a_run(tmp_path, "base-0", [True] * 8))
         finished(a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.5, **identity))
         found = beside(tmp_path)
-        assert found["sooner"] is None
-        assert said in found["untimed"]
-        assert (found["difference"] is not None) is (found["why"] == "") is difference
+        assert found.get("first_token_speedup") is None
+        assert said in (found.get("why") or found["untimed"])
+        assert (found.get("difference") is not None) is difference
 
     def test_times_of_another_session(self, root: Path) -> None:
         changed_records(root / "tau" / "M" / "dart-0.5-layer2", session="later")
         assert "session" in beside(root)["untimed"]
-        assert beside(root, "overall")["sooner"] is None
+        assert beside(root, "overall")["first_token_speedup"] is None
 
 
 def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:
@@ -171,11 +185,11 @@ def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:
     changed(folder, environment={"cpu": "x", "packages": {"torch": "9"}})
     for file in root.rglob("dart-0.5-layer2/run.json"):
         file.write_text(file.read_text().replace('"ratio": 0.5', '"ratio": 0.5, "layer": 2'))
-    settings = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))["settings"]
-    assert {one["name"]: one["line"] for one in settings} == {
+    data = data_of(root)
+    assert {one.name: one.line for one in data.settings} == {
         "base-0": "base", "dart-0.5-layer2": "dart layer 2", "dart-0.5-layer10": "dart layer 10",
     }  # fmt: skip
-    assert {"cpu": "x", "torch": "9"} in [one["versions"] for one in settings]
+    assert "cpu x, torch 9" in shown(page(data, PageOptions(spectrograms=False)))
 
 
 class TestControls:
@@ -206,12 +220,14 @@ class TestControls:
 
     def test_have_their_own_base_means_and_samples(self, controls: Path) -> None:
         finished(a_run(controls, "random-0.5-layer2", [True] * 8, task="gtzan"))
-        content = content_of(page(read_systems([controls]), PageOptions(spectrograms=False)))
-        names = [one["name"] for one in content["settings"]]
+        data = data_of(controls)
+        content = content_of(page(data, PageOptions(spectrograms=False)))
+        names = [one.name for one in data.settings]
         silence = names.index("base-0 [silence]")
-        assert content["settings"][silence]["base"] == silence
-        assert set(content["scopes"]["overall"]) == {"tau", "desed", "gtzan"}
-        assert silence not in {mean["setting"] for mean in content["means"]}
+        assert data.settings[silence].base == silence
+        assert set(data.scopes["overall"]) == {"tau", "desed", "gtzan"}
+        assert silence not in {place for scope, place in data.figures if scope in data.scopes}
+        assert silence not in data.charted
         heard = {
             (one["task"], one["control"]): {reply["setting"] for reply in one["replies"]} for one in content["samples"]
         }
@@ -232,26 +248,26 @@ class TestSamples:
         added(root / "tau" / "M" / "dart-0.5-layer2", FAILED)
         sides = read_systems([root])
         assert ("tau", "", "clip7") in choose(sides, 4).chosen
-        content = content_of(page(sides, PageOptions(spectrograms=False)))
+        content = content_of(page(PageData(sides), PageOptions(spectrograms=False)))
         (found,) = [one for one in content["samples"] if (one["task"], one["id"]) == ("tau", "clip7")]
         assert [reply["failed"] for reply in found["replies"]] == [True, True]
         assert found["replies"][0]["reply"] == FAILED["error"]
 
     def test_without_data_the_options_stand_for_the_prompt(self, root: Path) -> None:
-        samples = content_of(page(read_systems([root]), PageOptions(spectrograms=False)))["samples"]
+        samples = content_of(page(data_of(root), PageOptions(spectrograms=False)))["samples"]
         assert samples[0]["prompt"].endswith("A. airport\nB. bus\nC. metro\nD. park")
 
     def test_no_reply_makes_the_page_long(self, tmp_path: Path) -> None:
         record = a_timed_choice(0, right=False, reply="x" * 1_000_000)
         finished(added(a_run(tmp_path, "base-0", [True]), record))
-        assert len(page(read_systems([tmp_path]), PageOptions(spectrograms=False))) < 100_000
+        assert len(page(data_of(tmp_path), PageOptions(spectrograms=False))) < len(script()) + 150_000
 
     def test_a_strip_shows_which_moments_stayed(self) -> None:
         """The first half of 320 tokens is kept; 20 more are window padding."""
         kept = pack(torch.arange(160), torch.ones(340, dtype=torch.bool))
         record = Record("a", kept_audio_bits=kept, audio_tokens=340, window_padding_tokens=20)
         shares = list(base64.b64decode(strip(record) or ""))
-        assert shares == [255] * 80 + [0] * 80
+        assert shares == [255] * 40 + [0] * 40  # two columns a byte
         assert strip(Record("a")) is None
 
     @pytest.mark.parametrize("n", [1, 7, 160, 1000])
@@ -286,47 +302,48 @@ class TestSamples:
 class TestMeans:
     def test_only_over_tasks_that_a_setting_has_all_of(self, root: Path) -> None:
         finished(a_run(root, "random-0.5-layer2", [True] * 8))  # tau only
-        sides = read_systems([root])
-        means = means_of(cells_of(sides), len(sides))
-        names = {(mean["scope"], sides[mean["setting"]].method) for mean in means}
+        data = data_of(root)
+        names = {(scope, data.settings[place].name) for scope, place in data.figures}
         assert ("overall", "dart-0.5-layer2") in names
         assert ("overall", "random-0.5-layer2") not in names
 
     def test_tasks_in_common_where_they_are_not_all(self, root: Path) -> None:
-        assert "in common" not in scopes_of(cells_of(read_systems([root])))
+        assert "in common" not in data_of(root).scopes
         finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
-        found = scopes_of(cells_of(read_systems([root])))
+        data = data_of(root)
+        found = data.scopes
+        assert data.figures["in common", 1]["difference"] == data.figures["tau", 1]["difference"]
         assert (set(found["in common"]), set(found["overall"])) == ({"tau", "desed"}, {"tau", "desed", "gtzan"})
 
     def test_interval_is_the_one_of_means_over_tasks(self, root: Path) -> None:
-        systems = read_systems([root])
-        (mean,) = [m for m in means_of(cells_of(systems), 2) if (m["scope"], m["setting"]) == ("overall", 1)]
+        data = data_of(root)
+        mean = data.figures["overall", 1]
         assert mean["score"] == pytest.approx(0.5)
-        expected = mean_over([run.headline for run in systems[1].runs.values()])
-        assert (mean["low"], mean["high"]) == expected.interval
+        expected = mean_over([run.headline for run in data.systems[1].runs.values()])
+        assert (mean["score_low"], mean["score_high"]) == expected.interval
 
 
 class TestPaper:
     def test_best_is_bold_in_both_tables(self, root: Path) -> None:
-        table = scores(read_systems([root]))
+        table = scores_table(data_of(root))
         assert "| base-0 | **1.000** [0.400, 0.600] |" in markdown(table)
         assert r"\textbf{1.000}" in latex(table)
-        assert latex(table).count(r"\\") == len(table) + 1
+        assert latex(table).count(r"\\") == len(table.frame) + 1
 
     def test_a_control_is_never_the_best(self, root: Path) -> None:
         finished(root / "tau" / "M" / "base-0", score=0.9)
         as_control(finished(a_run(root / "silence", "base-0", [True] * 8), score=1.0))
         heading, _rule, *rows = [
-            line.strip("| \n").split(" | ") for line in markdown(scores(read_systems([root]))).splitlines()
+            line.strip("| \n").split(" | ") for line in markdown(scores_table(data_of(root))).splitlines()
         ]
         tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
         assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
 
     def test_names_are_no_markup_of_the_tables(self) -> None:
-        cell = {"score": 1.0, "low": None, "high": None, "control": ""}
-        table = {"<img src=x>|\x1b[31m": {"tau": cell}}
+        table = Table.of([{"setting": "<img src=x>|\x1b[31m", "tau": 1.0, "tau_mark": "best"}])
         assert "| &lt;img src=x>\\|\\x1b[31m | **1.000** |" in markdown(table)
-        assert "\x1b" not in latex(table)
+        assert "\x1b" not in latex(table) + as_html(table) + as_csv(table)
+        assert "<img" not in as_html(table)
 
     def test_latex_is_escaped(self) -> None:
         assert escaped("fast_v 50% {a} \\ #1") == r"fast\_v 50\% \{a\} \textbackslash{} \#1"
@@ -342,12 +359,14 @@ class TestPaper:
         assert pdf.startswith(b"%PDF")
         assert b"/FontFile2" in pdf  # TrueType outlines are inside, and no Type 3, which publishers refuse
         assert b"/Type3" not in pdf
-        assert re.search(rb"/MediaBox \[ 0 0 504 403.2 \]", pdf)  # a paper's seven inches
+        width = re.search(rb"/MediaBox \[0 0 (\d+)", pdf)
+        assert width
+        assert 450 <= int(width[1]) <= 520  # about the seven inches of both columns
         assert (out / "f" / "records.csv").read_text().count("\n") == 33
 
     def test_records_hold_failed_ones_too_and_whole_numbers_stay_whole(self, root: Path) -> None:
         added(root / "tau" / "M" / "base-0", FAILED)
-        rows = list(csv.DictReader(io.StringIO(records(read_systems([root])).to_csv(index=False))))
+        rows = list(csv.DictReader(io.StringIO(as_csv(records(data_of(root))))))
         assert len(rows) == 32
         assert [row["error"] for row in rows if row["error"]] == [FAILED["error"]]
         assert {row["kv_bytes"] for row in rows} == {"1000", ""}

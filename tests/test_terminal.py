@@ -22,7 +22,8 @@ from audiomarathon.cli.app import app
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.errors import ModelError, OutputError
 from audiomarathon.models.loading import loading
-from audiomarathon.report.listing import LEAST, LISTINGS
+from audiomarathon.report.render import for_width
+from audiomarathon.report.tables import LISTINGS
 from audiomarathon.terminal import LINE_EVERY_S, console, fitted, progress_of, showing_records, standard_streams
 from audiomarathon.text import counted
 
@@ -65,7 +66,7 @@ class TestFitted:
     @pytest.mark.parametrize("width", [60, 80, 160])
     @pytest.mark.parametrize("name", LISTINGS)
     def test_lists_keep_their_names_whole(self, name: str, width: int) -> None:
-        text = shown(fitted(LISTINGS[name](), width, LEAST), width)
+        text = shown(for_width(LISTINGS[name](), width), width)
         assert {"tasks": "librispeech", "models": "audio-flamingo-3", "methods": "expected_attention"}[name] in text
 
     @pytest.mark.parametrize(("columns", "width"), [("", 200), ("72", 72), ("wide", 200)])

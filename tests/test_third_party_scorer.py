@@ -23,7 +23,9 @@ from audiomarathon.cli.app import app
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.report.curves import read_panels
+from audiomarathon.report.page_data import PageData
 from audiomarathon.results.status import read_status
+from audiomarathon.results.systems import read_systems
 from audiomarathon.scoring.scorer import Scorer
 
 
@@ -150,9 +152,11 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
     text = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
     assert text
     content = json.loads(text[1])
-    names = [one["name"] for one in content["settings"]]
-    assert {names[one["setting"]]: one["score"] for one in content["cells"]} == pytest.approx(expected)
-    assert all(one["durations"] for one in content["cells"])
+    data = PageData(read_systems([results]))
+    names = [one.name for one in data.settings]
+    figures_of = {names[place]: row for (scope, place), row in data.figures.items() if scope in data.tasks}
+    assert {name: row["score"] for name, row in figures_of.items()} == pytest.approx(expected)
+    assert all(row["durations"] for row in figures_of.values())
     for sample in content["samples"]:
         for reply in sample["replies"]:
             own = points(folders[names[reply["setting"]]])[sample["id"]]

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.errors import DataError
-from audiomarathon.records import LETTERS
-from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.records import LETTERS, Verdict
+from audiomarathon.scoring.scorer import Scorer, sums_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SEED = 42  # of the intervals of groups
 
 
 def storable(text: str) -> str:
@@ -205,3 +210,42 @@ class Task(ABC):
     def groups(self, sample: Sample) -> dict[str, str] | None:
         """Return by what a sample's record can be told from others; None where the task names no such fields."""
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return tables of the task's own section of the page, by title: its scorer's, and the score by each group.
+
+        Parameters
+        ----------
+        verdicts
+            By the name of the setting.
+        """
+        groups = {
+            f"{self.scorer.figure.title} by {name}": _by_group(self.scorer, verdicts, name)
+            for name in self.group_fields
+        }
+        return {**self.scorer.frames(verdicts), **groups}
+
+
+def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
+    """Return the headline of each group of samples, with its interval, a row a setting."""
+    import pandas as pd
+
+    from audiomarathon.metrics.statistics import Resampler
+
+    rows = []
+    for setting, own in verdicts.items():
+        row: dict[str, Any] = {"setting": setting}
+        groups: dict[str, list[Verdict]] = {}
+        for one in own:
+            groups.setdefault((one.record.groups or {}).get(name) or "none", []).append(one)
+        for group, members in sorted(groups.items()):
+            figure = Resampler(_SEED).of_sums(sums_of(scorer, members))[scorer.figure.name]
+            low, high = figure.interval or (None, None)
+            row |= {
+                group: figure.value,
+                f"{group}_low": low,
+                f"{group}_high": high,
+                f"{group}_said": f"n {len(members)}",
+            }
+        rows.append(row)
+    return pd.DataFrame(rows, dtype=object)

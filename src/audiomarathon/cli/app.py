@@ -78,15 +78,12 @@ def list_command(
 ) -> None:
     """Show the tasks, models and methods there are, third parties' included."""
     from audiomarathon.errors import SettingsError
-    from audiomarathon.report.listing import LEAST, LISTINGS
-    from audiomarathon.terminal import console, fitted
+    from audiomarathon.report.render import show as show_tables
+    from audiomarathon.report.tables import LISTINGS
 
     if what != "all" and what not in LISTINGS:
         raise SettingsError(f"unknown list {what!r}; allowed: all, {', '.join(LISTINGS)}")
-    out = console()
-    for name, listing in LISTINGS.items():
-        if what in ("all", name):
-            out.print(fitted(listing(), out.width, LEAST))
+    show_tables(*(listing() for name, listing in LISTINGS.items() if what in ("all", name)))
 
 
 @models_app.command()

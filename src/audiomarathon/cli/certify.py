@@ -11,9 +11,8 @@ from audiomarathon.cli.options import Model, with_settings
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from audiomarathon.certify.certificate import Certificate
+    from audiomarathon.report.render import Table
 
 _SHORTEST = 1.0
 
@@ -44,7 +43,8 @@ def certify(
     from audiomarathon.cli.output import say
     from audiomarathon.engine.local import open_local
     from audiomarathon.files import check_writable, write_json
-    from audiomarathon.terminal import console, fitted, showing_records
+    from audiomarathon.report.render import show
+    from audiomarathon.terminal import showing_records
 
     for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
         check_writable(folder)
@@ -53,25 +53,28 @@ def certify(
     if output is not None:
         write_json(output, certificate.as_json())
     with showing_records():
-        out = console()
-        out.print(fitted(_table(certificate), out.width, ("when it fails",)))
+        show(_table(certificate))
     say(f"certificate: {output or path}; later runs of this checkpoint on this machine carry its stamp")
     return 0 if certificate.verdict == "pass" else 1
 
 
 def _table(certificate: Certificate) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from audiomarathon.report.render import Table
 
     about = certificate.about
     title = (
         f"{certificate.model} on {about['device']}, {about['dtype']}, {about['attention']}: "
         f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
     )
-    table = Table("check", "verdict", "figure", "when it fails", title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    colours = {"pass": "green", "fail": "bold red"}
-    for check, finding in certificate.rows:
-        colour = colours.get(finding.verdict, "dim")
-        table.add_row(check.name, f"[{colour}]{finding.verdict}[/]", escape(finding.figure), check.meaning)
-    return table
+    marks = {"pass": "good", "fail": "bad"}
+    rows = [
+        {
+            "check": check.name,
+            "verdict": finding.verdict,
+            "verdict_mark": marks.get(finding.verdict, "dim"),
+            "figure": finding.figure,
+            "when it fails": check.meaning,
+        }
+        for check, finding in certificate.rows
+    ]
+    return Table.of(rows, title=title, least=("when it fails",))

@@ -10,8 +10,6 @@ import typer
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from audiomarathon.results.compare import Compared
 
 
@@ -45,6 +43,7 @@ def compare(
     precision, sharing and load agree, which is then said.
     The control `random` stands beside every pruner, or "not run".
     """
+    from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import answer, notes, ranked
     from audiomarathon.results.best import field_of
     from audiomarathon.results.compare import compare as compare_systems
@@ -70,51 +69,33 @@ def compare(
         answers += [answer(field, latency=at_latency)] if at_latency is not None else []
         answers += [answer(field, score=at_score)] if at_score is not None else []
         lines += [*(str(one["text"]) for one in answers), ranked(field)]
-    out = console()
-    for table in _tables(compared, list(missing), out.width):
-        out.print(table)
+    out, table = console(), tables.comparison(compared, list(missing))
+    render.show(*([table] if render.fits(table, out.width) else tables.in_halves(table)))
     for line in lines:
         out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
     if output is not None:
         _write(output, compared, list(missing), answers, lines)
 
 
-def _tables(compared: Compared, missing: list[str], width: int) -> list[Table]:
-    """Return one table where it fits, else scores and speed-ups one below the other."""
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.text import Text
-
-    from audiomarathon.report.comparison_table import SCORES, SPEED_UPS, comparison_table, least_width
-    from audiomarathon.terminal import fitted
-
-    title = f"against {compared.reference}"
-    whole = comparison_table(compared, title, missing)
-    for column in whole.columns:  # said once: rich would measure every cell three times
-        cells = (Text.from_markup(str(cell)) for cell in (column.header, *column.cells))
-        column.width = max(cell.cell_len for cell in cells)
-    roomy = Console(width=1_000)
-    if Measurement.get(roomy, roomy.options, whole).maximum <= width:
-        return [whole]
-    scores = comparison_table(compared, title, missing, SCORES)
-    speed_ups = comparison_table(compared, f"speed-ups {title}", (), SPEED_UPS)
-    both = [scores, speed_ups] if len(speed_ups.columns) > 1 else [scores]
-    return [one if least_width(one) <= width else fitted(one, width, ("McNemar", "Holm")) for one in both]
-
-
 def _write(path: Path, compared: Compared, missing: list[str], answers: list[dict[str, Any]], lines: list[str]) -> None:
     import json
-
-    import pandas as pd
+    from dataclasses import asdict
 
     from audiomarathon.files import write_text
-    from audiomarathon.report.comparison_table import as_flat, as_json, markdown
+    from audiomarathon.report import render, tables
 
     if path.suffix == ".json":
-        content = {**as_json(compared), "controls_not_run": missing, "answers": answers, "notes": lines}
+        content = {
+            "reference": compared.reference,
+            "rows": [asdict(row) for row in compared.rows],
+            "left_out": [asdict(one) for one in compared.left_out],
+            "controls_not_run": missing,
+            "answers": answers,
+            "notes": lines,
+        }
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     elif path.suffix == ".md":
-        text = markdown(compared, missing, lines)
+        text = render.markdown(tables.comparison(compared, missing, lines))
     else:
-        text = pd.DataFrame(as_flat(compared)).to_csv(index=False)
+        text = render.csv(tables.comparison(compared))
     write_text(path, text)

@@ -102,7 +102,8 @@ def _texts(place: str, node: Any) -> list[str]:
     items = node.value if node.id == "sequence" else [node]
     if any(item.id != "scalar" for item in items):
         raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id} in its place")
-    return [item.value for item in items]
+    # A null that is not in quotes is a value that is not given.
+    return ["" if item.style is None and item.value.lower() in ("~", "null") else item.value for item in items]
 
 
 def _paths(path: Path, node: Any) -> dict[str, str]:

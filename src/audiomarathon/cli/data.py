@@ -88,12 +88,13 @@ def verify(
     """
     from audiomarathon.cli.output import say
     from audiomarathon.data.verify import verify as verify_task
-    from audiomarathon.report.data_tables import show, verify_table
+    from audiomarathon.report import tables
+    from audiomarathon.report.render import show
 
     reports = [
         verify_task(task, _root(data), _env(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)
     ]
-    show(verify_table(reports))
+    show(tables.verification(reports))
     wrong = [one for one in reports if one.state == "wrong"]
     missing = [one for one in reports if one.state == "missing"]
     for one in wrong:
@@ -125,11 +126,12 @@ def durations(
     from audiomarathon.cli.output import say
     from audiomarathon.data.durations import durations as durations_of
     from audiomarathon.data.durations import write_durations
-    from audiomarathon.report.data_tables import durations_table, show, tokens_table
-    from audiomarathon.report.durations import plot_durations
+    from audiomarathon.report import tables
+    from audiomarathon.report.pictures import plot_durations
+    from audiomarathon.report.render import show
 
     found = [durations_of(task, loaded, jobs=jobs) for task, loaded in _present(tasks, data)]
-    show(durations_table(found), tokens_table(found))
+    show(tables.durations(found), tables.tokens(found))
     for one in found:
         for clip, reason in one.broken:
             say(f"{one.task.key}: broken: {clip}: {reason}")
@@ -189,12 +191,13 @@ def plot_controls(
 ) -> None:
     """Draw score against duration, a line a control, from finished runs on the task and on its variants."""
     from audiomarathon.cli.output import say
+    from audiomarathon.report import tables
     from audiomarathon.report.controls import control_runs
-    from audiomarathon.report.controls import plot_controls as plot
-    from audiomarathon.report.data_tables import controls_table, show
+    from audiomarathon.report.pictures import plot_controls as plot
+    from audiomarathon.report.render import show
 
     found = control_runs(runs)
-    show(controls_table(found))
+    show(tables.controls(found))
     say(f"picture: {plot(found, output)}")
 
 

@@ -24,7 +24,7 @@ def demo(
     from audiomarathon.engine.run import run
     from audiomarathon.errors import AudioMarathonError
     from audiomarathon.files import writing
-    from audiomarathon.report.plot import plot_settings
+    from audiomarathon.report.pictures import plot_settings
     from audiomarathon.settings import RunSettings, cache_folder
 
     with writing(cache_folder()):

@@ -9,10 +9,9 @@ import typer
 from audiomarathon.cli.options import complete_models, with_settings
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from audiomarathon.cli.doctor_checks import Finding
     from audiomarathon.costs.memory import MemoryPlan
+    from audiomarathon.report.render import Table
 
 
 @with_settings("model_path", "dtype", "device", "device_map")
@@ -64,33 +63,37 @@ def _memory(model: str | None, flags: dict[str, Any]) -> int:
 
         return _tell(list(examine_endpoint(settings.model_path)))
     from audiomarathon.costs.memory import LENGTHS, plan_memory
-    from audiomarathon.terminal import console, fitted
+    from audiomarathon.report.render import show
+    from audiomarathon.terminal import console
 
     plan = plan_memory(spec, settings)
+    show(_table(plan, LENGTHS))
     out = console()
-    out.print(fitted(_table(plan, LENGTHS), out.width))
     for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
         out.print(line, markup=False, soft_wrap=True)
     return 1 if plan.fits(LENGTHS[-1]) is False else 0
 
 
 def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
+    from audiomarathon.report.render import Kind, Table
 
     title = f"{plan.spec.key} ({plan.checkpoint}), {plan.dtype}, batch 1, base: GB, estimated"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     last = "a GPU that would do" if plan.room is None else "fits"
-    for heading in ("audio", "tokens", *plan.need(0).parts, "sum", last):
-        table.add_column(heading, justify="right")
+    rows = []
     for seconds in lengths:
         need, card = plan.need(seconds), plan.card(seconds)
-        fits = {True: "yes", False: "no", None: f"{card} GB" if card else "several, DEVICE_MAP=auto"}[
-            plan.fits(seconds)
-        ]
-        parts = [f"{size / 1e9:.2f}" for size in need.parts.values()]
-        table.add_row(f"{seconds} s", f"{need.tokens:,}", *parts, f"{need.total / 1e9:.1f}", fits)
-    return table
+        would_do = f"{card} GB" if card else "several, DEVICE_MAP=auto"
+        rows.append(
+            {
+                "audio": f"{seconds} s",
+                "tokens": need.tokens,
+                **{part: size / 1e9 for part, size in need.parts.items()},
+                "sum": need.total / 1e9,
+                last: {True: "yes", False: "no", None: would_do}[plan.fits(seconds)],
+            }
+        )
+    kinds = {"audio": Kind("audio"), "tokens": Kind(form=","), "sum": Kind(form=".1f"), last: Kind(last)}
+    return Table.of(rows, title=title, kinds=kinds | dict.fromkeys(plan.need(0).parts, Kind(form=".2f")))
 
 
 def _lines(plan: MemoryPlan, most: int) -> list[str]:

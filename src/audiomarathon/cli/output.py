@@ -65,13 +65,12 @@ def _showing_warnings() -> Callable[..., None]:
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
-    from audiomarathon.report.table import LEAST, results_table
+    from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
-    from audiomarathon.terminal import console, fitted, showing_records
+    from audiomarathon.terminal import showing_records
 
     with showing_records():
-        out = console()
-        out.print(fitted(results_table(results, title), out.width, LEAST))
+        render.show(tables.results(results, title))
     for result in results if folders else ():
         say(f"{result.summary['task']}: records in {result.folder}")
     incomplete = [result for result in results if not result.summary["complete"]]

@@ -11,13 +11,14 @@ import typer
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path("plots"),
+    kind: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
-    """Draw score, LLM prefill and KV cache against the ratio, a line a method: one PNG a task, and their mean.
+    """Draw score, LLM prefill and KV cache against the ratio, a line a method: one picture a task, and their mean.
 
-    Example: audiomarathon plot results -o plots
+    Example: audiomarathon plot results -o plots --format pdf
     """
     from audiomarathon.cli.output import say
-    from audiomarathon.report.plot_ratios import plot_runs
+    from audiomarathon.report.pictures import plot_runs
 
-    for path in plot_runs(runs, output):
+    for path in plot_runs(runs, output, kind):
         say(f"picture: {path}")

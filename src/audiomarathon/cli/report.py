@@ -38,16 +38,17 @@ def report(
     from audiomarathon.cli.output import say
     from audiomarathon.files import write_text
     from audiomarathon.report.page import PageOptions, page
+    from audiomarathon.report.page_data import PageData
     from audiomarathon.results.systems import read_systems
 
     options = PageOptions(title, samples, audio, spectrograms, data)
-    systems = read_systems(runs)
+    data_of_page = PageData(read_systems(runs))
     with tqdm(desc="samples", unit="sample", disable=None) as bar:
-        html = page(systems, options, step=bar.update)
+        html = page(data_of_page, options, step=bar.update)
     write_text(output, html)
     say(f"report: {output} ({len(html) / 1e6:.1f} MB)")
     if figures is not None:
         from audiomarathon.report.paper import write_paper
 
-        for path in write_paper(systems, figures):
+        for path in write_paper(data_of_page, figures):
             say(f"written: {path}")

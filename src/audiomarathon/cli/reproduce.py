@@ -41,10 +41,9 @@ def reproduce(
     from audiomarathon.engine.sweep import sweep
     from audiomarathon.files import write_text
     from audiomarathon.models.registry import get_model
-    from audiomarathon.report.reproduction_table import LEAST, markdown, reproduction_table
+    from audiomarathon.report import render, tables
     from audiomarathon.results.reproduce import caveats, protocol_folder, protocol_settings, reproduced
     from audiomarathon.settings import RunSettings
-    from audiomarathon.terminal import console, fitted
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
@@ -60,13 +59,12 @@ def reproduce(
     checkpoint = swept.results[0].folder.parent.name
     beside = f"beside the published {theirs}" if theirs else "which the published table does not have"
     title = f"{checkpoint}, protocol {protocol}, {beside}"
-    out = console()
-    out.print(fitted(reproduction_table(rows, title), out.width, LEAST))
+    render.show(tables.reproduction(rows, title))
     for note in notes:
         say(note)
     content = [dataclasses.asdict(row) | {"difference": row.difference, "agrees": row.agrees} for row in rows]
     text = json.dumps({"title": title, "rows": content, "notes": notes}, indent=2, allow_nan=False) + "\n"
     write_text(settings.results / f"{checkpoint}.json", text)
-    write_text(settings.results / f"{checkpoint}.md", markdown(rows, title, notes))
+    write_text(settings.results / f"{checkpoint}.md", render.markdown(tables.reproduction(rows, f"# {title}", notes)))
     say(f"written: {settings.results / checkpoint}.md and .json")
     return show(swept.results, "The same runs, counted our way", folders=False) or int(not swept.complete)

@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from audiomarathon.results.status import RunStatus
-
-_STYLES = {"running": "cyan", "complete": "green", "unreadable": "red"}
 
 
 def status(
@@ -91,38 +87,15 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from audiomarathon.terminal import fitted
+    from audiomarathon.report import tables
+    from audiomarathon.report.render import for_width
     from audiomarathon.text import plain
 
     now = datetime.datetime.now().astimezone()
     readable = [one for one in found if one.problem is None]
-    tables = [
-        fitted(_table([one for one in readable if one.checkpoint == checkpoint], now), width)
+    shown = [
+        for_width(tables.status([one for one in readable if one.checkpoint == checkpoint], now), width)
         for checkpoint in sorted({one.checkpoint for one in readable})
     ]
     lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
-    return Group(*tables, *lines)
-
-
-def _table(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from audiomarathon.engine.progress_view import answered_text, ending, rates
-    from audiomarathon.text import plain
-
-    table = Table(title=Text(plain(found[0].checkpoint)), box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("task", "setting", "answered", "running score [95 %]", "state"):
-        table.add_column(heading, justify="right" if heading in ("answered", "running score [95 %]") else "left")
-    for one in found:
-        state = Text(one.state, _STYLES.get(one.state, "yellow"))
-        if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
-            state.append(f", {rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60)}", "default")
-        if one.alive and one.quiet_s is not None:
-            state.append(f", last record {one.quiet_s:.0f} s ago", "default")
-        if one.left_s is not None:
-            state.append(f", {ending(one.left_s, now)}", "default")
-        names = (Text(plain(one.task)), Text(plain(one.setting)))
-        table.add_row(*names, answered_text(one.progress), Text(one.progress.score_text()), state)
-    return table
+    return Group(*shown, *lines)

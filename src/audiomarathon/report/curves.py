@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
-from audiomarathon.report.lines import conditions, line_of, method_and_ratio
+from audiomarathon.report.series import conditions, line_of, method_and_ratio
 from audiomarathon.results.pairs import ACROSS, Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
@@ -43,6 +43,8 @@ class Setting:
         In what the run differs from the panel's base beside its method (another seed, other prompts); part of `line`.
     across, untimed
         Whether its speed-up is of different sessions, and why it has none; see :class:`Pairs`.
+    pairs
+        What it shares with base; None without one.
     """
 
     label: str
@@ -54,6 +56,7 @@ class Setting:
     conditions: str = ""
     across: bool = False
     untimed: str = ""
+    pairs: Pairs | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     method, ratio = method_and_ratio(run.identity)
     full = f"{line} {under}".strip()
     across, untimed = (pairs.across, pairs.untimed) if pairs else (False, "")
-    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed)
+    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed, pairs)
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
@@ -212,6 +215,9 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
             for quantity in QUANTITIES
             if all(quantity in one.figures for one in each)
         }
+        pairs = [one.pairs for one in each if one.pairs]
+        if "speed_up" in figures and (saved := speed_up(pairs, "llm_prefill", _SEED)):
+            figures["speed_up"] = saved  # of the samples of all tasks, as in a comparison
         ideals = [one.ideal for one in each if one.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
         settings.append(replace(each[0], figures=figures, ideal=ideal))

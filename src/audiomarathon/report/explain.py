@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import SettingsError
-from audiomarathon.report.palette import colour
+from audiomarathon.report.series import colour
 
 if TYPE_CHECKING:
     from audiomarathon.models.generation import Generation

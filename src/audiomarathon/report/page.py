@@ -1,7 +1,7 @@
-"""One self-contained HTML page of any number of runs: figures, pictures, and a browser of samples.
+"""One self-contained HTML page of any number of runs: what to choose, figures, pictures, and a browser of samples.
 
-Everything a model or a data set said is carried as JSON with `<` escaped, and set as text by the page's script: nothing
-of it is ever read as markup.
+Tables are written here; pictures are descriptions in Vega-Lite that the page's own copy of Vega draws. Everything a
+model or a data set said is escaped, or carried as JSON and set as text: nothing of it is ever read as markup or code.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import base64
 import datetime
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.errors import AudioMarathonError, SettingsError
-from audiomarathon.report.page_data import cells_of, compared_of, means_of, scopes_of, settings_of, unfinished_of
-from audiomarathon.report.page_samples import BANDS, STRIP, Shown, choose, samples_of
-from audiomarathon.results.systems import System
+from audiomarathon.report import sections as parts
+from audiomarathon.report.charts import CONFIG, script
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.render import html
+from audiomarathon.report.samples import BANDS, STRIP, choose, samples_of
+from audiomarathon.report.sections import Section
+from audiomarathon.report.series import colour
 from audiomarathon.text import plain
 from audiomarathon.version import __version__
 
 PLAYERS = ("link", "embed", "none")
-_TEMPLATES = Path(__file__).parent / "page_template"
+_TEMPLATE = Path(__file__).parent / "template"
 _EMBEDDED_RATE = 16_000
 
 
@@ -58,61 +62,86 @@ class PageOptions:
             raise SettingsError(f"--samples {self.samples}: allowed is a number from 0")
 
 
-def page(systems: Sequence[System], options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
+def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
     """Return the page's HTML.
 
     Parameters
     ----------
     step
         Called after each sample of the browser.
+
+    Raises
+    ------
+    SettingsError
+        Without altair and vl-convert (the extra `report`).
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    shown = choose(systems, options.samples)
-    content = page_content(systems, shown, options, step)
-    # The template's own parts are trusted; what is not comes in through `title` (escaped here) and `data` (JSON).
-    environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=True)
+    sections = parts.sections(data)
+    shown = choose(data.systems, options.samples)
+    samples = samples_of(
+        data.systems,
+        shown,
+        data=options.data,
+        heard=_address(options.players),
+        spectrograms=options.spectrograms,
+        step=step,
+    )
+    carried = {
+        "settings": [{"name": one.name, "base": one.base, "colour": colour(one.method)} for one in data.settings],
+        "samples": samples,
+        "total": shown.total,
+        "columns": STRIP,
+        "bands": BANDS,
+        "config": CONFIG,
+        **_charts(sections),
+    }
 
     def trusted(name: str) -> Markup:
-        return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+        return Markup((_TEMPLATE / name).read_text(encoding="utf-8"))
 
+    # The template's own parts are trusted; all else is escaped by Jinja and by `html`, or JSON.
+    environment = Environment(loader=FileSystemLoader(_TEMPLATE), undefined=StrictUndefined, autoescape=True)
+    environment.filters["table"] = lambda table: Markup(html(table))
     return environment.get_template("report.html.j2").render(
-        title=options.title,
+        title=plain(options.title),
+        facts=[plain(line) for line in parts.facts(data, shown.total)],
+        advice=[plain(line) for line in parts.advice(data)],
+        sections=sections,
         css=trusted("report.css"),
-        charts_js=trusted("charts.js"),
-        browser_js=trusted("browser.js"),
+        vega_js=Markup(script()),
         js=trusted("report.js"),
-        data=Markup(as_script(content)),
+        data=Markup(as_script(carried)),
         version=__version__,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
-def page_content(
-    systems: Sequence[System], shown: Shown, options: PageOptions, step: Callable[[], object] = lambda: None
-) -> dict[str, Any]:
-    """Return what the page's script reads."""
-    cells = cells_of(systems)
-    return {
-        "settings": settings_of(systems),
-        "cells": [{name: value for name, value in cell.items() if name != "mean_of"} for cell in cells],
-        "unfinished": unfinished_of(systems, cells),
-        "means": means_of(cells, len(systems)),
-        "scopes": scopes_of(cells),
-        "beside_base": compared_of(systems, cells),
-        "samples": samples_of(
-            systems,
-            shown,
-            data=options.data,
-            heard=_address(options.players),
-            spectrograms=options.spectrograms,
-            step=step,
-        ),
-        "total": shown.total,
-        "columns": STRIP,
-        "bands": BANDS,
-    }
+def _charts(sections: Iterable[Section]) -> dict[str, Any]:
+    """Return each description once, and what every picture of the page fills it with."""
+    specs: list[Mapping[str, Any]] = []
+    drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for section in sections:
+        for scope, charts in (section.charts or {}).items():
+            own = drawn.setdefault(section.anchor, {}).setdefault(scope, [])
+            for chart in charts:
+                spec = {name: value for name, value in chart.spec.items() if name != "title"}
+                if spec not in specs:
+                    specs.append(spec)
+                own.append(
+                    {"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": _rounded(chart.data)}
+                )
+    return {"specs": specs, "charts": drawn}
+
+
+def _rounded(content: Any) -> Any:
+    """Return rows with the digits that a picture can show."""
+    if isinstance(content, Mapping):
+        return {name: _rounded(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_rounded(value) for value in content]
+    return float(f"{content:.6g}") if isinstance(content, float) else content
 
 
 def as_script(content: Any) -> str:

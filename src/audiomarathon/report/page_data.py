@@ -1,9 +1,10 @@
-"""What a report says of its runs, as plain data: settings, figures a task and setting, means, scores by duration."""
+"""What a page says of its runs, as rows: systems, their figures on each task and mean, and what to choose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,169 +13,321 @@ from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
-from audiomarathon.report.lines import line_of, method_and_ratio
-from audiomarathon.report.palette import colour, marker
-from audiomarathon.results import scopes
-from audiomarathon.results.pairs import Pairs, speed_up
+from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.series import line_of, method_and_ratio
+from audiomarathon.report.tables import comparison_row
+from audiomarathon.results.best import Candidate, field_of
+from audiomarathon.results.compare import Compared, Comparison, compare, told
+from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.read import Run
+from audiomarathon.text import flags_of
 
-COMMON = "in common"
 STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
-
-
-def settings_of(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """Return what is to be known of each setting: its name, method, ratio, place of its base, looks and machine."""
-    several = len({system.checkpoint for system in systems}) > 1
-    found = []
-    for system in systems:
-        facts, identity = next(iter(system.runs.values())).facts, system.identity
-        method, ratio = method_and_ratio(identity)
-        kin = [other.identity for other in systems if other.checkpoint == system.checkpoint]
-        line = replace(system, method=line_of(identity, kin)).name(with_checkpoint=several)
-        base = base_of(system, systems)
-        found.append(
-            {
-                "name": system.name(with_checkpoint=several),
-                "checkpoint": system.checkpoint,
-                "model": facts.get("model"),
-                "method": method,
-                "line": line,
-                "ratio": ratio,
-                "base": None if base is None else systems.index(base),
-                "control": system.control,
-                "colour": colour(method),
-                "marker": marker(method),
-                "device": identity.get("device"),
-                "dtype": identity.get("dtype"),
-                "attention": identity.get("attention"),
-                "versions": _versions(facts.get("environment") or {}),
-                "certified": bool(facts.get("certificate")),
-            }
-        )
-    return found
-
-
-def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {**environment, **(environment.get("packages") or {})}
-    return {name: value for name, value in flat.items() if isinstance(value, (str, int, float))}
-
-
-def cells_of(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """Return the figures of each task under each setting; what is not finished has none."""
-    return [
-        _cell(task, index, run, run.summary, system.control)
-        for index, system in enumerate(systems)
-        for task, run in system.runs.items()
-        if run.summary is not None
-    ]
-
-
-def unfinished_of(systems: Sequence[System], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs that have no figures, for want of a summary of all that they hold."""
-    finished = {(cell["task"], cell["setting"]) for cell in cells}
-    return [
-        {"task": task, "setting": index, "answered": len(run.records), "expected": run.expected}
-        for index, system in enumerate(systems)
-        for task, run in system.runs.items()
-        if (task, index) not in finished
-    ]
+_SUMS = ("n", "expected", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
 @dataclass(frozen=True)
-class _Beside:
-    """A setting beside base on one task: what they share, or why nothing."""
+class Setting:
+    """A system as pictures and tables show it.
 
-    pairs: Pairs | None
+    Attributes
+    ----------
+    name
+        In tables; with its checkpoint where the page has several.
+    line, method, ratio
+        Its place in pictures; see `series`.
+    base
+        The place of its base among the systems; None without one.
+    """
+
+    name: str
+    line: str
+    method: str
+    ratio: float
+    base: int | None
+    is_base: bool
+    system: System
+
+
+Place = tuple[str, int]
+"""A scope (a task's key, or the name of a mean) and the place of a system."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to choose for one checkpoint.
+
+    Attributes
+    ----------
+    best
+        The fastest system that keeps the score within a point of base's; base itself where none is faster. None where
+        nothing can be ranked, and `why` says so.
+    other
+        The best of the others, where `best` is the control `random`.
+    left_out
+        What could not be ranked, and why.
+    place
+        Of `best` among the systems.
+    """
+
+    checkpoint: str
+    best: Candidate | None
+    row: Comparison | None = None
+    other: Candidate | None = None
+    samples: int = 0
+    tasks: Sequence[str] = ()
     why: str = ""
+    left_out: Sequence[str] = ()
+    place: int | None = None
+
+
+@dataclass(frozen=True)
+class PageData:
+    """The figures of all systems, on every task and every mean."""
+
+    systems: Sequence[System]
+    seed: int = 42
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """The systems as they are shown, in their order."""
+        several = len({system.checkpoint for system in self.systems}) > 1
+        found = []
+        for system in self.systems:
+            method, ratio = method_and_ratio(system.identity)
+            kin = [other.identity for other in self.systems if other.checkpoint == system.checkpoint]
+            line = replace(system, method=line_of(system.identity, kin)).name(with_checkpoint=several)
+            base = base_of(system, self.systems)
+            name = system.name(with_checkpoint=several)
+            at = None if base is None else self.systems.index(base)
+            found.append(Setting(name, line, method, ratio, at, base is system, system))
+        return found
 
     @property
-    def difference(self) -> float | None:
-        own, other = self.pairs.pair.scores if self.pairs else (np.nan, np.nan)
-        return own - other if np.isfinite(own - other) else None
+    def tasks(self) -> list[str]:
+        """Keys of the tasks that have figures, in their order."""
+        return list(dict.fromkeys(task for task, _ in self._runs))
+
+    @cached_property
+    def _runs(self) -> dict[Place, dict[str, Any]]:
+        """The figures of every finished run."""
+        return {
+            (task, place): _figures(run, run.summary)
+            for place, system in enumerate(self.systems)
+            for task, run in system.runs.items()
+            if run.summary is not None
+        }
+
+    @property
+    def unfinished(self) -> list[tuple[str, str, int, int]]:
+        """Runs without figures, for want of a summary of all they hold: setting, task, answered and expected."""
+        return [
+            (self.settings[place].name, task, len(run.records), run.expected)
+            for place, system in enumerate(self.systems)
+            for task, run in system.runs.items()
+            if (task, place) not in self._runs
+        ]
+
+    @cached_property
+    def scopes(self) -> dict[str, list[str]]:
+        """The tasks of each mean: of each group, of all, and of those that every setting has, where they are not all.
+
+        What runs of control variants have does not count, unless there are no others.
+        """
+        charted = set(self.charted)
+        counted = [place for place in self._runs if place[1] in charted]
+        tasks = list(dict.fromkeys(task for task, _ in counted))
+        scored = {place for place in counted if self._runs[place]["score"] is not None}
+        places = {place for _, place in counted}
+        common = [task for task in tasks if all((task, place) in scored for place in places)]
+        found = scopes_of(tasks)
+        return found | {COMMON: common} if 1 < len(common) < len(tasks) and scopes_of(common) else found
+
+    @cached_property
+    def charted(self) -> list[int]:
+        """Places of the systems in pictures: control runs hear other audio, so they are in none with the others."""
+        heard = [place for place, system in enumerate(self.systems) if not system.control]
+        return heard or list(range(len(self.systems)))
+
+    @cached_property
+    def widest(self) -> str:
+        """The scope that says most: the mean that most systems have, or where not half of them do, the commonest task.
+
+        "" where there is no score at all.
+        """
+
+        def has(scope: str) -> int:
+            return sum((scope, place) in self.figures for place in self.charted)
+
+        means = [name for name in self.scopes if name.endswith(OVERALL) or name == COMMON]
+        wide = [name for name in means if 2 * has(name) >= len(self.charted)]
+        best = max(wide or self.tasks, key=has, default="")
+        return best if best and has(best) else ""
+
+    @cached_property
+    def point(self) -> float:
+        """One hundredth of the range of the widest scope's scores: what a recommendation may lose."""
+        figures = [
+            run.task.scorer.figure
+            for system in self.systems
+            for run in system.runs.values()
+            if run.task and run.key in self.members(self.widest)
+        ]
+        return (
+            max((one.high - one.low for one in figures if one.high is not None and one.low is not None), default=1.0)
+            / 100
+        )
+
+    def members(self, scope: str) -> list[str]:
+        """Return the tasks of a scope."""
+        return self.scopes.get(scope, [scope])
+
+    @cached_property
+    def figures(self) -> dict[Place, dict[str, Any]]:
+        """What each system has on each task and mean: score, times, sizes, and how it stands beside its base.
+
+        A mean is given only where the system has every task of it: others do not compare.
+        """
+        found = {place: row for place, row in self._runs.items() if row["score"] is not None}
+        for scope, members in self.scopes.items():
+            for place in range(len(self.systems)):
+                if all((task, place) in found for task in members):
+                    found[scope, place] = _mean(members, [found[task, place] for task in members])
+        return {
+            place: {"scope": place[0], "setting": self.settings[place[1]].name, **row, **self._beside(*place)}
+            for place, row in found.items()
+        }
+
+    @cached_property
+    def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
+        """Every system beside its base, on every task and mean; why not, where not; and the comparison of each base."""
+        rows: dict[Place, Comparison] = {}
+        why: dict[Place, str] = {}
+        found: dict[int, Compared] = {}
+        for base in {one.base for one in self.settings if one.base is not None}:
+            own = {
+                place: self._finished(place)
+                for place, one in enumerate(self.settings)
+                if one.base == base and place != base and self._finished(place).runs
+            }
+            if not own:
+                continue
+            names = {system.name(with_checkpoint=False): place for place, system in own.items()}
+            try:
+                compared = compare(
+                    [self.systems[base], *own.values()],
+                    self.systems[base],
+                    seed=self.seed,
+                    more={COMMON: self.scopes[COMMON]} if COMMON in self.scopes else None,
+                    stages=("first_token",),
+                )
+            except (RecordError, SettingsError) as error:
+                why |= {(task, place): str(error) for place, system in own.items() for task in system.runs}
+                continue
+            found[base] = compared
+            rows |= {(row.scope, names[row.side]): row for row in compared.rows}
+            for one in compared.left_out:
+                if one.task is not None and one.side in names and one.task not in compared.shared.get(one.side, {}):
+                    why[one.task, names[one.side]] = one.why
+        return rows, why, found
+
+    def _finished(self, place: int) -> System:
+        """Return a system with the runs that have a score: what is compared is what stands on the page."""
+        system = self.systems[place]
+        scored = {
+            task: run for task, run in system.runs.items() if self._runs.get((task, place), {}).get("score") is not None
+        }
+        return replace(system, runs=scored)
+
+    def _beside(self, scope: str, place: int) -> dict[str, Any]:
+        """Return what stands beside base in a row; `why` where nothing does."""
+        setting = self.settings[place]
+        rows, why, _ = self.beside_base
+        row = rows.get((scope, place))
+        if setting.is_base:
+            return {"is_base": True}
+        if row is None or set(row.tasks) != set(self.members(scope)):
+            members = self.members(scope)
+            none = "base was not run under the same conditions"
+            if setting.base is not None:
+                none = f"not all of {', '.join(members)} can be set beside base"
+            told = {task: why.get((task, place), "") for task in members}
+            said = "; ".join(f"{task}: {text}" for task, text in told.items() if text)
+            return {"why": said or none, "alone": setting.base is None}
+        own = comparison_row(row)
+        kept = {name: own[name] for name in own if name.startswith(("difference", "p", "llm_", "first_", "decode_per"))}
+        n, timed = self._n(scope, place), row.timed
+        kept["difference_said"] = f"n {row.samples}" if row.samples != n else ""
+        kept["first_token_speedup_said"] = f"n {timed}" if timed not in (0, n) else ""
+        return {**kept, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
+
+    def _n(self, scope: str, place: int) -> int:
+        """Return how many samples a system answered in a scope."""
+        return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
+
+    @property
+    def advice(self) -> list[Advice]:
+        """What to choose for each checkpoint: the fastest within a point of base's score, on the same samples."""
+        found = []
+        for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
+            own = [place for place in self.charted if self.systems[place].checkpoint == checkpoint]
+            bases = [place for place in own if self.settings[place].is_base]
+            if not bases:
+                found.append(Advice(checkpoint, None, why="it has no base here"))
+            for base in bases:
+                name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
+                found.append(self._advice(name, base))
+        return found
+
+    def _advice(self, name: str, base: int) -> Advice:
+        compared = self.beside_base[2].get(base)
+        if self.systems[base].control:
+            return Advice(name, None, why="control runs are not ranked")
+        if compared is None:
+            return Advice(name, None, why="nothing stands beside its base")
+        field = field_of(compared)
+        shown = {
+            self.systems[place].name(with_checkpoint=False): place
+            for scope, place in self.figures
+            if scope == self.widest and self.settings[place].base == base
+        }
+        best = field.best(points=self.point, among=shown)
+        left_out = told(field.left_out)
+        if best is None:
+            return Advice(name, None, why="no setting's times can be set beside base's", left_out=left_out)
+        if round(best.speed, 2) <= 1:  # as it is printed
+            best = field.candidates[0]
+        other = field.best(points=self.point, random=False, among=shown) if best.is_random else None
+        return Advice(
+            name, best, field.row(best), other, field.samples, list(field.ids), "", left_out, shown.get(best.name)
+        )
 
 
-def compared_of(systems: Sequence[System], cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return each setting beside base, by task and by scope of :func:`scopes_of`."""
-    by_task: dict[tuple[str, int], _Beside] = {}
-    for cell in cells:
-        system = systems[cell["setting"]]
-        base = base_of(system, systems)
-        if system is not base and cell["score"] is not None:
-            by_task[cell["task"], cell["setting"]] = _beside(system, base, cell["task"])
-    rows = [(task, index, {task: one}) for (task, index), one in by_task.items()]
-    for scope, members in scopes_of(cells).items():
-        for index in dict.fromkeys(index for _, index in by_task):
-            each = {task: by_task[task, index] for task in members if (task, index) in by_task}
-            if len(each) == len(members):
-                rows.append((scope, index, each))
-    return [{"scope": scope, "setting": index, **_over(each)} for scope, index, each in rows]
-
-
-def _beside(system: System, base: System | None, task: str) -> _Beside:
-    if base is None or task not in base.runs:
-        return _Beside(None, "base was not run under the same conditions")
-    try:
-        return _Beside(Pairs.of(system.runs[task], base.runs[task]))
-    except (RecordError, SettingsError) as error:
-        return _Beside(None, str(error))
-
-
-def _over(tasks: Mapping[str, _Beside]) -> dict[str, Any]:
-    """Return what the page reads of a setting beside base on tasks; what one of them cannot say, they cannot together.
-
-    `sooner` is the median of base's time to first token ÷ the setting's, over the samples of all tasks.
-    """
-    pairs = [one.pairs for one in tasks.values() if one.pairs]
-    why = {task: one.why or ("no score" if one.difference is None else "") for task, one in tasks.items()}
-    untimed = {task: one.why or (one.pairs.untimed if one.pairs else "") for task, one in tasks.items()}
-    said = ["; ".join(f"{task}: {text}" for task, text in each.items() if text) for each in (why, untimed)]
-    weighed = zip(tasks.values(), weights_of(list(tasks)), strict=True)
-    differences = [one.difference * weight for one, weight in weighed if one.difference is not None]
-    sooner = None if said[1] else speed_up(pairs, "first_token", seed=42)
-    return {
-        "difference": None if said[0] else float(np.mean(differences)),
-        "shared": sum(len(one.pairs) for one in pairs),
-        "sooner": sooner.value if sooner else None,
-        "timed": sum(len(one.timed) for one in pairs) if sooner else 0,
-        "across": bool(sooner) and any(one.across for one in pairs),
-        "busy": bool(sooner) and any(one.busy for one in pairs),
-        "why": said[0],
-        "untimed": said[1],
-    }
-
-
-def _cell(task: str, setting: int, run: Run, summary: Mapping[str, Any], control: str) -> dict[str, Any]:
+def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
     records = list(run.records.values())
-    interval = (summary.get("intervals") or {}).get("score") or (None, None)
+    low, high = (summary.get("intervals") or {}).get("score") or (None, None)
+    times = {f"{stage}_s": _median(records, stage) for stage in (*STAGES, "prefill")}
     return {
-        "task": task,
-        "setting": setting,
-        "n": summary.get("n"),
-        "expected": summary.get("expected"),
-        "errors": summary.get("errors"),
-        "unparsed": summary.get("unparsed"),
-        "cut": summary.get("cut_by_token_limit"),
-        "truncated": summary.get("truncated"),
-        "notes": summary.get("notes") or [],
-        "busy": bool(summary.get("busy")),
+        **{name: summary.get(name) for name in _SUMS},
+        "n_said": ", ".join(flags_of(summary)),
         "score": summary.get("score"),
-        "low": interval[0],
-        "high": interval[1],
+        "score_low": low,
+        "score_high": high,
         "mean_of": run.headline if summary.get("score") is not None and run.task else None,
-        "stages_ms": {stage: _median_ms(records, stage) for stage in (*STAGES, "prefill")},
-        "sessions": sorted({str(record.session) for record in records if record.time}),
-        "kv_mb": None if summary.get("kv_bytes") is None else summary["kv_bytes"] / 1e6,
-        "peak_gb": None if summary.get("peak_memory_bytes") is None else summary["peak_memory_bytes"] / 1e9,
+        **times,
+        "kv_bytes": summary.get("kv_bytes"),
+        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        "notes": list(summary.get("notes") or ()),
+        "busy": bool(summary.get("busy")),
         "durations": list(_by_duration(run)) if run.task else [],
-        "control": control,
     }
 
 
-def _median_ms(records: Sequence[Record], stage: str) -> float | None:
+def _median(records: Sequence[Record], stage: str) -> float | None:
     values = [record.time[stage] for record in records if record.time and stage in record.time]
-    return 1000 * float(np.median(values)) if values else None
+    return float(np.median(values)) if values else None
 
 
 def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
@@ -188,40 +341,66 @@ def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
         yield {"from": place * _DURATION_BIN, "n": len(scores), "score": float(np.mean(scores))}
 
 
-def scopes_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return which tasks a mean is taken over: of each group, of all, and of those in common.
+def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean over tasks: of scores with their weights and an interval, of times and sizes alike."""
+    weights = weights_of(list(tasks))
+    each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
+    low, high = (mean_over(each, weights).interval if len(each) == len(rows) else None) or (None, None)
+    alike = [f"{stage}_s" for stage in (*STAGES, "prefill")] + ["kv_bytes", "peak_memory_bytes"]
+    bins: dict[float, list[tuple[int, float]]] = {}
+    for one in (one for row in rows for one in row["durations"]):
+        bins.setdefault(one["from"], []).append((one["n"], one["score"]))
+    summed = {name: sum(row[name] or 0 for row in rows) for name in _SUMS}
+    return {
+        **summed,
+        "n_said": ", ".join(flags_of({**summed, "busy": any(row["busy"] for row in rows)})),
+        "score": float(np.average([row["score"] for row in rows], weights=weights)),
+        "score_low": low,
+        "score_high": high,
+        **{name: None if None in (own := [row[name] for row in rows]) else float(np.mean(own)) for name in alike},
+        "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
+        "busy": any(row["busy"] for row in rows),
+        "durations": [
+            {
+                "from": begin,
+                "n": sum(n for n, _ in own),
+                "score": float(np.average([s for _, s in own], weights=[n for n, _ in own])),
+            }
+            for begin, own in sorted(bins.items())
+        ],
+    }
 
-    Tasks in common are those that every setting has a score of, and are named where they are not all. What runs of
-    control variants have does not count, unless there are no others.
+
+def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False) -> Table:
+    """Each setting's score, or its difference from base, by task, then by group and over all.
+
+    The best score of a column as it is printed is marked; a control run is none to be best.
+
+    Parameters
+    ----------
+    narrow
+        Writes the ends of intervals in two digits.
     """
-    counted = [cell for cell in cells if not cell["control"]] or list(cells)
-    tasks = list(dict.fromkeys(cell["task"] for cell in counted))
-    scored = {(cell["task"], cell["setting"]) for cell in counted if cell["score"] is not None}
-    settings = {cell["setting"] for cell in counted}
-    common = [task for task in tasks if all((task, setting) in scored for setting in settings)]
-    found = scopes.scopes_of(tasks)
-    if 1 < len(common) < len(tasks) and len(scopes.scopes_of(common)) > 0:
-        found |= {COMMON: common}
-    return found
-
-
-def means_of(cells: Sequence[Mapping[str, Any]], settings: int) -> list[dict[str, Any]]:
-    """Return each setting's mean score over the tasks of each scope, with its interval.
-
-    A mean is given only where the setting has every task of the scope: others do not compare.
-    """
-    by_place = {(cell["task"], cell["setting"]): cell for cell in cells if cell["score"] is not None}
-    return [
-        {"scope": scope, "setting": setting, **_mean([by_place[task, setting] for task in members])}
-        for scope, members in scopes_of(cells).items()
-        for setting in range(settings)
-        if all((task, setting) in by_place for task in members)
-    ]
-
-
-def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    weights = weights_of([cell["task"] for cell in cells])
-    each = [cell["mean_of"] for cell in cells if cell["mean_of"] is not None]
-    low, high = (mean_over(each, weights).interval if len(each) == len(cells) else None) or (None, None)
-    score = float(np.average([cell["score"] for cell in cells], weights=weights))
-    return {"score": score, "low": low, "high": high, "control": cells[0]["control"]}
+    columns = [*data.tasks, *sorted(data.scopes, key=lambda scope: scope.endswith(OVERALL))]
+    columns = [scope for scope in columns if any((scope, place) in data.figures for place in range(len(data.systems)))]
+    heard = {place for place, system in enumerate(data.systems) if not system.control}
+    rows = []
+    for place, setting in enumerate(data.settings):
+        row: dict[str, Any] = {"setting": setting.name}
+        for scope in columns:
+            own = data.figures.get((scope, place), {})
+            row |= {f"{scope}{end}": own.get(f"{figure}{end}") for end in ("", "_low", "_high")}
+            row |= {f"{scope}_mark": own.get("difference_mark", ""), f"{scope}_why": own.get("why", "")}
+            row[f"{scope}_said"] = own.get("difference_said", "") if figure == "difference" else ""
+            if figure == "difference" and setting.is_base and own:
+                row[scope] = "base"
+            if figure == "score":
+                scores = [
+                    round(data.figures[scope, other]["score"], 3) for other in heard if (scope, other) in data.figures
+                ]
+                best = place in heard and own and round(own["score"], 3) == max(scores, default=None)
+                row[f"{scope}_mark"] = "best" if best else ""
+        rows.append(row)
+    form, ends = (".3f", ".2f") if figure == "score" else ("+.3f", ".2f")
+    kinds = {scope: Kind(scope, form, ends=ends if narrow else "") for scope in columns}
+    return Table.of(rows, ("setting", *columns), kinds=kinds)

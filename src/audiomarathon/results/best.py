@@ -5,11 +5,11 @@ All are ranked on the same samples of the same tasks, the reference among them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, row_of, weighed
-from audiomarathon.results.pairs import Pairs, mean_scores, speed_up
+from audiomarathon.results.pairs import Pairs, mean_scores, speed_up_alone
 
 Ids = Mapping[str, frozenset[str]]
 
@@ -58,7 +58,13 @@ class Field:
         return self._compared.reference
 
     def best(
-        self, *, latency: float | None = None, score: float | None = None, random: bool = True
+        self,
+        *,
+        latency: float | None = None,
+        score: float | None = None,
+        points: float | None = None,
+        random: bool = True,
+        among: Collection[str] | None = None,
     ) -> Candidate | None:
         """Answer what users ask; None when no side will do.
 
@@ -68,15 +74,22 @@ class Field:
             The best score among the sides that reach the first token in at most this share of the reference's time.
         score
             The fastest to the first token among the sides with at least this share of the reference's score.
+        points
+            The same among the sides whose score is at most so much below the reference's.
         random
             Whether the control may win.
+        among
+            Names of those that may; None for all.
         """
-        allowed = [one for one in self.candidates if random or not one.is_random]
+        allowed = [
+            one for one in self.candidates if (random or not one.is_random) and (among is None or one.name in among)
+        ]
         if latency is not None:
             quick = [one for one in allowed if 1 / one.speed <= latency]
             return max(quick, key=lambda one: (one.score, one.speed), default=None)
-        assert score is not None, "ask for a latency or for a score"
-        good = [one for one in allowed if one.score >= score * self.candidates[0].score]
+        assert score is not None or points is not None, "ask for a latency, a score or points"
+        least = (self.candidates[0].score if self.candidates else 0.0) * (score or 1.0) - (points or 0.0)
+        good = [one for one in allowed if one.score >= least - 1e-12]
         return max(good, key=lambda one: (one.speed, one.score), default=None)
 
     def row(self, candidate: Candidate) -> Comparison | None:
@@ -151,12 +164,12 @@ def _candidates(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Can
     found: list[Candidate] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
-        (score, reference_score), speed = mean_scores(members), speed_up(members, "first_token", seed=0)
+        (score, reference_score), speed = mean_scores(members), speed_up_alone(members, "first_token")
         if score is None or reference_score is None or speed is None:
             continue
         if not found:
             found.append(Candidate(compared.reference, reference_score, 1.0))
-        found.append(Candidate(name, score, speed.value))
+        found.append(Candidate(name, score, speed))
     return found
 
 

@@ -6,7 +6,7 @@ Every difference is paired on samples; its interval and its test work on whole c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,11 +105,25 @@ class Compared:
     controls: frozenset[str]
 
 
-def compare(systems: Sequence[System], reference: System, *, seed: int = 42) -> Compared:
+def compare(
+    systems: Sequence[System],
+    reference: System,
+    *,
+    seed: int = 42,
+    more: Mapping[str, Sequence[str]] | None = None,
+    stages: Collection[str] = STAGES,
+) -> Compared:
     """Compare each system with the reference, per task, per group of tasks, and overall.
 
     The overall row and those of groups average over the tasks that both systems have. What cannot be compared is left
     out, with the reason.
+
+    Parameters
+    ----------
+    more
+        Tasks to average over beside these, by name, for the systems that have all of them.
+    stages
+        Of which speed-ups are wanted; of others there are none.
 
     Raises
     ------
@@ -131,7 +145,9 @@ def compare(systems: Sequence[System], reference: System, *, seed: int = 42) -> 
     if not shared:
         raise RecordError(f"nothing can be compared with {name}: {'; '.join(told(left_out))}")
     swaps = max(DRAWS, SWAPS_A_ROW * sum(map(len, shared.values())))
-    rows = _adjusted([row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps)])
+    rows = _adjusted(
+        [row for other, tasks in shared.items() for row in _rows(other, tasks, seed, swaps, more or {}, stages)]
+    )
     controls = frozenset(other for other, system in others.items() if system.control)
     return Compared(name, shared, rows, left_out, seed, controls)
 
@@ -178,17 +194,25 @@ def _in_common(name: str, system: System, base: System, of_base: str) -> tuple[d
     return shared, left_out
 
 
-def _rows(name: str, tasks: Mapping[str, Pairs], seed: int, swaps: int) -> list[Comparison]:
+def _rows(
+    name: str,
+    tasks: Mapping[str, Pairs],
+    seed: int,
+    swaps: int,
+    more: Mapping[str, Sequence[str]],
+    stages: Collection[str],
+) -> list[Comparison]:
     """Return a system's row of each task, of each group of which it has several tasks, and of all tasks."""
-    scopes = {key: [key] for key in tasks} | scopes_of(tasks)
+    known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
+    scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
     draws = {key: pairs.drawn(seed, DRAWS) for key, pairs in tasks.items()}
-    more = functools.cache(lambda key: tasks[key].drawn(seed, swaps))
+    further = functools.cache(lambda key: tasks[key].drawn(seed, swaps))
     rows = []
     for scope, keys in scopes.items():
         verdict = weighed({key: draws[key] for key in keys})
         if swaps > DRAWS and verdict.p is not None and verdict.p * DRAWS < ENOUGH:
-            verdict = weighed({key: more(key) for key in keys})
-        rows.append(row_of(scope, name, [tasks[key] for key in keys], verdict, seed))
+            verdict = weighed({key: further(key) for key in keys})
+        rows.append(row_of(scope, name, [tasks[key] for key in keys], verdict, seed, stages))
     return rows
 
 
@@ -198,7 +222,14 @@ def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
 
 
-def row_of(scope: str, name: str, members: Sequence[Pairs], verdict: PairedResult, seed: int) -> Comparison:
+def row_of(
+    scope: str,
+    name: str,
+    members: Sequence[Pairs],
+    verdict: PairedResult,
+    seed: int,
+    stages: Collection[str] = STAGES,
+) -> Comparison:
     """Return what a side's comparison with the reference on these tasks holds, its verdict given."""
     score, reference_score = mean_scores(members)
     return Comparison(
@@ -215,7 +246,7 @@ def row_of(scope: str, name: str, members: Sequence[Pairs], verdict: PairedResul
         verdict=verdict,
         p_adjusted=verdict.p,
         mcnemar=members[0].mcnemar if len(members) == 1 else None,
-        speed_ups={stage: measured(speed_up(members, stage, seed)) for stage in STAGES},
+        speed_ups={stage: measured(speed_up(members, stage, seed)) if stage in stages else None for stage in STAGES},
         untimed="; ".join(
             dict.fromkeys(one.untimed or one.undecoded for one in members if one.untimed or one.undecoded)
         ),

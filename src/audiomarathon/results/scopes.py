@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from audiomarathon.benchmarks.registry import OTHER, benchmark_of, group_of, groups_of
 
 OVERALL = "overall"
+COMMON = "in common"  # the tasks that every system has a score of, where they are not all
 
 
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
@@ -37,4 +38,6 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
     """Return whether a row is of a task, of a group or of a benchmark: p values are adjusted within a kind."""
-    return "task" if len(tasks) == 1 else OVERALL if scope.endswith(OVERALL) else "group"
+    if len(tasks) == 1:
+        return "task"
+    return scope if scope == COMMON else OVERALL if scope.endswith(OVERALL) else "group"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import LETTERS, Figure, Record, Verdict
@@ -10,7 +10,11 @@ from audiomarathon.scoring.reply import read_reply
 from audiomarathon.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from audiomarathon.metrics.statistics import Sums
+
+_MOST_CLASSES = 20  # of a table
 
 
 class Choice(Scorer):
@@ -82,6 +86,23 @@ class Choice(Scorer):
         if len(classes) != 1:
             return []
         return [f"all right answers are of one class ({classes[0]}): macro-F1 is that class's F1"]
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return how many of each class are chosen rightly; nothing where almost every sample is a class of its own."""
+        import pandas as pd
+
+        truths = {name: _classes(own)[0] for name, own in verdicts.items()}
+        classes = sorted({truth for own in truths.values() for truth in own})
+        if not 1 < len(classes) <= _MOST_CLASSES:
+            return {}
+        rows = []
+        for name, own in verdicts.items():
+            row: dict[str, Any] = {"setting": name}
+            for label in classes:
+                rights = [self.right(one) for one, truth in zip(own, truths[name], strict=True) if truth == label]
+                row |= {label: sum(rights) / len(rights) if rights else None, f"{label}_said": f"n {len(rights)}"}
+            rows.append(row)
+        return {"Share of each class that is chosen rightly": pd.DataFrame(rows, dtype=object)}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
         """Return the accuracy of guessing evenly among the options."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from audiomarathon.records import Figure, Record, Verdict
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from audiomarathon.metrics.statistics import Sums
 
 
@@ -91,6 +93,16 @@ class Scorer(ABC):
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
         """Return what a reader of the figures has to know, a line each; they stand wherever the score does."""
         return []
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:  # noqa: ARG002
+        """Return tables of a task's own section of the page, by title; `report/render.py` says how a frame is read.
+
+        Parameters
+        ----------
+        verdicts
+            By the name of the setting.
+        """
+        return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:  # noqa: ARG002
         """Return what guessing gives on these samples, as a share of right replies."""

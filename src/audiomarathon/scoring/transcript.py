@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from audiomarathon.metrics.statistics import Sums
 
 
@@ -50,6 +52,19 @@ class Transcript(Scorer):
         from audiomarathon.metrics.wer import mean_of_samples_sums
 
         return mean_of_samples_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return which kinds of errors are made, per hundred words of the references."""
+        import pandas as pd
+
+        kinds, rows = ("substitutions", "deletions", "insertions"), []
+        for name, own in verdicts.items():
+            words = sum(one.values["words"] for one in own)
+            counts = {kind: sum(one.values[kind] for one in own) for kind in kinds}
+            rates = {kind: 100 * count / words if words else None for kind, count in counts.items()}
+            loops = sum(one.values["insertion_loop"] > 0 for one in own)
+            rows.append({"setting": name, **rates, "replies that repeat themselves": loops})
+        return {"Errors in a hundred words": pd.DataFrame(rows, dtype=object)}
 
     def own_score(self, verdict: Verdict) -> float:
         """Return 1 − WER of the sample, at least 0."""

@@ -30,8 +30,8 @@ from audiomarathon.runs.read import Run
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
 _LONGEST = 4_000  # characters of a prompt or a reply
-_ALL_REPLIES = 1_000_000  # characters: beside strips and pictures, what 5 MB have room for
-_LEVELS = 16  # grey levels of a spectrogram: two pixels a byte
+_ALL_REPLIES = 700_000  # characters: beside strips and pictures, what 5 MB have room for
+_LEVELS = 16  # of a spectrogram, and of a strip: two pixels a byte
 _RATE = 16_000
 _FRAME = 1024  # samples of a spectrum
 _RANGE_DB = 80.0
@@ -67,8 +67,7 @@ def choose(systems: Sequence[System], limit: int) -> Shown:
         kind = 0 if len(answered) > 1 else 1 if None in scores[key] else 2 if answered != {1.0} else 3
         places[key] = kind, turns[kind, key[0], key[1]], key
         turns[kind, key[0], key[1]] += 1
-    chosen = set(sorted(scores, key=lambda key: places[key])[:limit])
-    return Shown([key for key in scores if key in chosen], len(scores))
+    return Shown(sorted(scores, key=lambda key: places[key])[:limit], len(scores))
 
 
 def _own_score(run: Run, id_: str) -> float | None:
@@ -200,12 +199,12 @@ def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, An
 
 
 def strip(record: Record) -> str | None:
-    """Return which moments of the audio a pruner kept, as base64 of a byte a column: 0 none, 255 all of its tokens."""
+    """Return which moments of the audio a pruner kept, as base64 of half a byte a column: 0 none, 15 all its tokens."""
     if not record.kept_audio_bits:
         return None
     kept = unpack(record.kept_audio_bits, record.audio_tokens or 0).astype(float)
     heard = kept[: len(kept) - record.window_padding_tokens]
-    return _encoded(np.round(255 * columns(heard[None], STRIP)[0]).astype(np.uint8)) if len(heard) else None
+    return _packed(columns(heard[None], STRIP)[0]) if len(heard) else None
 
 
 def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
@@ -234,8 +233,7 @@ def picture(clip: Path) -> str | None:
     decibels = 10 * np.log10(np.maximum(columns(power, STRIP), 1e-10))
     loudest = decibels.max() if wave.any() else np.inf  # nothing stands out in silence
     decibels = np.clip(decibels - loudest + _RANGE_DB, 0, None)
-    levels = np.round(decibels / _RANGE_DB * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
-    return _encoded(levels[::2] << 4 | levels[1::2])
+    return _packed(decibels / _RANGE_DB)
 
 
 @cache
@@ -251,5 +249,7 @@ def _mel_filters() -> npt.NDArray[np.float32]:
     return filters
 
 
-def _encoded(values: npt.NDArray[np.uint8]) -> str:
-    return base64.b64encode(values.tobytes()).decode()
+def _packed(shares: npt.NDArray[np.floating[Any]]) -> str:
+    """Return shares of 0…1 as base64, two of them a byte."""
+    levels = np.round(shares * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
+    return base64.b64encode((levels[::2] << 4 | levels[1::2]).tobytes()).decode()

@@ -1,8 +1,9 @@
-"""Which settings belong on one line of a picture: one method, at one layer and scope, asked the same as base."""
+"""Lines of pictures: which settings belong on one; a colour, a dash and a mark a method, the same in every picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from audiomarathon.fingerprint import same
@@ -14,6 +15,15 @@ ASKED = ("checkpoint", "prompts", "data", "max_new_tokens", "seed", "dtype", "at
 TIMED = (*ASKED, "device")
 """What decides a time."""
 _HASHES = ("checkpoint", "prompts", "data")
+
+# Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
+# lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021). Fourteen hues are too many for any
+# eye: every line is also labelled at its end, and has a style and a marker of its own.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
+_MORE_COLOURS = ("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499")
+_MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+_DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
+BASE = "#222222"
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
@@ -53,3 +63,31 @@ def _parts(identity: Identity) -> list[Identity]:
 
 def _parameter(identity: Identity, name: str) -> str:
     return ", ".join(str(part[name]) for part in _parts(identity) if name in part)
+
+
+@cache
+def _built_in() -> tuple[str, ...]:
+    from audiomarathon.compression.registry import all_methods
+
+    return tuple(method.key for method in all_methods() if method.key != "base")
+
+
+def colour(method: str) -> str:
+    """Return the colour of a method, named by its key; joined methods (`fast_v+snapkv`) have their second part's."""
+    colours = _COLOURS + _MORE_COLOURS
+    return BASE if method == "base" else colours[_place(method) % len(colours)]
+
+
+def mark(method: str) -> str:
+    """Return the shape of a method's points, by its name in Vega."""
+    return _MARKS[_place(method) % len(_MARKS)]
+
+
+def dash(method: str) -> list[int]:
+    """Return the dashes of a method's line: solid for the first colours, dashed for the others, then dotted."""
+    return [8, 3, 2, 3] if "+" in method else _DASHES[min(_place(method) // len(_COLOURS), 2)]
+
+
+def _place(method: str) -> int:
+    names, own = _built_in(), method.rsplit("+", 1)[-1]
+    return names.index(own) if own in names else len(names) + sum(own.encode())

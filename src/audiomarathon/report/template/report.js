@@ -1,3 +1,84 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const { settings, samples } = data;
+const find = (query, within = document) => within.querySelector(query);
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+const shown = (value, digits = 3) => (known(value) ? value.toFixed(digits) : "–");
+
+// Every text is set as text, never as markup.
+function node(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "text") element.textContent = value;
+    else if (value !== null && value !== undefined) element.setAttribute(key, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// A picture is as wide as its place allows, with room for its axis and for names at the ends of lines.
+function fitted(spec, room) {
+  const names = spec.datasets.labels || spec.datasets.bars || [];
+  const longest = Math.max(0, ...names.map((one) => (one.text || one.name).length));
+  const beside = 70 + 6.2 * longest;
+  const most = spec.width || 300;
+  return { ...spec, width: Math.max(130, Math.min(most, room - beside)) };
+}
+
+function draw(section) {
+  const box = find(".charts", section), byScope = data.charts[section.id];
+  if (!box || !byScope) return;
+  const select = find("select.scope", section);
+  const scope = select ? select.value : Object.keys(byScope)[0];
+  const figures = byScope[scope].map(({ spec, title, data: datasets }) => {
+    const place = node("div", { class: "chart" });
+    const figure = node("figure", {}, node("figcaption", { text: title }), place);
+    return { figure, place, title, spec: { ...data.specs[spec], datasets } };
+  });
+  box.replaceChildren(...figures.map(({ figure }) => figure));
+  for (const { place, spec, title } of figures) {
+    // An interpreter of expressions, so that the page needs no right to run code made of text.
+    const options = { renderer: "svg", actions: false, ast: true, mode: "vega-lite", config: data.config };
+    vegaEmbed(place, { ...fitted(spec, box.clientWidth - 24), description: title }, options);
+  }
+  for (const notes of section.querySelectorAll(".notes")) {
+    notes.hidden = notes.dataset.scope !== "" && notes.dataset.scope !== scope;
+  }
+}
+
+const sections = [...document.querySelectorAll("main > section")];
+for (const section of sections) {
+  find("select.scope", section)?.addEventListener("change", (event) => {
+    const wanted = event.target.value;
+    for (const other of sections) {
+      const select = find("select.scope", other);
+      if (select && [...select.options].some((option) => option.value === wanted)) {
+        select.value = wanted;
+        draw(other);
+      }
+    }
+  });
+  find("input.toggle", section)?.addEventListener("change", (event) => {
+    section.querySelectorAll(".scroll").forEach((one, place) => { one.hidden = (place === 1) !== event.target.checked; });
+  });
+  draw(section);
+}
+let width = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth === width) return;
+  width = window.innerWidth;
+  sections.forEach(draw);
+});
+
+function table(headings, rows) {
+  const line = (cells, kind) => node("tr", {}, ...cells.map((cell, index) => {
+    if (cell instanceof Node) return cell;
+    if (kind === "th") return node("th", { scope: "col", text: cell });
+    return index === 0 ? node("th", { scope: "row", text: cell }) : node("td", { text: cell });
+  }));
+  return node("table", {}, node("thead", {}, line(headings, "th")), node("tbody", {}, ...rows.map((cells) => line(cells, "td"))));
+}
+
 // The browser of samples: a list to walk, and one sample with its player, picture, strips and replies.
 const taskOf = (sample) => (sample.control ? `${sample.task} [${sample.control}]` : sample.task);
 let visible = [], selected = 0;
@@ -43,6 +124,8 @@ function select(index, scroll = true) {
   detail(visible[selected]);
 }
 
+// Two levels of 0…15 a byte.
+const levelAt = (packed, place) => (place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4) / 15;
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 function spectrogram(sample) {
@@ -51,7 +134,7 @@ function spectrogram(sample) {
   const context = canvas.getContext("2d"), image = context.createImageData(width, height);
   for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
     const place = (height - 1 - y) * width + x;
-    const level = (place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4) / 15;
+    const level = levelAt(packed, place);
     image.data.set([255 * Math.min(1, 1.6 * level), 255 * level ** 1.6, 90 + 100 * level * (1 - level), 255], 4 * (y * width + x));
   }
   context.putImageData(image, 0, 0);
@@ -67,7 +150,7 @@ function stripOf(reply) {
   const canvas = node("canvas", { width: data.columns, height: 1, role: "img", "aria-label": `moments that ${settings[reply.setting].name} kept` });
   const context = canvas.getContext("2d"), shares = bytes(reply.kept);
   context.fillStyle = settings[reply.setting].colour;
-  shares.forEach((share, x) => { context.globalAlpha = share / 255; context.fillRect(x, 0, 1, 1); });
+  for (let x = 0; x < data.columns; x += 1) { context.globalAlpha = levelAt(shares, x); context.fillRect(x, 0, 1, 1); }
   return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
 }
 
@@ -86,3 +169,32 @@ function detail(sample) {
   parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "rule", "finish"], rows)));
   find("#detail").replaceChildren(...parts);
 }
+
+function choices(select, values) {
+  select.replaceChildren(node("option", { value: "", text: "all" }), ...values.map(([value, text]) => node("option", { value, text })));
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key === "Escape" && typing) { event.target.blur(); return; }
+  if (typing) return;
+  const inList = event.target.id === "list";
+  if (event.key === "j" || (inList && event.key === "ArrowDown")) { if (visible.length) select(selected + 1); }
+  else if (event.key === "k" || (inList && event.key === "ArrowUp")) { if (visible.length) select(selected - 1); }
+  else if (inList && (event.key === "Home" || event.key === "End")) { if (visible.length) select(event.key === "Home" ? 0 : visible.length - 1); }
+  else if (event.key === "p") { const player = find("#detail audio"); if (player) (player.paused ? player.play().catch(() => {}) : player.pause()); }
+  else if (event.key === "/") find("#filters").text.focus();
+  else return;
+  event.preventDefault();
+});
+find("#theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+for (const event of ["input", "change"]) find("#filters").addEventListener(event, list);
+find("#filters").addEventListener("submit", (event) => event.preventDefault());
+choices(find("#filters").task, [...new Set(samples.map(taskOf))].map((task) => [task, task]));
+choices(find("#filters").setting, settings.map((setting, index) => [index, setting.name]));
+list();

@@ -1,0 +1,428 @@
+"""Every picture of results but `explain`'s, as a description in Vega-Lite: the page, `plot`, `demo` and papers draw it.
+
+A description is made once a kind of picture, without data; the rows go in by name. So the page carries each once, and
+what is to be seen (limits, places of labels) is worked out here, where a test can look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.files import write_bytes, write_text
+from audiomarathon.report import series
+from audiomarathon.settings import cache_folder
+from audiomarathon.text import plain
+
+Row = dict[str, Any]
+FORMATS = ("png", "pdf", "svg")
+_GREY = "#777777"
+_LETTERS, _LETTER_WIDTH = 11.0, 5.6  # pixels of a label, and of a letter of it on average
+STAGES = {
+    "load": "#999933",
+    "preprocess": "#44AA99",
+    "encoder": "#CC79A7",
+    "llm_prefill": "#0072B2",
+    "decode": "#E69F00",
+}
+CONFIG = {
+    "background": "transparent",
+    "view": {"stroke": None},
+    "font": "sans-serif",
+    "axis": {"grid": True, "gridColor": "#E4E4E4", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 0},
+    "title": {"anchor": "start", "fontSize": 13},
+    "legend": {"orient": "top", "title": None, "labelLimit": 0},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a picture.
+
+    Attributes
+    ----------
+    points
+        By rising x: `x`, `y`, perhaps `low` and `high`, and `what`, which names the point.
+    method
+        Decides colour, dash and mark; points of another `method`, base's at the beginning of a line, have no mark.
+    nth
+        Which of several lines of the same method it is: each has dashes of its own.
+    colour
+        Where it is not the method's.
+    """
+
+    name: str
+    method: str
+    points: Sequence[Mapping[str, Any]]
+    nth: int = 0
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture: a description in Vega-Lite and the rows that it names."""
+
+    spec: Mapping[str, Any]
+    data: Mapping[str, Sequence[Row]]
+
+    def vega_lite(self) -> dict[str, Any]:
+        """Return the whole: description, rows and looks."""
+        return {**self.spec, "datasets": dict(self.data), "config": CONFIG}
+
+    def with_title(self, title: str) -> Chart:
+        """Return the picture under a title."""
+        return Chart({**self.spec, "title": plain(title)}, self.data)
+
+
+def save(chart: Chart, path: Path) -> Path:
+    """Write a picture in the format of its file's suffix, its folder made where it is missing, and return the path.
+
+    Raises
+    ------
+    SettingsError
+        Without vl-convert (the extra `report`), or for a format that is none of :data:`FORMATS`.
+    RecordError
+        When it cannot be written; what was there before stays.
+    """
+    kind = path.suffix.lstrip(".")
+    if kind not in FORMATS:
+        raise SettingsError(f"{path}: pictures are written as {', '.join(FORMATS)}")
+    converter, spec = _library("vl_convert"), chart.vega_lite()
+    if kind == "svg":
+        content = converter.vegalite_to_svg(spec).encode()
+    elif kind == "pdf":
+        content = converter.vegalite_to_pdf(spec)
+    else:
+        content = converter.vegalite_to_png({**spec, "background": "white"}, scale=2.0)
+    write_bytes(path, content)
+    return path
+
+
+def _library(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise SettingsError(f"pictures need {name.replace('_', '-')}: pip install 'audiomarathon[report]'") from None
+
+
+def line_chart(
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    *,
+    rules: Sequence[tuple[str, float, str]] = (),
+    dotted: Sequence[Mapping[str, float]] = (),
+    front: Sequence[Mapping[str, float]] = (),
+    span: tuple[float, float] | None = None,
+    range_: tuple[float, float] | None = None,
+    bands: bool = True,
+    size: tuple[int, int] = (430, 250),
+) -> Chart:
+    """Return lines with their intervals, each named at its end.
+
+    Parameters
+    ----------
+    x, y
+        What the axes say.
+    rules
+        Values that a dashed line shows across the picture, with a name and a colour.
+    dotted
+        Points of a line that promises something, such as counted FLOPs.
+    front
+        Points of the Pareto front, which are ringed.
+    span, range_
+        What the axes reach; None takes what is there.
+    bands
+        Whether intervals are bands, for points that share their x with others', or bars.
+    """
+    xs = [point["x"] for line in lines for point in line.points] + [point["x"] for point in dotted]
+    x0, x1 = span or _reach(xs, 0.04)
+    spread_ = [point.get(end, point["y"]) for line in lines for point in line.points for end in ("low", "high", "y")]
+    ys = [value for value in spread_ if value is not None] + [value for _, value, _ in rules]
+    y0, y1 = range_ or _reach([*ys, *(point["y"] for point in dotted)], 0.05)
+    y1 = y1 if y1 > y0 else y0 + 1.0  # of a quantity that is 0 everywhere
+    points: list[Row] = []
+    intervals: list[Row] = []
+    ends: list[tuple[float, float, str, str]] = []
+    for line in lines:
+        look: Row = {
+            "line": plain(line.name),
+            "colour": line.colour or series.colour(line.method),
+            "dash": series.dash(line.method) if not line.nth else [2 + 2 * line.nth, 2],
+        }
+        shape = series.mark(line.method)
+        wide = any(point.get("low") is not None and point["low"] < point["high"] for point in line.points)
+        for place, point in enumerate(line.points):
+            row = {**look, **point, "what": plain(str(point.get("what", line.name))), "place": place}
+            points.append(row | {"shape": shape, "marked": point.get("method", line.method) == line.method})
+            if wide and point.get("low") is not None:
+                intervals.append({name: row[name] for name in ("line", "colour", "x", "low", "high", "what")})
+        if line.points:
+            last = line.points[-1]
+            ends.append((float(last["y"]), float(last["x"]), plain(line.name), look["colour"]))
+    ends += [(value, x1, plain(name), ink) for name, value, ink in rules]
+    data = {
+        "frame": [{"x": x0, "y": y0}, {"x": x1, "y": y1}],
+        "points": points,
+        "intervals": intervals,
+        "rules": [{"y": value, "colour": ink} for _, value, ink in rules],
+        "dotted": [dict(point) for point in dotted],
+        "front": [dict(point) for point in front],
+        "labels": _labels(ends, (y0, y1), size[1]),
+    }
+    spec = _line_spec(plain(x), plain(y), bands, size)
+    layers = [layer for layer in spec["layer"] if data[layer["data"]["name"]]]
+    return Chart({**spec, "layer": layers}, {name: rows for name, rows in data.items() if rows})
+
+
+def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
+    """Return limits that hold all values, with a margin."""
+    known = list(values)
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    margin = more * (high - low or abs(high) or 1.0)
+    return low - margin, high + margin
+
+
+def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
+    """Return the limits of an axis of scores: a flat score is to look flat."""
+    found = [
+        value for line in lines for point in line.points for end in ("low", "high", "y")
+        if (value := point.get(end)) is not None
+    ] + list(more)  # fmt: skip
+    low, high = min(found, default=0.0), max(found, default=1.0)
+    low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
+    return min(low, max(0.0, high - 0.2)) if low >= 0 else low, high
+
+
+def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
+    """Return names beside the ends of lines, moved apart where they would overlap."""
+    low, high = limits
+    unit = height / (high - low)
+    wanted = sorted(((value - low) * unit, x, value, name, ink) for value, x, name, ink in ends)
+    places = spread([place for place, *_ in wanted], _LETTERS + 2, height)
+    return [
+        {"y": low + place / unit, "x_end": x, "y_end": value, "text": name, "colour": ink}
+        for (_, x, value, name, ink), place in zip(wanted, places, strict=True)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, Any]:
+    alt = _library("altair")
+
+    def own(name: str) -> Any:
+        return alt.Chart(alt.NamedData(name))
+
+    def placed(chart: Any, **more: Any) -> Any:
+        across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False))
+        up = alt.Y("y:Q", title=y, scale=alt.Scale(zero=False, nice=False))
+        return chart.encode(**({"x": across, "y": up} | more))
+
+    ink = alt.Color("colour:N", scale=None, legend=None)
+    tip = [alt.Tooltip("what:N", title="setting"), alt.Tooltip("y:Q", title=y, format=".4~g"),
+           alt.Tooltip("low:Q", title="from", format=".4~g"), alt.Tooltip("high:Q", title="to", format=".4~g"),
+           alt.Tooltip("x:Q", title=x, format=".4~g"), alt.Tooltip("said:N", title=" ")]  # fmt: skip
+    between = {"y": alt.Y("low:Q", title=y), "y2": "high:Q", "color": ink}
+    shown = (
+        placed(own("intervals").mark_area(opacity=0.1), detail="line:N", **between)
+        if bands
+        else placed(own("intervals").mark_rule(opacity=0.5), **between)
+    )
+    beside = {"x": alt.value({"expr": "width + 9"}), "color": ink}
+    layers = [
+        placed(own("frame").mark_point(opacity=0, tooltip=None)),
+        shown,
+        own("rules").mark_rule(strokeDash=[5, 4]).encode(y="y:Q", color=ink),
+        placed(own("dotted").mark_line(strokeDash=[1, 3], color=_GREY)),
+        placed(own("front").mark_line(strokeDash=[1, 4], strokeWidth=2, color=_GREY)),
+        placed(own("front").mark_point(size=170, color=_GREY)),
+        placed(
+            own("points").mark_line(strokeWidth=1.7),
+            detail="line:N", order="place:Q", color=ink, strokeDash=alt.StrokeDash("dash:N", scale=None, legend=None),
+        ),
+        placed(
+            own("points").transform_filter("datum.marked").mark_point(filled=True, size=42, opacity=1),
+            color=ink, shape=alt.Shape("shape:N", scale=None, legend=None), tooltip=tip,
+        ),
+        placed(
+            own("labels").mark_rule(opacity=0.35, strokeWidth=0.7, clip=False),
+            x="x_end:Q", y="y_end:Q", x2=alt.value({"expr": "width + 7"}), y2="y:Q", color=ink,
+        ),
+        own("labels").mark_text(align="left", fontSize=_LETTERS, clip=False).encode(y="y:Q", text="text:N", **beside),
+    ]  # fmt: skip
+    chart = alt.layer(*layers).properties(width=size[0], height=size[1])
+    return _plain_spec(chart)
+
+
+def _plain_spec(chart: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    for name in ("config", "datasets"):
+        spec.pop(name, None)
+    return spec
+
+
+def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
+    """Move ascending places apart to at least `gap`, as little as need be, within 0…`room` where that is possible."""
+    blocks: list[list[float]] = []  # what the members want of their first one's place, summed, and how many they are
+    for place in wanted:
+        blocks.append([place, 1])
+        while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][1] * gap > _start(blocks[-1]):
+            total, count = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total - count * blocks[-1][1] * gap, blocks[-1][1] + count]
+    places = [_start(block) + step * gap for block in blocks for step in range(int(block[1]))]
+    for index in range(len(places) - 1, -1, -1):
+        places[index] = min(places[index], room - (len(places) - 1 - index) * gap)
+    return [max(place, index * gap) for index, place in enumerate(places)]
+
+
+def _start(block: list[float]) -> float:
+    return block[0] / block[1]
+
+
+def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the points than which no other is both better (y) and cheaper (x), by rising x."""
+    front: list[dict[str, float]] = []
+    for point in sorted(points, key=lambda point: (point["x"], -point["y"])):
+        if not front or point["y"] > front[-1]["y"]:
+            front.append({"x": point["x"], "y": point["y"]})
+    return front
+
+
+def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
+    """Return horizontal bars, stacked by part.
+
+    Parameters
+    ----------
+    rows
+        `name` of the bar, `part`, `value` and `colour`; bars stand in the order in which they come.
+    """
+    order = list(dict.fromkeys(row["name"] for row in rows))
+    parts = {row["part"]: row["colour"] for row in rows}
+    nth = {part: place for place, part in enumerate(parts)}
+    found = [row | {"bar": order.index(row["name"]), "nth": nth[row["part"]]} for row in rows]
+    legend = tuple(parts.items()) if len(parts) > 1 else ()
+    return Chart(_bar_spec(plain(x), legend, width), {"bars": found})
+
+
+@lru_cache(maxsize=16)
+def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[str, Any]:
+    alt = _library("altair")
+    colour = alt.Color("colour:N", scale=None, legend=None)
+    if parts:
+        names, inks = map(list, zip(*parts, strict=True))
+        colour = alt.Color("part:N", scale=alt.Scale(domain=names, range=inks), legend=alt.Legend())
+    chart = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
+        x=alt.X("value:Q", title=x, stack="zero" if parts else None),
+        y=alt.Y("name:N", title=None, sort=alt.EncodingSortField("bar", op="min")),
+        color=colour, order="nth:Q",
+        tooltip=[alt.Tooltip("name:N", title="setting"), alt.Tooltip("part:N", title=" "),
+                 alt.Tooltip("value:Q", title=x, format=",.4~g")],
+    ).properties(width=width, height=alt.Step(18))  # fmt: skip
+    return _plain_spec(chart)
+
+
+def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Return several pictures as one, under a title with notes below it."""
+    parts: list[dict[str, Any]] = []
+    data: dict[str, Sequence[Row]] = {}
+    for place, chart in enumerate(charts):
+        own = dict(chart.spec)
+        if "layer" in own:
+            own["layer"] = [_beside(_renamed(layer, place), own["width"]) for layer in own["layer"]]
+        parts.append({name: value for name, value in _renamed(own, place).items() if name != "$schema"})
+        data |= {f"{place}-{name}": rows for name, rows in chart.data.items()}
+    room = int(columns * (charts[0].spec["width"] + 90) / _LETTER_WIDTH)
+    told = [line for note in notes for line in wrap(plain(note), room)]
+    heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY}
+    spec: dict[str, Any] = {"$schema": charts[0].spec["$schema"], "concat": parts, "columns": columns}
+    return Chart(spec | ({"title": {**heading, "offset": 14}} if title or notes else {}), data)
+
+
+def _beside(layer: Mapping[str, Any], width: float) -> dict[str, Any]:
+    """Return a layer whose places beside the picture are numbers: among several, Vega's `width` is not the own one."""
+    encoding = dict(layer["encoding"])
+    for channel in ("x", "x2"):
+        value = encoding.get(channel, {}).get("value")
+        if isinstance(value, dict):
+            encoding[channel] = {"value": width + float(value["expr"].removeprefix("width + "))}
+    return {**layer, "encoding": encoding}
+
+
+def _renamed(part: Mapping[str, Any], place: int) -> dict[str, Any]:
+    return {**part, "data": {"name": f"{place}-{part['data']['name']}"}} if "data" in part else dict(part)
+
+
+def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, int]) -> Chart:
+    """Return a group of bars a task, one a setting, with intervals.
+
+    Parameters
+    ----------
+    rows
+        `task`, `setting`, `method`, `value`, perhaps `low` and `high`.
+    """
+    alt = _library("altair")
+    looks = {row["setting"]: series.colour(row["method"]) for row in rows}
+    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+    colour = alt.Color("setting:N", scale=scale, legend=alt.Legend() if legend else None)
+    across = {
+        "x": alt.X("task:N", title=None, sort=None, axis=alt.Axis(labelAngle=-20)),
+        "xOffset": alt.XOffset("setting:N", sort=list(looks)),
+    }
+    tip = [alt.Tooltip("task:N"), alt.Tooltip("setting:N"), alt.Tooltip("value:Q", title=y, format=".3~g")]
+    bars = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
+        y=alt.Y("value:Q", title=y), color=colour, tooltip=tip, **across
+    )  # fmt: skip
+    ends = (
+        alt.Chart(alt.NamedData("ends"))
+        .mark_rule(color="#8a8a8a", strokeWidth=1.5)
+        .encode(y="low:Q", y2="high:Q", **across)
+    )
+    chart = alt.layer(bars, ends).properties(width=size[0], height=size[1])
+    known = [row for row in rows if row.get("low") is not None]
+    spec = _plain_spec(chart)
+    return Chart(
+        {**spec, "layer": spec["layer"][: 2 if known else 1]}, {"bars": rows} | ({"ends": known} if known else {})
+    )
+
+
+def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:
+    """Return how many clips are how long, with their median."""
+    bars = [{"from": low, "to": high, "count": n} for low, high, n in zip(edges, edges[1:], counts, strict=False)]
+    return Chart(_histogram_spec(plain(x), size), {"bars": bars, "median": [{"x": median}]})
+
+
+@lru_cache(maxsize=4)
+def _histogram_spec(x: str, size: tuple[int, int]) -> dict[str, Any]:
+    alt = _library("altair")
+    scale = alt.Scale(zero=False, nice=False)
+    bars = alt.Chart(alt.NamedData("bars")).mark_bar(color="#0072B2").encode(
+        x=alt.X("from:Q", title=x, scale=scale), x2="to:Q", y=alt.Y("count:Q", title="clips")
+    )  # fmt: skip
+    line = alt.Chart(alt.NamedData("median")).mark_rule(color="#D55E00").encode(x="x:Q")
+    return _plain_spec(alt.layer(bars, line).properties(width=size[0], height=size[1]))
+
+
+def script() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script for a page that draws without a network.
+
+    Raises
+    ------
+    SettingsError
+        Without vl-convert (the extra `report`).
+    """
+    converter = _library("vl_convert")
+    kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second
+    with suppress(OSError, RecordError):
+        return kept.read_text(encoding="utf-8")
+    found: str = converter.javascript_bundle()
+    with suppress(OSError, RecordError):
+        write_text(kept, found)
+    return found

@@ -1,0 +1,205 @@
+"""Pictures that commands write into files: runs against the ratio, a demo's bars, controls, lengths of clips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.files import file_name
+from audiomarathon.report import charts, series
+from audiomarathon.report.charts import Chart, Line
+from audiomarathon.report.curves import MEAN, Panel, Setting, read_panels
+from audiomarathon.text import plain
+
+if TYPE_CHECKING:
+    from audiomarathon.data.durations import Durations
+    from audiomarathon.engine.run import Result
+    from audiomarathon.report.controls import ControlRun
+
+_QUANTITIES = {
+    "score": "score",
+    "prefill_ms": "LLM prefill, ms (median)",
+    "speed_up": "LLM prefill, times as fast as base",
+    "kv_mb": "KV cache after prefill, MB",
+}
+_MOST_NOTES = 3  # a line each; the tables have all
+_CONTROLS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
+
+
+def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
+    """Draw one picture a task, and one of the mean over tasks where there are several.
+
+    Raises
+    ------
+    RecordError
+        When there is no finished run, or the folder cannot be written.
+    SettingsError
+        Without altair and vl-convert (the extra `report`), or for a kind of picture that cannot be written.
+    """
+    if kind not in charts.FORMATS:
+        raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
+    drawn = {panel.name: of_panel(panel) for panel in read_panels(paths)}
+    return [charts.save(one, folder / f"{file_name(name)}.{kind}") for name, one in drawn.items() if one is not None]
+
+
+def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
+    """Return a panel's quantities against the ratio, each of so many pixels; one that was not measured is left out.
+
+    None where nothing was.
+    """
+    drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
+    notes = ["Bands: 95 % intervals over clusters."]
+    if panel.headline == MEAN:
+        notes = ["Settings that every task has. Bands: 95 % intervals of the mean, tasks being independent."]
+    if panel.bases:
+        notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method."
+    if any(one.ideal for one in panel.settings):
+        notes[0] += " Dotted: what counted FLOPs promise."
+    told = [*notes, *panel.notes[:_MOST_NOTES]]
+    return charts.side_by_side(drawn, title=panel.title, notes=told) if drawn else None
+
+
+def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
+    lines = [
+        Line(name, own[-1].method, [_point(one, quantity) for one in own if quantity in one.figures])
+        for name, own in panel.lines().items()
+        if any(one.method != "base" and quantity in one.figures for one in own)
+    ]
+    bases = [
+        (one.line, one.figures[quantity].value, series.BASE) for one in panel.bases.values() if quantity in one.figures
+    ]
+    if not lines and not (quantity == "score" and bases):
+        return None
+    most = max([one.ratio for one in panel.settings] + [0.1])
+    dotted = _ideal(panel) if quantity == "speed_up" else []
+    ends = [point[end] for line in lines for point in line.points for end in ("y", "high")] + [
+        value for _, value, _ in bases
+    ]
+    top = 1.05 * max([*ends, *(point["y"] for point in dotted)])
+    limits = charts.score_range(lines, *(value for _, value, _ in bases)) if quantity == "score" else (0.0, top)
+    name = panel.headline if quantity == "score" else _QUANTITIES[quantity]
+    limits_x = (0.0, 1.01 * most)
+    chart = charts.line_chart(
+        lines, "fraction of audio removed", "", rules=bases, dotted=dotted, span=limits_x, range_=limits, size=size
+    )
+    return chart.with_title(name)
+
+
+def _point(one: Setting, quantity: str) -> dict[str, object]:
+    figure = one.figures[quantity]
+    return {
+        "x": one.ratio,
+        "y": figure.value,
+        "low": figure.low,
+        "high": figure.high,
+        "what": one.label,
+        "method": one.method,
+    }
+
+
+def _ideal(panel: Panel) -> list[dict[str, float]]:
+    """Return the ideal once: methods that drop at the same layer share it."""
+    for own in panel.lines().values():
+        points = [
+            {"x": one.ratio, "y": one.ideal} for one in own if one.ideal is not None and "speed_up" in one.figures
+        ]
+        if any(point["y"] > 1.001 for point in points):
+            return points
+    return []
+
+
+def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Path:
+    """Draw scores with their intervals, and LLM prefill, by task and setting.
+
+    Raises
+    ------
+    SettingsError
+        Without altair and vl-convert (the extra `report`).
+    RecordError
+        When the picture cannot be written.
+    """
+    scores, times = [], []
+    for one in results:
+        summary, method = one.summary, one.method.partition("-")[0]
+        row = {"task": summary["task"], "setting": plain(one.method), "method": method}
+        low, high = (summary.get("intervals") or {}).get("score") or (None, None)
+        if summary["score"] is not None:
+            scores.append(row | {"value": summary["score"], "low": low, "high": high})
+        if spread := summary["timing"].get("llm_prefill_s"):
+            times.append(row | {"value": 1e3 * spread["p50"]})
+    drawn = [charts.grouped_bars(scores, "score (95 % interval)", legend=True, size=(760, 250))]
+    drawn += [charts.grouped_bars(times, "LLM prefill, ms (median)", legend=False, size=(760, 150))] if times else []
+    return charts.save(charts.side_by_side(drawn, 1, title), path)
+
+
+def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
+    """Draw score against duration, a panel a task, model and setting, a line a control, with 95 % intervals.
+
+    Raises
+    ------
+    SettingsError
+        Without altair and vl-convert (the extra `report`), or for a kind of picture that cannot be written.
+    RecordError
+        When the picture cannot be written.
+    """
+    drawn = []
+    for panel in dict.fromkeys(run.panel for run in runs):
+        own = [run for run in runs if run.panel == panel]
+        lines = [
+            Line(
+                kind,
+                kind,
+                [
+                    {"x": run.seconds, "y": run.score, "low": run.low, "high": run.high, "what": kind, "method": kind}
+                    for run in own
+                    if run.kind == kind
+                ],
+                colour=_CONTROLS.get(kind, ""),
+            )
+            for kind in dict.fromkeys(run.kind for run in own)
+        ]
+        chance = [("chance (accuracy)", own[0].chance, "#999999")] if own[0].chance is not None else []
+        chart = charts.line_chart(
+            lines, "clip duration, s", "score", rules=chance, range_=(0.0, 1.05), bands=False, size=(300, 200)
+        )
+        drawn.append(chart.with_title(f"{panel} · n = {max(run.n for run in own)}"))
+    return charts.save(charts.side_by_side(drawn), path)
+
+
+def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
+    """Draw how long the clips of each task are (`<task>.png`) and, of several tasks, one page of all (`all.png`).
+
+    Tasks without a readable clip have no picture. Axes are a task's own on its page, and shared in time on the page of
+    all.
+
+    Raises
+    ------
+    SettingsError
+        Without altair and vl-convert (the extra `report`).
+    RecordError
+        When a picture cannot be written.
+    """
+    drawn = [one for one in found if one.seconds]
+    own = [_histogram(one, (min(one.seconds), max(one.seconds)), (480, 240)) for one in drawn]
+    paths = [
+        charts.save(chart, folder / f"{file_name(one.task.key)}.png") for one, chart in zip(drawn, own, strict=True)
+    ]
+    if len(drawn) < 2:
+        return paths
+    span = (min(min(one.seconds) for one in drawn), max(max(one.seconds) for one in drawn))
+    page = charts.side_by_side([_histogram(one, span, (360, 130)) for one in drawn])
+    return [*paths, charts.save(page, folder / "all.png")]
+
+
+def _histogram(one: Durations, span: tuple[float, float], size: tuple[int, int]) -> Chart:
+    from audiomarathon.data.durations import HISTOGRAM_BINS
+
+    low, high = span if span[1] - span[0] >= 1 else (span[0] - 0.5, span[1] + 0.5)  # clips of one length: a bar
+    counts, edges = np.histogram(one.seconds, np.linspace(low, high, HISTOGRAM_BINS + 1))
+    median, hours = float(np.median(one.seconds)), sum(one.seconds) / 3600
+    chart = charts.histogram(edges.tolist(), counts.tolist(), median, "duration, s", size=size)
+    return chart.with_title(f"{one.task.key}: {len(one.seconds):,} clips, {hours:.1f} h, median {median:.0f} s")

@@ -1,0 +1,367 @@
+"""One renderer for every table: a frame becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
+
+A frame holds figures with all their digits, a column each. Of a column `score` the renderer knows by name:
+
+* `score_low`, `score_high`: its 95 % interval, shown as `0.812 [0.750, 0.874]`;
+* `score_said`: a remark in parentheses behind it;
+* `score_mark`: `best`, `better`, `worse`, `good`, `bad` or `busy`, shown by weight or colour;
+* `score_why`: what the page tells of the cell under the pointer.
+
+`_tokens` and `_kv_length_a_layer` are for readers only, and in no CSV.
+
+How a figure is written is said once, in :data:`KINDS`; a column that is not there is text, or a number of three digits.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from audiomarathon.text import plain, spreadsheet
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+NONE = "–"
+_BESIDE = ("_low", "_high", "_said", "_mark", "_why")
+_STYLES = {"best": "bold", "better": "green", "worse": "red", "good": "green", "bad": "bold red", "busy": "cyan"}
+_STYLES |= {"warn": "yellow", "dim": "dim"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
+
+
+def p_text(p: float) -> str:
+    """Return a p value as a table shows it."""
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the figures of a column are written.
+
+    Attributes
+    ----------
+    heading
+        Of the column; its name where that is empty.
+    form
+        A format, or what makes text of a figure.
+    scale
+        What a figure is multiplied with first: seconds are shown as milliseconds.
+    left
+        Whether the column is text, which stands at the left.
+    ends
+        The format of its interval's ends, where that is another: tables of many columns have little room.
+    """
+
+    heading: str = ""
+    form: str | Callable[[Any], str] = ""
+    scale: float = 1
+    left: bool = False
+    ends: str = ""
+
+    def text(self, value: Any) -> str:
+        """Return one figure as text; a dash where there is none. What is no figure is text, whatever the format."""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if not isinstance(value, numbers.Real):
+            return NONE if value is None or value is pd.NaT or value is pd.NA else plain(str(value))
+        if math.isnan(value):
+            return NONE
+        scaled = value * self.scale
+        if callable(self.form):
+            return self.form(scaled)
+        return format(
+            scaled, _SCORE if self.form.endswith("d") and not isinstance(value, numbers.Integral) else self.form
+        )
+
+
+def _milliseconds(heading: str) -> Kind:
+    return Kind(heading, ".0f", 1e3)
+
+
+_SCORE, _DIFFERENCE, _TIMES, _P = ".3f", "+.3f", ".2f", p_text
+KINDS: Mapping[str, Kind] = {
+    "task": Kind(left=True),
+    "setting": Kind(left=True),
+    "n": Kind("n", "d"),
+    "score": Kind("score [95 % interval]", _SCORE),
+    "score_difference": Kind("score − base [95 %]", _DIFFERENCE),
+    "accuracy": Kind("", _SCORE),
+    "cost": Kind("", ".4g"),
+    # Times are kept in seconds.
+    "encoder_s": _milliseconds("encoder ms"),
+    "llm_prefill_s": _milliseconds("LLM prefill ms"),
+    "prefill_s": _milliseconds("first token ms"),
+    "decode_s": _milliseconds("decode ms"),
+    "first_token_latency_s": _milliseconds("first token ms"),
+    "total_latency_s": _milliseconds("whole reply ms"),
+    "scoring_s": Kind("scoring ms", ".2f", 1e3),
+    "_tokens": Kind("audio tokens"),
+    "kept_ratio": Kind("kept", ".3f"),
+    "_kv_length_a_layer": Kind("KV length a layer"),
+    "kv_bytes": Kind("KV MB", ".2f", 1e-6),
+    "peak_memory_bytes": Kind("peak GPU GB", ".2f", 1e-9),
+    "llm_prefill_speedup": Kind("LLM prefill ×", _TIMES),
+    "first_token_speedup": Kind("first token ×", _TIMES),
+    "decode_per_token_speedup": Kind("decode ×", _TIMES),
+    # Comparisons.
+    "difference": Kind("difference [95 %]", _DIFFERENCE),
+    "p": Kind("p", _P),
+    "p_holm": Kind("Holm", _P),
+    "mcnemar_p": Kind("McNemar", _P),
+    # Published tables count in hundredths.
+    "mine": Kind("mine × 100 [95 %]", ".1f", 100),
+    "weighted": Kind("weighted F1", ".1f", 100),
+    "published": Kind("published", ".1f", 100),
+    "beyond": Kind("difference", "+.1f", 100),
+    "within": Kind("published within"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame, and which of it is shown.
+
+    Attributes
+    ----------
+    frame
+        One row a line, figures unrounded; see the module.
+    shown
+        Names of the columns to show, in order; all where none is named. CSV holds all.
+    title
+        Stands above it.
+    group
+        Column at whose changes a rule is drawn; `headed` writes its value above the rows instead of into each.
+    least
+        Columns that a narrow terminal can do without, the least important first.
+    notes
+        Lines below it.
+    kinds
+        How columns are written that :data:`KINDS` does not know, or otherwise than it says.
+    foreign
+        Whether columns are named by data (classes, groups), whose names say nothing of how they are written.
+    """
+
+    frame: pd.DataFrame
+    shown: Sequence[str] = ()
+    title: str = ""
+    group: str = ""
+    headed: bool = False
+    least: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    foreign: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
+        """Return rows as a table. As objects: whole numbers stay whole beside what is missing."""
+        return cls(pd.DataFrame(list(rows), dtype=object), shown, **more)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are shown: of those named, the ones that are there."""
+        there = list(self.frame.columns)
+        own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
+        return [name for name in self.shown or [name for name in there if name not in own] if name in there]
+
+    def kind(self, name: str) -> Kind:
+        """Return how a column is written."""
+        if name in self.kinds:
+            return self.kinds[name]
+        if name in KINDS and not self.foreign:
+            return KINDS[name]
+        values = [value for value in self.frame[name] if value is not None]
+        if any(isinstance(value, str) for value in values):
+            return Kind(str(name), left=True) if self.foreign else Kind(left=True)
+        return Kind(
+            str(name) if self.foreign else "", _SCORE if any(isinstance(value, float) for value in values) else ""
+        )
+
+    def heading(self, name: str) -> str:
+        """Return what stands above a column."""
+        return self.kind(name).heading or str(name).replace("_", " ")
+
+    def without_empty(self, *keep: str) -> Table:
+        """Return the table without columns in which no row has a figure, but for those to keep."""
+        empty = {name for name in self.columns if name not in keep and self.frame[name].isna().all()}
+        return self if not empty else replace(self, shown=[name for name in self.columns if name not in empty])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one place of a table shows: a figure, its interval and remark beside it, its mark, and why."""
+
+    figure: str
+    beside: str = ""
+    mark: str = ""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.figure + self.beside
+
+
+def cells(table: Table) -> list[list[Cell]]:
+    """Return what a table shows, row by row."""
+    kinds = {name: table.kind(name) for name in table.columns}
+    return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.frame.to_dict("records")]
+
+
+def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
+    figure, beside = kind.text(row[name]), ""
+    if f"{name}_low" in row and f"{name}_high" in row and figure != NONE and not isinstance(row[name], str):
+        low, high = (row[f"{name}{end}"] for end in ("_low", "_high"))
+        ends = replace(kind, form=kind.ends or kind.form)
+        beside = f" [{NONE}]" if pd.isna(low) else f" [{ends.text(low)}, {ends.text(high)}]"
+    said, mark, why = (_text(row.get(f"{name}{suffix}")) for suffix in ("_said", "_mark", "_why"))
+    return Cell(figure, beside + (f" ({plain(said)})" if said else ""), mark, why)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def rich_table(table: Table) -> RichTable:
+    """Return the table for a terminal; nothing in it is read as markup."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = [name for name in table.columns if not (table.headed and name == table.group)]
+    drawn = RichTable(
+        title=Text(plain(table.title)) if table.title else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in shown:
+        drawn.add_column(table.heading(name), justify="left" if table.kind(name).left else "right")
+    rows = cells(replace(table, shown=shown))
+    groups = list(table.frame[table.group]) if table.group else [None] * len(rows)
+    for place, (row, group) in enumerate(zip(rows, groups, strict=True)):
+        if table.headed and (place == 0 or groups[place - 1] != group):
+            drawn.add_row(Text(plain(str(group)), "bold"))
+        last = place + 1 < len(rows) and groups[place + 1] != group
+        drawn.add_row(*(Text(cell.text, _STYLES.get(cell.mark, "")) for cell in row), end_section=last)
+    drawn.caption = Text(plain("\n".join(table.notes))) if table.notes else None
+    return drawn
+
+
+def show(*tables: Table) -> None:
+    """Print tables one below the other, as wide as the terminal."""
+    from audiomarathon.terminal import console
+
+    out = console()
+    for table in tables:
+        out.print(for_width(table, out.width))
+
+
+def fits(table: Table, width: int) -> bool:
+    """Whether no cell of the table has to wrap on a terminal of so many columns."""
+    return _room(_widths(rich_table(table))) <= width
+
+
+def for_width(table: Table, width: int) -> RichTable:
+    """Return the table for a terminal of so many columns."""
+    from audiomarathon.terminal import fitted
+
+    drawn = rich_table(table)
+    widths = _widths(drawn)
+    if _room(widths) > width:
+        return fitted(drawn, width, [table.heading(name) for name in table.least if name in table.columns])
+    for column, own in zip(drawn.columns, widths, strict=True):
+        column.width = own  # said once: rich would measure every cell three times
+    return drawn
+
+
+def _widths(drawn: RichTable) -> list[int]:
+    """Return the widest line of each column."""
+    from rich.cells import cell_len
+
+    texts = ([str(column.header), *map(str, column.cells)] for column in drawn.columns)
+    return [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
+
+
+def _room(widths: Sequence[int]) -> int:
+    """Return what columns of these widths take, with padding and edges."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def markdown(table: Table) -> str:
+    """Return the table as Markdown, its title above it and its notes below."""
+    lines = [[table.heading(name) for name in table.columns], ["---"] * len(table.columns)]
+    lines += [
+        [f"**{cell.figure}**{cell.beside}" if cell.mark == "best" else cell.text for cell in row]
+        for row in cells(table)
+    ]
+    body = "".join(f"| {' | '.join(map(_in_markdown, line))} |\n" for line in lines)
+    title = f"{_in_markdown(table.title)}\n\n" if table.title else ""
+    notes = "".join(f"\n- {_in_markdown(note)}" for note in table.notes) + "\n" * bool(table.notes)
+    return title + body + notes
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(text)).replace("|", "\\|").replace("\n", " ")
+
+
+def csv(table: Table) -> str:
+    """Return all figures of the frame with every digit; remarks and marks are for readers, and not in it."""
+    remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
+    shown_only = {name for name in KINDS if name.startswith("_")}
+    kept = [name for name in table.frame.columns if name not in remarks | shown_only]
+    rows = [{name: spreadsheet(value) for name, value in row.items()} for row in table.frame[kept].to_dict("records")]
+    return str(pd.DataFrame(rows, columns=kept, dtype=object).to_csv(index=False, lineterminator="\n"))
+
+
+def latex(table: Table) -> str:
+    """Return the table as a LaTeX tabular (with booktabs); notes are comments below it."""
+    kinds = [table.kind(name) for name in table.columns]
+    rows = [[escaped(table.heading(name)) for name in table.columns]]
+    rows += [[_in_latex(cell) for cell in row] for row in cells(table)]
+    head, *body = [f"{' & '.join(row)} \\\\" for row in rows]
+    align = "".join("l" if kind.left else "r" for kind in kinds)
+    parts = [f"\\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*parts, *(f"% {plain(note)}".replace("\n", " ") for note in table.notes), ""])
+
+
+def _in_latex(cell: Cell) -> str:
+    figure, beside = (escaped(part).replace(NONE, "--") for part in (cell.figure, cell.beside))
+    return (rf"\textbf{{{figure}}}" if cell.mark == "best" else figure) + beside
+
+
+def escaped(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
+    return "".join(_LATEX.get(letter, letter) for letter in plain(text))
+
+
+def html(table: Table) -> str:
+    """Return the table as HTML; whatever its cells hold is text, never markup."""
+    from markupsafe import Markup
+
+    def tag(name: str, text: str, **attributes: str) -> Markup:
+        told = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in attributes.items() if value)
+        return Markup("<{}{}>{}</{}>").format(Markup(name), told, text, Markup(name))
+
+    def written(cell: Cell, name: str, place: int) -> Markup:
+        text = Markup("{}{}").format(cell.figure, tag("small", cell.beside) if cell.beside else "")
+        side = "text" if table.kind(name).left else ""
+        if place == 0:
+            return tag("th", text, scope="row", **{"class": cell.mark})
+        return tag("td", text, title=cell.why, **{"class": " ".join(filter(None, [cell.mark, side]))})
+
+    names = table.columns
+    head = Markup("").join(tag("th", table.heading(name), scope="col") for name in names)
+    body = [Markup("").join(map(written, row, names, range(len(names)))) for row in cells(table)]
+    rows = Markup("\n").join(tag("tr", row) for row in body)
+    return str(Markup("<table><thead>{}</thead>\n<tbody>\n{}\n</tbody></table>").format(tag("tr", head), rows))

@@ -1,0 +1,470 @@
+"""The parts of a page: what to choose, scores, curves, costs, durations, each task's own tables, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from audiomarathon.report import charts, series
+from audiomarathon.report.charts import Chart, Line
+from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
+from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.pairs import ACROSS
+from audiomarathon.text import counted
+
+_MOST_BARS = 100
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes
+    ----------
+    anchor, heading
+        Its address on the page, and its name.
+    tables
+        One below the other, each under its own title.
+    charts
+        By scope, among which a reader chooses; "" where there is nothing to choose.
+    notes
+        By scope too; those under "" are always there.
+    toggle
+        What a switch between the first table and the second is called; "" shows all tables.
+    """
+
+    anchor: str
+    heading: str
+    tables: Sequence[Table] = ()
+    charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    toggle: str = ""
+
+
+def sections(data: PageData) -> list[Section]:
+    """Return the parts in the order in which they are read; one with nothing in it is left out."""
+    scopes = [*reversed(data.scopes), *data.tasks]
+    scopes = sorted(scopes, key=lambda scope: scope != data.widest)
+    found = [
+        _choice(data),
+        _scores(data),
+        _by_scope("curves", "Score against ratio and time", scopes, data, _curves),
+        _by_scope("costs", "What it costs", scopes, data, _costs),
+        _by_scope("durations", "Score against duration", scopes, data, _durations),
+        _own(data),
+        _machine(data),
+    ]
+    return [one for one in found if one.tables or one.charts]
+
+
+def facts(data: PageData, samples: int) -> list[str]:
+    """Return what the page is about: models, machine, date, and how many samples of which tasks."""
+    runs = [run for system in data.systems for run in system.runs.values()]
+    named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
+    models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
+    machines = dict.fromkeys(_machine_of(run.identity, run.facts) for run in runs)
+    days = sorted({str(one.get("started", ""))[:10] for run in runs for one in run.facts.get("sessions") or ()} - {""})
+    tasks = list(dict.fromkeys(run.key for run in runs))
+    when = f"measured {days[0]}" + (f" to {days[-1]}" if days[1:] else "") if days else "no date on record"
+    count = counted(len(data.systems), "setting")
+    return [
+        f"{', '.join(models)} on {'; '.join(machines)}",
+        f"{when} · {counted(samples, 'sample')} of {', '.join(tasks)} · {count}",
+    ]
+
+
+def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    environment = run.get("environment") or {}
+    device = identity.get("device")
+    name = environment.get("cpu") if device in (None, "cpu") else device
+    about = [str(one) for one in (identity.get("dtype"), identity.get("attention")) if one]
+    return ", ".join([str(name or device or "a machine not on record"), *about])
+
+
+def advice(data: PageData) -> list[str]:
+    """Return a recommendation a checkpoint: the fastest setting that keeps the score within a point of base's."""
+    none = "Nothing is recommended: that takes base and another setting of the same checkpoint."
+    return [_advised(one, data.point) for one in data.advice] or [none]
+
+
+def _advised(one: Advice, point: float) -> str:
+    if one.best is None:
+        return f"{one.checkpoint}: nothing is recommended, for {one.why}."
+    of = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
+    on = f"on {counted(one.samples, 'sample')} of {of}"
+    if one.row is None:
+        return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
+    verdict = one.row.verdict
+    between = ", of which no interval can be given"
+    if verdict.interval:
+        low, high = (end / point for end in verdict.interval)
+        between = f", 95 % interval {low:+.1f} to {high:+.1f}"
+        if low < -1:
+            between += ": these samples do not rule out a larger loss"
+    speed = (one.row.speed_ups["first_token"] or {}).get("interval")
+    span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
+    text = (
+        f"{one.checkpoint}: {one.best.name} keeps the score within 1 point at {one.best.speed:.2f}×{span} to the first "
+        f"token ({(verdict.difference or 0.0) / point:+.1f} points{between}; {on})."
+    )
+    if one.best.is_random:
+        method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"
+        text += f" That is the control, dropping at random: of the others the best is {method}."
+    return text
+
+
+def described(data: PageData, scope: str) -> str:
+    """Say what a scope is, and who is missing there."""
+    lacking = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
+    members = data.members(scope)
+    what = f"{scope}: the mean over {', '.join(members)}" if scope in data.scopes else scope
+    none = f" Without a score of {'all of them' if len(members) > 1 else 'it'}, and so not here: {', '.join(lacking)}."
+    return f"{what}.{none if lacking else ''}"
+
+
+def _rows(data: PageData, scope: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the systems that have a scope and may be in its pictures, with their figures."""
+    return [(place, data.figures[scope, place]) for place in data.charted if (scope, place) in data.figures]
+
+
+def _choice(data: PageData) -> Section:
+    """The first screen: score against time to first token, and the table that is sorted by what is recommended."""
+    scope, advised = data.widest, {one.place for one in data.advice}
+    rows = []
+    for place, system in enumerate(data.systems):
+        row = data.figures.get((scope, place), {})
+        setting = data.settings[place]
+        speed = 1.0 if setting.is_base else row.get("first_token_speedup")
+        keeps = row.get("difference", 0.0 if setting.is_base else None)
+        kept = keeps is not None and keeps >= -data.point
+        order = (
+            bool(system.control),
+            place not in advised,
+            not row,
+            not kept,
+            -(speed or 0.0) if kept else -(keeps if keeps is not None else -2.0),
+        )
+        shown = {name: row.get(name) for name in _CHOICE if name != "first_token_speedup"}
+        for name in ("score", "difference", "first_token_speedup"):
+            shown |= {f"{name}{end}": row.get(f"{name}{end}") for end in ("_low", "_high")}
+        shown |= {"difference_mark": row.get("difference_mark"), "n_said": row.get("n_said", "")}
+        shown["first_token_speedup"] = "base" if setting.is_base else row.get("first_token_speedup")
+        shown["difference"] = "base" if setting.is_base else row.get("difference")
+        shown["first_token_speedup_why"] = row.get("untimed") or row.get("why") or ""
+        shown |= {name: row.get(name, "") for name in ("difference_said", "first_token_speedup_said")}
+        what = "recommended" if place in advised else "control" if setting.method == "random" else ""
+        rows.append((order, shown | {"setting": setting.name, "setting_said": what}))
+    ordered = [row for _, row in sorted(rows, key=lambda one: one[0])]
+    kinds = {"prefill_s": Kind("first token, ms", ".0f", 1e3), "setting": Kind(left=True)}
+    kinds |= {"score": Kind(f"score, {scope} [95 %]", ".3f"), "n": Kind("samples", "d")}
+    table = Table.of(ordered, _CHOICE, kinds=kinds).without_empty("setting", "score")
+    about = (
+        f"Score and times: {described(data, scope)} Differences and speed-ups are of the samples that both answered; "
+        "colour means significant after Holm's correction. First comes what is recommended, then settings within 1 "
+        "point of base by speed, then the others by score. ms are medians; × is the median of each sample's own ratio "
+        "to base, so the two need not agree."
+    )
+    notes = [
+        about if scope else "No score yet.",
+        *_reasons(data, scope),
+    ]
+    lines = _lines(data, scope, _speed_up)
+    drawn = []
+    if _has_points(lines):
+        front = charts.pareto_front({"x": -p["x"], "y": p["y"]} for line in lines for p in line.points)
+        bases = [row["score"] for place, row in _rows(data, scope) if data.settings[place].is_base]
+        rules = [("base − 1 point", bases[0] - data.point, "#888888")] if len(bases) == 1 else []
+        drawn = [
+            charts.line_chart(
+                lines, "first token, times as soon as base", "score", bands=False, rules=rules,
+                front=[{"x": -p["x"], "y": p["y"]} for p in front],
+                range_=charts.score_range(lines, *(value for _, value, _ in rules)), size=(620, 220),
+            ).with_title(f"Score against speed: {scope}")
+        ]  # fmt: skip
+    return Section("choice", "What to choose", [table], {"": drawn} if drawn else {}, {"": notes})
+
+
+_CHOICE = ("setting", "score", "difference", "first_token_speedup", "prefill_s", "kv_bytes", "n")
+
+
+def _reasons(data: PageData, scope: str) -> list[str]:
+    """Return what a reader has to know of the figures, a line each, with the settings of which it is true."""
+    told: dict[str, list[str]] = {}
+
+    def say(line: str, name: str) -> None:
+        if name not in told.setdefault(line, []):
+            told[line].append(name)
+
+    for name, task, answered, expected in data.unfinished:
+        say(f"no figures of {task}, which is not finished ({answered} of {expected} samples; audiomarathon score sums "
+            "up what is there)", name)  # fmt: skip
+    for place, setting in enumerate(data.settings):
+        row = data.figures.get((scope, place))
+        if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):
+            say(f"no speed-up: {why}", setting.name)
+        if row and row.get("across"):
+            say(ACROSS, setting.name)
+        for task in data.tasks:
+            own = data.figures.get((task, place))
+            if own is None:
+                continue
+            if own["expected"] and own["n"] + (own["errors"] or 0) < own["expected"]:
+                say(
+                    f"figures of {task} are of {own['n']} samples of {own['expected']}, for it is not finished",
+                    setting.name,
+                )
+            for note in own["notes"]:
+                say(note, setting.name)
+            if own["busy"]:
+                say("the machine was busy while times were taken", setting.name)
+    for one in data.advice:
+        for line in one.left_out:
+            say(f"not ranked: {line}", one.checkpoint)
+    if controls := [one.name for one in data.settings if one.system.control]:
+        line = (
+            "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are set "
+            "beside their own base only, and are in none of the pictures"
+        )
+        told[line] = controls
+    return [f"{', '.join(names)}: {line}." for line, names in told.items()]
+
+
+def _scores(data: PageData) -> Section:
+    notes = ["Below each score its 95 % interval over clusters; the best of each column is bold.",
+             "Differences are of the samples that both answered, paired, with 95 % intervals; colour means significant "
+             "after Holm's correction over the rows of the same kind."]  # fmt: skip
+    because: dict[str, list[str]] = {}
+    for (scope, place), row in data.figures.items():
+        if scope in data.tasks and not data.settings[place].is_base and row.get("why"):
+            because.setdefault(row["why"], []).append(f"{data.settings[place].name} in {scope}")
+    notes += [f"No difference of {', '.join(names)}: {why}." for why, names in because.items()]
+    both = [scores_table(data, narrow=True), scores_table(data, "difference", narrow=True)]
+    return Section(
+        "scores", "Scores by task", both if data.figures else (), notes={"": notes}, toggle="difference from base"
+    )
+
+
+Draw = Callable[[PageData, str], tuple[list[Chart], list[str]]]
+
+
+def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, draw: Draw) -> Section:
+    drawn = {scope: draw(data, scope) for scope in scopes}
+    found = {scope: own for scope, (own, _) in drawn.items() if own}
+    notes = {scope: lines for scope, (_, lines) in drawn.items() if scope in found}
+    return Section(anchor, heading, (), found, notes)
+
+
+def _lines(data: PageData, scope: str, x: Callable[[Mapping[str, Any]], float | None]) -> list[Line]:
+    """Return a line a method at one layer of one checkpoint, by rising ratio; base opens it where both are comparable.
+
+    Parameters
+    ----------
+    x
+        Returns the place of a row; None for one that has none.
+    """
+    found: dict[str, list[int]] = {}
+    for place, _ in _rows(data, scope):
+        found.setdefault(data.settings[place].line, []).append(place)
+    lines, kin = [], dict[str, int]()
+    for name, places in found.items():
+        first = data.settings[places[0]]
+        points = [_point(data, scope, place, x) for place in sorted(places, key=lambda one: data.settings[one].ratio)]
+        known = [point for point in points if point is not None]
+        if not known:
+            continue
+        start = None
+        alike = not data.figures[scope, places[0]].get("why")
+        if alike and not first.is_base and first.base is not None:
+            start = _point(data, scope, first.base, x)
+        nth = kin.get(first.method, 0)
+        kin[first.method] = nth + 1
+        lines.append(Line(name, first.method, [*([start] if start else []), *known], nth))
+    return sorted(lines, key=lambda line: line.method == "base")
+
+
+def _point(
+    data: PageData, scope: str, place: int, x: Callable[[Mapping[str, Any]], float | None]
+) -> dict[str, Any] | None:
+    row = data.figures.get((scope, place))
+    at = None if row is None else x({**row, "place": place, "ratio": data.settings[place].ratio})
+    if row is None or at is None:
+        return None
+    setting = data.settings[place]
+    return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
+            "method": setting.method}  # fmt: skip
+
+
+def _speed_up(row: Mapping[str, Any]) -> float | None:
+    return 1.0 if row.get("is_base") else row.get("first_token_speedup")
+
+
+def _has_points(lines: Sequence[Line]) -> bool:
+    """Whether there is more than one place to see: a picture of a single point says nothing."""
+    return len({point["x"] for line in lines for point in line.points}) > 1
+
+
+def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
+    lines = _lines(data, scope, _ratio)
+    by_ratio = [line for line in lines if line.method != "base"]
+    bases = [(line.name, float(line.points[0]["y"]), series.BASE) for line in lines if line.method == "base"]
+    found, notes = [], []
+    if _has_points(by_ratio):
+        most = max([point["x"] for line in by_ratio for point in line.points] + [0.1])
+        found.append(
+            charts.line_chart(by_ratio, "fraction of audio removed", "score", rules=bases, span=(0.0, most * 1.01),
+                              range_=charts.score_range(by_ratio, *(value for _, value, _ in bases)))
+            .with_title("Score against ratio")
+        )  # fmt: skip
+        notes.append("Bands are 95 % intervals over clusters; dashed is base, which is ratio 0 of every method.")
+    timed = [place for place, row in _rows(data, scope) if _comparable(row)]
+    devices = {data.systems[place].identity.get("device") for place in timed}
+    for name, title in (("llm_prefill_s", "LLM prefill"), ("prefill_s", "time to first token")):
+        lines = _lines(data, scope, partial(_milliseconds, name=name))
+        if _has_points(lines):
+            front = charts.pareto_front(point for line in lines for point in line.points) if len(devices) < 2 else []
+            found.append(
+                charts.line_chart(lines, f"{title}, ms (median)", "score", bands=False, front=front,
+                                  range_=charts.score_range(lines)).with_title(f"Score against {title}")
+            )  # fmt: skip
+    if len(devices) > 1:
+        names = ", ".join(map(str, sorted(devices, key=str)))
+        notes.append(f"Times are of different devices ({names}) and do not compare, so there is no Pareto front.")
+    elif timed:
+        notes.append("On the ringed settings, the Pareto front, no other is both better and faster.")
+    without: dict[str, list[str]] = {}
+    for place, row in _rows(data, scope):
+        if not _comparable(row) and row["prefill_s"] is not None:
+            why = row.get("untimed") or row.get("why") or "not set beside base"
+            without.setdefault(why, []).append(data.settings[place].name)
+    notes += [f"{', '.join(names)}: in no picture of times: {why}." for why, names in without.items()]
+    return found, [described(data, scope), *notes]
+
+
+def _comparable(row: Mapping[str, Any]) -> bool:
+    """Whether a row's times can be set beside its base's, or it has no base at all."""
+    beside = row.get("is_base") or row.get("alone") or row.get("first_token_speedup") is not None
+    return bool(beside) and row["prefill_s"] is not None
+
+
+def _ratio(row: Mapping[str, Any]) -> float:
+    return float(row["ratio"])
+
+
+def _milliseconds(row: Mapping[str, Any], *, name: str) -> float | None:
+    return 1e3 * row[name] if _comparable(row) and row[name] is not None else None
+
+
+def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
+    rows = [(data.settings[place], row) for place, row in _rows(data, scope)][:_MOST_BARS]
+    found = []
+    stages = [
+        {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
+         "colour": charts.STAGES[stage]}
+        for one, row in rows for stage in STAGES if row[f"{stage}_s"] is not None
+    ]  # fmt: skip
+    if len({row["name"] for row in stages}) > 1:
+        found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))
+    for name, unit, scale, title in (
+        ("kv_bytes", "MB", 1e-6, "KV cache after prefill"),
+        ("peak_memory_bytes", "GB", 1e-9, "Peak memory of the GPU"),
+    ):
+        bars = [
+            {"name": one.name, "part": one.name, "value": scale * row[name], "colour": series.colour(one.method)}
+            for one, row in rows
+            if row[name] is not None
+        ]
+        if len(bars) > 1:
+            found.append(charts.bar_chart([bar | {"part": ""} for bar in bars], unit).with_title(title))
+    more = len(_rows(data, scope)) - len(rows)
+    told = [f"The first {_MOST_BARS} settings; {more} more have no bars."] * bool(more)
+    return found, [described(data, scope), *told]
+
+
+def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
+    """A picture a line, base in each, all on the same axes: thirty curves in one would be read by nobody."""
+    curves = {
+        place: [{"x": bin_["from"] + 15, "y": bin_["score"], "what": data.settings[place].name,
+                 "said": f"{bin_['from']:.0f}–{bin_['from'] + 30:.0f} s, n = {bin_['n']}"} for bin_ in row["durations"]]
+        for place, row in _rows(data, scope)
+    }  # fmt: skip
+    xs = [point["x"] for points in curves.values() for point in points]
+    if len(set(xs)) < 2:
+        return [], []
+    span = (min(xs) - 15, max(xs) + 15)
+    everything = [Line("", "base", points) for points in curves.values()]
+    range_ = charts.score_range(everything)
+    by_line: dict[str, list[int]] = {}
+    for place in curves:
+        if not data.settings[place].is_base:
+            by_line.setdefault(data.settings[place].line, []).append(place)
+    found = []
+    for name, places in by_line.items() or {"base": []}.items():
+        bases = {data.settings[place].base for place in places} if places else set(curves)
+        drawn = [
+            Line(_short(data, place), data.settings[place].method, curves[place], nth)
+            for nth, place in enumerate(places)
+        ]
+        drawn += [Line("base", "base", curves[base]) for base in bases if base in curves]
+        found.append(
+            charts.line_chart(
+                drawn, "duration of the clip, s", "mean of own scores", span=span, range_=range_, size=(300, 190)
+            ).with_title(name)
+        )
+    members = data.members(scope)
+    pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)
+    return found, [
+        pooled,
+        "The mean of the samples' own scores (right or wrong; 1 − WER), in bins of half a minute; a point tells how "
+        "many samples it stands for.",
+    ]
+
+
+def _short(data: PageData, place: int) -> str:
+    return f"{data.settings[place].ratio:g}"
+
+
+def _own(data: PageData) -> Section:
+    """What tasks, and their scorers, have to show beside their score."""
+    found = []
+    for key in data.tasks:
+        runs = {
+            data.settings[place].name: system.runs[key]
+            for place, system in enumerate(data.systems)
+            if key in system.runs and system.runs[key].task and system.runs[key].verdicts
+        }
+        task = next((run.task for run in runs.values()), None)
+        if task is not None:
+            frames = task.frames({name: list(run.verdicts.values()) for name, run in runs.items()})
+            found += [
+                Table(frame, title=f"{key}: {title}", foreign=True) for title, frame in frames.items() if len(frame)
+            ]
+    return Section("tasks", "Task by task", found)
+
+
+def _machine(data: PageData) -> Section:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for one in data.settings:
+        run = next(iter(one.system.runs.values()))
+        environment = run.facts.get("environment") or {}
+        versions = {**environment, **(environment.get("packages") or {})}
+        told = ", ".join(f"{name} {value}" for name, value in versions.items() if isinstance(value, (str, int, float)))
+        identity = one.system.identity
+        about = [run.facts.get("model"), one.system.checkpoint, identity.get("device") or "untimed"]
+        about += [
+            identity.get("dtype"),
+            identity.get("attention"),
+            "yes" if run.facts.get("certificate") else "no",
+            told,
+        ]
+        groups.setdefault(tuple(str(value or "–") for value in about), []).append(one.name)
+    names = ("model", "checkpoint", "device", "dtype", "attention", "certified", "environment")
+    rows = [
+        {
+            "settings": "all" if len(own) == len(data.settings) else ", ".join(own),
+            **dict(zip(names, about, strict=True)),
+        }
+        for about, own in groups.items()
+    ]
+    return Section("machine", "Machine and versions", [Table.of(rows)])

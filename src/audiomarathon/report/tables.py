@@ -1,0 +1,448 @@
+"""Every view of results as a frame: what `render` writes to a terminal, Markdown, CSV, LaTeX and the page."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.benchmarks import all_tasks
+from audiomarathon.benchmarks.registry import facts_of
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.registry import all_methods
+from audiomarathon.models.registry import all_models
+from audiomarathon.report.render import NONE, Kind, Table
+from audiomarathon.results.pairs import ACROSS
+from audiomarathon.text import counted, flags_of
+
+if TYPE_CHECKING:
+    from audiomarathon.data.durations import Durations
+    from audiomarathon.data.verify import TaskReport
+    from audiomarathon.engine.run import Result
+    from audiomarathon.report.controls import ControlRun
+    from audiomarathon.results.compare import Compared, Comparison
+    from audiomarathon.results.reproduce import Reproduced
+    from audiomarathon.results.status import RunStatus
+    from audiomarathon.results.sweep_summary import Finished, Outcome
+
+_LATENCIES = ("first_token_latency", "total_latency")  # of endpoints
+_STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode", "decode_per_token")
+_MORE_STAGES = ("forced_decode_per_token", "scoring", "total")
+_SPEED_UPS = ("llm_prefill", "first_token", "decode_per_token")
+_NOT_RUN = "controls that were not run"
+_COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
+
+
+def tasks() -> Table:
+    """The tasks, in the paper's order."""
+    rows = []
+    for task in all_tasks():
+        row: dict[str, Any] = {"key": task.key, "paper": NONE, "what": task.title}
+        row |= {"group": NONE, "samples": None, "minutes": NONE}
+        if facts := facts_of(task.key):
+            low, high = facts.seconds
+            row |= {"paper": facts.acronym, "group": facts.group, "samples": facts.count}
+            row["minutes"] = f"{low / 60:.3g}–{high / 60:.3g}"
+        rows.append(_flat(row) | {"score": task.scorer.figure.title})
+    return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
+
+
+def models() -> Table:
+    """The models, with what their checkpoints weigh."""
+    rows = [
+        {
+            "key": model.key,
+            "also": ", ".join(model.aliases),
+            "checkpoint": model.checkpoint,
+            "download": f"{model.download_gb:g} GB" if model.download_gb else "none",
+            "audio_tokens_a_second": f"{model.tokens_per_second:g}" if model.tokens_per_second else NONE,
+            "what": model.title,
+        }
+        for model in all_models()
+    ]
+    least = ("also", "download", "audio_tokens_a_second", "checkpoint")
+    kinds = {"audio_tokens_a_second": Kind("audio tokens / s")}
+    return Table.of([_flat(row) for row in rows], title="Models", least=least, kinds=kinds)
+
+
+def methods() -> Table:
+    """The methods, with their papers and what they save."""
+    rows = [
+        {
+            "key": method.key,
+            "paper": f"arXiv {method.paper}" if method.paper else NONE,
+            "saves": method.saves,
+            "needs": method.needs or NONE,
+            "what": method.title,
+        }
+        for method in all_methods()
+    ]
+    return Table.of([_flat(row) for row in rows], title="Methods", least=("saves", "paper"))
+
+
+LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models, "methods": methods}
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with each text, some of them third parties', in one line."""
+    return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def result_row(
+    result: Result, saved: Mapping[str, Any] | None = None, beside: Finished | None = None
+) -> dict[str, Any]:
+    """Return everything that is known of a finished setting in one row.
+
+    Times are medians in seconds, sizes in bytes, speed-ups base ÷ setting, differences setting − base.
+
+    Parameters
+    ----------
+    saved
+        What it saved: :func:`audiomarathon.results.savings.savings`.
+    beside
+        The setting beside base, in the summary of a sweep.
+    """
+    summary, timing = result.summary, result.summary["timing"]
+    low, high = (summary.get("intervals") or {}).get("score") or (None, None)
+    row: dict[str, Any] = {
+        "task": summary["task"],
+        "checkpoint": result.folder.parent.name,
+        "setting": result.method,
+        **{name: summary.get(name) for name in (*_COUNTS, "headline", "score")},
+        "n_said": ", ".join(flags_of(summary)),
+        "score_low": low,
+        "score_high": high,
+        **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},
+    }
+    if beside is not None:
+        row |= _difference(beside)
+    for stage in (*_STAGES, *_MORE_STAGES, *_LATENCIES):
+        row[f"{stage}_s"] = (timing.get(f"{stage}_s") or {}).get("p50")
+    audio, kept = summary["audio_tokens"], summary["kept_audio_tokens"]
+    row |= {"audio_tokens": audio, "kept_audio_tokens": kept}
+    row["_tokens"] = f"{NONE if kept is None else f'{kept:.0f}'} of {audio:.0f}" if audio else None
+    row |= {name: summary.get(name) for name in ("kv_bytes", "peak_memory_bytes", "cost")}
+    if saved is not None:
+        row |= _saved(saved, summary["n"])
+    row["busy_machine"] = bool(summary.get("busy"))
+    row["notes"] = "; ".join(summary.get("notes") or ()) or None
+    row["error"] = None if summary["complete"] else f"{counted(summary['errors'], 'sample')} failed"
+    return row
+
+
+def _difference(beside: Finished) -> dict[str, Any]:
+    against = beside.against_base or {}
+    row: dict[str, Any] = {"against_base_samples": against.get("samples")}
+    for name in ("score", "accuracy"):
+        figure = against.get(name) or {}
+        row[f"{name}_difference"] = figure.get("difference")
+        row[f"{name}_difference_low"], row[f"{name}_difference_high"] = figure.get("interval") or (None, None)
+    if not against:
+        row["score_difference"] = "no base"
+    elif beside.result.method == Base().label:
+        row |= {name: None for name in row if "_difference" in name}
+    elif against["samples"] != beside.result.summary["n"]:  # not over all that were answered
+        row["score_difference_said"] = f"n {against['samples']}"
+    return row
+
+
+def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
+    lengths = saved.get("kv_lengths") or ()
+    row: dict[str, Any] = {"kept_ratio": saved.get("kept_ratio")}
+    row |= {"kv_lengths": " ".join(f"{length:g}" for length in lengths), "_kv_length_a_layer": lengths_text(lengths)}
+    row["scoring_s"] = saved.get("scoring_s")
+    for name in _SPEED_UPS:
+        speed_up = saved.get(name) or {}
+        column = f"{name}_speedup"
+        row[column] = speed_up.get("measured")
+        row[f"{column}_low"], row[f"{column}_high"] = speed_up.get("interval") or (None, None)
+        if name != "decode_per_token":
+            row[f"{column}_ideal"] = ideal = speed_up.get("ideal")
+            row[f"{column}_said"] = f"ideal {ideal:.2f}" if ideal is not None else ""
+    row |= {"kv_bytes_ratio": saved.get("kv_bytes_ratio"), "compared_samples": saved.get("compared_samples")}
+    row["across_sessions"] = saved.get("across_sessions")
+    if row["llm_prefill_speedup"] is not None:
+        some = f"n {row['compared_samples']}" if row["compared_samples"] != n else ""
+        told = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
+        row["llm_prefill_speedup_said"] = ", ".join(filter(None, told))
+    return row
+
+
+def results(found: Sequence[Result], title: str = "") -> Table:
+    """One row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
+
+    Times are medians over samples, shown in milliseconds; a dash stands for what was not measured. Models behind an
+    endpoint have latencies as a client sees them, and costs where prices are known.
+    """
+    return _scores([result_row(one) for one in found], found, title)
+
+
+def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: str, *more: str) -> Table:
+    stages = ("encoder_s", "llm_prefill_s", "decode_s")
+    latencies = tuple(f"{name}_s" for name in _LATENCIES)
+    timed = [name for name in (*stages, *latencies) if any(row[name] is not None for row in rows)]
+    cost = ("cost",) * any(row["cost"] is not None for row in rows)
+    shown = ("task", "setting", "n", "score", *more, *(timed or stages), "_tokens", "kv_bytes", *cost)
+    notes: dict[str, list[str]] = {}
+    for one in found:
+        for note in one.summary.get("notes") or ():
+            notes.setdefault(note, []).append(one.method.partition("-")[0])
+    lines = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
+    least = ("kv_bytes", "encoder_s", "_tokens", "accuracy", "decode_s")
+    return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
+
+
+def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return what `summary.csv` holds: a row a finished setting, then one a task that failed."""
+    rows = [result_row(one.result, one.savings, one) for settings in outcome.groups.values() for one in settings]
+    return rows + [{"task": task, "error": reason} for task, reason in outcome.swept.failures.items()]
+
+
+def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
+    """Scores and times of a sweep's settings, and what each saves against base of the same samples.
+
+    A speed-up is base ÷ setting, the median over samples, with its 95 % interval; `ideal` is what counted FLOPs
+    promise. Decode is measured in forced runs (`DECODE_TOKENS`) only.
+    """
+    rows = [result_row(one.result, one.savings, one) for one in settings]
+    found = [one.result for one in settings]
+    scores = _scores(rows, found, f"Scores and times (medians){of}", "score_difference", "accuracy")
+    return scores, savings(settings, f"Savings against base of the same samples{of}")
+
+
+def savings(settings: Sequence[Finished], title: str = "") -> Table:
+    """What settings save against base; see :func:`sweep`."""
+    rows = [result_row(one.result, one.savings, one) for one in settings]
+    shown = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
+    notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
+    return Table.of(
+        rows, (*shown, *(f"{stage}_speedup" for stage in _SPEED_UPS)), title=title, group="task", notes=notes
+    )
+
+
+def lengths_text(lengths: Sequence[float] | None) -> str | None:
+    """Return mean cache lengths with equal neighbours joined: `2×2600 26×1350`."""
+    if not lengths:
+        return None
+    runs: list[list[float]] = []
+    for length in lengths:
+        if runs and runs[-1][1] == length:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, length])
+    if len(runs) > 4:  # a budget of its own for every layer
+        return f"{min(lengths):.0f}–{max(lengths):.0f}"
+    return " ".join(f"{count:.0f}×{length:.0f}" for count, length in runs)
+
+
+def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[str] = ()) -> Table:
+    """One row a system on each task, group and mean; speed-ups are reference ÷ own: above 1 is faster.
+
+    Parameters
+    ----------
+    missing
+        Controls that were not run; each gets a row that says so.
+    """
+    rows = [
+        {"reference": compared.reference, "scope": heading, **comparison_row(row)}
+        for heading, row in _in_sections(compared.rows)
+    ]
+    rows += [{"scope": _NOT_RUN, "setting": name, "difference": "not run"} for name in missing]
+    shown = ("scope", "setting", "samples", "score", "difference", "p", "p_holm", "mcnemar_p")
+    kinds = {"samples": Kind("n"), "scope": Kind("tasks", left=True), "score": Kind("score", ".3f")}
+    kinds["setting"] = Kind("setting", left=True)
+    table = Table.of(
+        rows, (*shown, *(f"{stage}_speedup" for stage in _SPEED_UPS)), title=f"against {compared.reference}",
+        group="scope", headed=True, least=("mcnemar_p", "p"), notes=notes, kinds=kinds,
+    )  # fmt: skip
+    return table.without_empty("scope", "setting", "samples", "score", "difference")
+
+
+def in_halves(table: Table) -> list[Table]:
+    """Return a comparison as two tables for a narrow terminal: scores, and below them speed-ups."""
+    speed_ups = [name for name in table.columns if name.endswith("_speedup")]
+    scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
+    if not speed_ups:
+        return [scores]
+    kept = table.frame[table.frame["scope"] != _NOT_RUN]
+    title = f"speed-ups {table.title}"
+    return [scores, replace(table, frame=kept, title=title, shown=["scope", "setting", *speed_ups], notes=())]
+
+
+def comparison_row(row: Comparison) -> dict[str, Any]:
+    """Return a comparison in one row; its difference is marked only where it is significant after Holm."""
+    verdict = row.verdict
+    low, high = verdict.interval or (None, None)
+    flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
+    significant = row.p_adjusted is not None and row.p_adjusted < 0.05 and verdict.difference
+    return {
+        "tasks": " ".join(row.tasks),
+        "setting": row.side,
+        "samples": row.samples,
+        "samples_said": ", ".join(flags_of(flags)),
+        "truncated": row.truncated,
+        "unparsed": row.unparsed,
+        "cut": row.cut,
+        "timed": row.timed,
+        "score": row.score,
+        "reference_score": row.reference_score,
+        "difference": verdict.difference,
+        "difference_low": low,
+        "difference_high": high,
+        "difference_mark": "" if not significant else "better" if significant > 0 else "worse",
+        "p": verdict.p,
+        "p_holm": row.p_adjusted,
+        "mcnemar_p": row.mcnemar,
+        **{
+            f"{stage}_speedup{end}": value
+            for stage, speed in row.speed_ups.items()
+            for end, value in zip(("", "_low", "_high"), _three(speed), strict=True)
+        },
+        "untimed": row.untimed or None,
+        "across_sessions": row.across,
+        "busy_machine": row.busy,
+    }
+
+
+def _three(speed: Mapping[str, Any] | None) -> tuple[Any, Any, Any]:
+    return (speed["measured"], *(speed["interval"] or (None, None))) if speed else (None, None, None)
+
+
+def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
+    """Return the rows by what they are about (tasks first, the mean of all last), each with its section's heading."""
+    sections: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
+    for row in rows:
+        sections.setdefault((row.scope, row.tasks), []).append(row)
+    found = []
+    for scope, members in sorted(sections, key=lambda section: len(section[1]) if len(section[1]) > 1 else 0):
+        alike = sum(scope == other for other, _ in sections)
+        told = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
+        heading = scope if len(members) == 1 else f"{scope} ({told})"
+        found += [(heading, row) for row in sections[scope, members]]
+    return found
+
+
+def reproduction(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = ()) -> Table:
+    """Our scores beside the published ones, × 100: a row a task, then the means of groups, then the mean of all."""
+    found = [
+        {
+            "task": row.scope,
+            "n": row.samples,
+            "unparsed": row.unparsed,
+            "mine": row.mine,
+            "mine_low": row.interval and row.interval[0],
+            "mine_high": row.interval and row.interval[1],
+            "weighted": row.weighted,
+            "published": row.published,
+            "beyond": row.difference,
+            "within": row.agrees,
+        }
+        for row in rows
+    ]
+    return Table.of(found, title=title, least=("weighted", "within"), notes=notes)
+
+
+def verification(reports: Sequence[TaskReport]) -> Table:
+    """One row a task: what there is, what is expected, and how many problems."""
+    rows = []
+    for one in reports:
+        expected = one.expected
+        samples = f"{one.samples:,}" if one.folder else NONE
+        span = f"{one.seconds[0]:.1f}–{one.seconds[1]:.1f}" if one.seconds else NONE
+        rows.append(
+            {
+                "task": one.task,
+                "state": one.state,
+                "state_mark": {"ok": "good", "wrong": "bad"}.get(one.state, "warn"),
+                "samples": samples + (f" of {expected.count:,}" if expected else ""),
+                "clips": one.clips if one.folder else None,
+                "hours": one.hours if one.folder else None,
+                "seconds": span + (" ({:g}–{:g})".format(*expected.seconds) if expected else ""),
+                "problems": len(one.problems) if one.state == "wrong" else "",
+            }
+        )
+    kinds = {"state": Kind(left=True), "samples": Kind("samples"), "clips": Kind(form=","), "hours": Kind(form=".2f")}
+    kinds |= {"seconds": Kind("seconds (expected)"), "problems": Kind("problems", "d")}
+    return Table.of(rows, kinds=kinds, least=("hours", "clips"))
+
+
+def durations(found: Sequence[Durations]) -> Table:
+    """One row a task: how long its clips are, in seconds but for the total."""
+    from audiomarathon.data.durations import PERCENTILES
+
+    names = ("mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
+    rows = []
+    for one in found:
+        figures = one.statistics()
+        row = {"task": one.task.key, "clips": figures["clips"], "hours": figures["total_hours"]}
+        rows.append(row | {name: figures[name] for name in names} | {"broken": len(one.broken) or ""})
+    kinds = {"clips": Kind(form=","), "hours": Kind(form=".2f"), "broken": Kind("broken", "d")}
+    kinds |= {name: Kind(form=".1f") for name in names}
+    least = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
+    return Table.of(rows, kinds=kinds, least=least)
+
+
+def tokens(found: Sequence[Durations]) -> Table:
+    """How many audio tokens a clip costs, one row a task, for each rate the median and the longest."""
+    rates = list(found[0].tokens().items()) if found else []
+    columns = [f"{rate}/s {what}" for rate, _ in rates for what in ("median", "max")]
+    rows = []
+    for one in found:
+        own = one.tokens()
+        counts = [own[rate][what] for rate, _ in rates for what in ("median", "max")]
+        rows.append({"audio tokens": one.task.key} | dict(zip(columns, counts, strict=True)))
+    notes = [f"{rate}/s: {', '.join(map(str, _listed(figures['models'])))}" for rate, figures in rates]
+    return Table.of(rows, notes=notes, kinds={column: Kind(form=",") for column in columns})
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def controls(runs: Sequence[ControlRun]) -> Table:
+    """One row a run: what was to be heard, for how long, and the score."""
+    rows = [
+        {
+            "task": run.panel,
+            "heard": run.kind,
+            "seconds": run.seconds,
+            "n": run.n,
+            "score": run.score,
+            "score_low": run.low,
+            "score_high": run.high,
+            "chance": run.chance,
+        }
+        for run in runs
+    ]
+    return Table.of(rows, kinds={"seconds": Kind(form=".1f"), "chance": Kind(form=".2f")})
+
+
+def status(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+    """How the runs of one checkpoint stand, one row a run."""
+    from audiomarathon.engine.progress_view import answered_text, ending, rates
+
+    rows = []
+    for one in found:
+        more = []
+        if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
+            more.append(rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60))
+        if one.alive and one.quiet_s is not None:
+            more.append(f"last record {one.quiet_s:.0f} s ago")
+        if one.left_s is not None:
+            more.append(ending(one.left_s, now))
+        low, high = one.progress.interval or (None, None)
+        rows.append(
+            {
+                "task": one.task,
+                "setting": one.setting,
+                "answered": answered_text(one.progress),
+                "score": one.progress.score,
+                "score_low": low,
+                "score_high": high,
+                "state": ", ".join([one.state, *more]),
+                "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
+            }
+        )
+    kinds = {"answered": Kind("answered"), "score": Kind("running score [95 %]", ".3f"), "state": Kind(left=True)}
+    return Table.of(rows, title=found[0].checkpoint, kinds=kinds)

@@ -1,0 +1,172 @@
+"""What the page recommends, and what it says where it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import a_run, as_control, changed, changed_records, finished
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+from audiomarathon.records import Figure
+from audiomarathon.report.page import PageOptions, page
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.sections import advice, sections
+from audiomarathon.results.systems import read_systems
+from audiomarathon.scoring.choice import Choice
+
+
+def data_of(folder: Path) -> PageData:
+    return PageData(read_systems([folder]))
+
+
+def said(folder: Path) -> list[str]:
+    return advice(data_of(folder))
+
+
+def first_table(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = sections(data_of(folder))[0].tables[0].frame.to_dict("records")
+    return rows
+
+
+def a_pruned(
+    root: Path, label: str = "dart-0.5-layer2", rights: Any = (True,) * 8, prefill: float = 0.5, **more: Any
+) -> Path:
+    return finished(a_run(root, label, list(rights), prefill=prefill, **more))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    finished(a_run(tmp_path, "base-0", [True] * 8))
+    return tmp_path
+
+
+def test_the_fastest_within_a_point_is_recommended_and_stands_first(root: Path) -> None:
+    a_pruned(root)
+    a_pruned(root, "fast_v-0.3-layer2", prefill=0.8)
+    a_pruned(root, "dart-0.9-layer2", [True] * 4 + [False] * 4, prefill=0.1)
+    (line,) = said(root)
+    assert "dart-0.5-layer2 keeps the score within 1 point at 1.83×" in line
+    names = [row["setting"] for row in first_table(root)]
+    assert names == ["dart-0.5-layer2", "fast_v-0.3-layer2", "base-0", "dart-0.9-layer2"]
+    assert first_table(root)[0]["setting_said"] == "recommended"
+
+
+def test_what_could_not_be_ranked_is_named_and_does_not_lead(root: Path) -> None:
+    """It is faster still, but on two samples of eight."""
+    a_pruned(root)
+    a_pruned(root, "dart-0.9-layer2", [True] * 2, prefill=0.1)
+    assert "dart-0.5-layer2 keeps" in said(root)[0]
+    assert first_table(root)[0]["setting"] == "dart-0.5-layer2"
+    notes = sections(data_of(root))[0].notes[""]
+    assert any("not ranked: dart-0.9-layer2" in note for note in notes)
+
+
+def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:
+    a_run(root, "dart-0.5-layer2", [True] * 8, prefill=0.5)
+    assert said(root) == ["M: nothing is recommended, for nothing stands beside its base."]
+
+
+def test_a_speed_up_that_does_not_show_is_none(root: Path) -> None:
+    a_pruned(root, prefill=0.999)
+    assert "no setting keeps the score within 1 point of base's and is faster" in said(root)[0]
+
+
+def test_without_an_interval_it_says_so(tmp_path: Path) -> None:
+    finished(a_run(tmp_path, "base-0", [True]))
+    a_pruned(tmp_path, rights=[True])
+    assert "no interval can be given" in said(tmp_path)[0]
+
+
+def test_random_is_called_the_control(root: Path) -> None:
+    a_pruned(root, "random-0.5-layer2")
+    (line,) = said(root)
+    assert "That is the control" in line
+    assert "the best is none" in line
+
+
+def test_every_checkpoint_has_its_line(root: Path) -> None:
+    a_pruned(root)
+    other = a_pruned(root / "more")
+    changed(
+        other, checkpoint="/m/N", identity={**(PageData(read_systems([other])).systems[0].identity), "checkpoint": "N"}
+    )
+    lines = said(root)
+    assert len(lines) == 2
+    assert any("it has no base here" in line for line in lines)
+
+
+def test_controls_alone_are_not_ranked(tmp_path: Path) -> None:
+    for label in ("base-0", "dart-0.5-layer2"):
+        as_control(finished(a_run(tmp_path, label, [True] * 8)))
+    assert said(tmp_path) == ["M: nothing is recommended, for control runs are not ranked."]
+
+
+def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> None:
+    finished(a_run(tmp_path, "base-0", [True] * 4 + [False] * 4))
+    a_pruned(tmp_path, rights=[True] * 6)
+    changed_records(tmp_path / "tau" / "M" / "base-0", session="s")
+    row = data_of(tmp_path).figures["tau", 1]
+    assert (row["shared"], row["difference_said"]) == (6, "")
+    finished(a_run(tmp_path / "b", "base-0", [True] * 4))
+    a_pruned(tmp_path / "b", rights=[True] * 8)
+    assert data_of(tmp_path / "b").figures["tau", 1]["difference_said"] == "n 4"
+
+
+class TestOddRuns:
+    def test_a_task_that_is_not_installed_takes_no_other_down(self, root: Path) -> None:
+        a_pruned(root)
+        for label in ("base-0", "dart-0.5-layer2"):
+            changed(finished(a_run(root / "x", label, [True] * 4)), task="alien")
+        html = page(data_of(root), PageOptions(spectrograms=False))
+        assert "alien" in html
+        assert data_of(root).figures["tau", 1]["difference"] == 0
+        done = CliRunner().invoke(app, ["report", str(root), "-o", str(root / "r.html"), "--figures", str(root / "f")])
+        assert done.exit_code == 0, done.output
+
+    @pytest.mark.parametrize("label", ["n", "score", "x_low", "setting_why", "<img src=x>", "_a"])
+    def test_a_class_of_any_name_is_shown(self, root: Path, label: str) -> None:
+        folder = a_pruned(root)
+        for one in (folder, folder.parent / "base-0"):
+            changed_records(one, reference={"answer": "A", "options": ["a", "b"], "labels": [label, "other"]})
+        html = page(data_of(root), PageOptions(spectrograms=False)).partition('<script type="application/json"')[0]
+        assert "<img" not in html
+
+    def test_nothing_to_draw_is_no_picture(self, tmp_path: Path) -> None:
+        folder = finished(a_run(tmp_path, "base-0", [True] * 4), score=None, intervals=None)
+        changed_records(folder, time=None, kv_bytes=None)
+        done = CliRunner().invoke(app, ["plot", str(tmp_path), "-o", str(tmp_path / "p")])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+
+    def test_a_quantity_of_nothing_is_drawn(self, root: Path) -> None:
+        for one in (a_pruned(root), root / "tau" / "M" / "base-0"):
+            changed_records(one, kv_bytes=0)
+        done = CliRunner().invoke(app, ["plot", str(root), "-o", str(root / "p")])
+        assert done.exit_code == 0, done.output
+
+
+def test_a_run_that_is_still_written_takes_no_mean_away(root: Path) -> None:
+    """Of a sweep that is still running: the last task has records, and no summary yet."""
+    finished(a_run(root, "base-0", [True] * 8, task="gtzan"))
+    a_run(root, "base-0", [True] * 3, task="desed")
+    a_pruned(root)
+    a_pruned(root, task="gtzan")
+    a_run(root, "dart-0.5-layer2", [True] * 3, task="desed", prefill=0.1)
+    data = data_of(root)
+    assert set(data.scopes["overall"]) == {"tau", "gtzan"}
+    assert data.figures["overall", 1]["difference"] == 0
+    assert "on 16 samples of 2 tasks" in said(root)[0]
+
+
+def test_a_point_is_a_hundredth_of_the_scores_range(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of 0 to 2 have points of 0.02."""
+    assert data_of(root).point == 0.01
+    monkeypatch.setattr(Choice, "figure", Figure("macro_f1", "macro-F1", 0.0, 2.0))
+    a_pruned(root, rights=[True] * 7 + [False])
+    data = data_of(root)
+    assert data.point == 0.02
+    lost = data.figures["tau", 1]["difference"]
+    assert lost < -data.point
+    assert "no setting keeps" in said(root)[0]
