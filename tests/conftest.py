@@ -82,8 +82,10 @@ ATTENTION = [(key, how) for how in ("sdpa", "eager") for key in FAMILIES if ALL 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `long`, unless all is asked for."""
+    """Leave out what is marked `long`, unless all is asked for; `real` tests are run alone."""
+    real = os.environ.get("AUDIOMARATHON_TESTS") == "real"
     kept = [item for item in items if ALL or not item.get_closest_marker("long")]
+    kept = [item for item in kept if bool(item.get_closest_marker("real")) is real]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 

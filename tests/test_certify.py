@@ -252,11 +252,11 @@ class TestPlantedFaults:
         shared, stale = encoder_cache.encoder_shared, []
 
         @contextmanager
-        def remembering(lm: AudioLM) -> Iterator[list[Any]]:
+        def remembering(lm: AudioLM) -> Iterator[encoder_cache.Tower]:
             with shared(lm) as memory:
-                memory.extend(stale)
+                memory.output.extend(stale)
                 yield memory
-                stale[:] = memory
+                stale[:] = memory.output
 
         monkeypatch.setattr(encoder_cache, "encoder_shared", remembering)
         assert failed(session) == {"shared encoder"}

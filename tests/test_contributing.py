@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_qwen2_5_omni
+from builders import a_record, write_run
 from typer.testing import CliRunner
 
 from audiomarathon import evaluate
@@ -22,7 +23,10 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.method import kept_count
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
+from audiomarathon.judges.registry import open_judges
+from audiomarathon.judges.room import Bench, Case, judge_run
 from audiomarathon.records import Record
+from audiomarathon.runs.folder import read_records
 from audiomarathon.scoring.scorer import figures_of
 from audiomarathon.settings import RunSettings
 
@@ -103,7 +107,10 @@ def shown(what: str) -> str:
 
 
 def test_each_example_takes_less_than_forty_lines() -> None:
-    assert set(MODULES) == {"birds.py", "counting.py", "keep_end.py", "large_values.py", "bare_omni.py"}
+    assert set(MODULES) == {
+        *("birds.py", "counting.py", "politeness.py", "shouting.py"),
+        *("keep_end.py", "large_values.py", "bare_omni.py"),
+    }
     for name, code in MODULES.items():
         lines = [line for line in code.splitlines() if line.strip()]
         assert len(lines) < 40, name
@@ -204,3 +211,14 @@ def test_the_scorer_judges() -> None:
     ]
     found = figures_of(scorer, list(scorer.verdicts(records)), seed=1)
     assert (found["score"], found["n"]) == (0.5, 3)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_judge_judges_by_the_protocol(tmp_path: Path) -> None:
+    scorer, ((name, judge),) = importlib.import_module("politeness").Politeness(), open_judges("shouting").items()
+    facts = {"task": "polite", "method": "base-0"}
+    folder = write_run(tmp_path, facts, [a_record(str(place), reply="Hey!" * place) for place in range(4)])
+    judge_run(Case(folder, list(read_records(folder).values()), scorer.protocol), Bench(name, judge))
+    found = figures_of(scorer, list(scorer.verdicts(list(read_records(folder).values()))), seed=1)
+    assert found["score"] == 0.5
+    assert found["judged"]["judges"]["shouting"]["weak"] == ["rude"]

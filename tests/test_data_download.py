@@ -21,7 +21,8 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, Repo
 from huggingface_hub.hf_api import RepoFile, RepoFolder
 from task_folders import BUILDERS, COUNTS, build_all, tree, write_json
 
-from audiomarathon.benchmarks import all_tasks, get_task, select
+from audiomarathon.benchmarks import get_task, select
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.data import archive, download
 from audiomarathon.data.archive import open_source
 from audiomarathon.data.hub import HubSource
@@ -40,7 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download.Wanted]:
-    tasks = [get_task(key) for key in keys] or list(all_tasks())
+    tasks = [get_task(key) for key in keys] or list(AUDIOMARATHON.tasks)
     return download.download(tasks, open_source(source), root, progress=False, **more)
 
 
@@ -59,7 +60,7 @@ def test_all_tasks_come_from_folders_and_archives(name: str, source: Path, tmp_p
 def test_a_limit_brings_the_samples_of_such_a_run_and_nothing_else(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     fetch(source, root, limit=2)
-    for task in all_tasks():
+    for task in AUDIOMARATHON.tasks:
         whole = task.load(task.find(source))
         loaded = task.load(task.find(root))
         assert {s.id for s in loaded.samples} == {s.id for s in select(whole.samples, 2, 42)}

@@ -15,7 +15,8 @@ import pytest
 from conftest import call
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
-from audiomarathon.benchmarks import all_tasks, get_task
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.rows import Row
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.data.verify import verify
@@ -39,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_whole_root_is_in_order(root: Path) -> None:
-    for task in all_tasks():
+    for task in AUDIOMARATHON.tasks:
         report = verify(task, root, {}, deep=True, tolerance=0, progress=False)
         assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
     code, output = call("data", "verify", "all", "--data", root)
@@ -167,7 +168,7 @@ def test_the_scripts_measure_their_task(root: Path, tmp_path: Path, script: str,
     name = "durations" if script == "analyse_all.py" else key
     assert (tmp_path / "durations" / f"{name}.csv").is_file()
     tasks = [entry["task"] for entry in json.loads((tmp_path / "durations" / f"{name}.json").read_text())]
-    assert tasks == ([key] if script != "analyse_all.py" else [task.key for task in all_tasks()])
+    assert tasks == ([key] if script != "analyse_all.py" else [task.key for task in AUDIOMARATHON.tasks])
 
 
 def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,7 @@ def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkey
 
     made = Row.__init__
     monkeypatch.setattr(Row, "__init__", lambda self, folder, fields: made(self, folder, Noting(fields)))
-    for task in all_tasks():
+    for task in AUDIOMARATHON.tasks:
         key = task.key
         read[key] = set()
         task.load(task.find(root))
@@ -195,4 +196,4 @@ def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkey
 
 def test_there_is_a_script_a_task() -> None:
     scripts = {path.stem for path in (ROOT / "analyse_audio_duration").glob("*.py")} - {"analyse_all"}
-    assert {get_task(name).key for name in scripts} == {task.key for task in all_tasks()}
+    assert {get_task(name).key for name in scripts} == {task.key for task in AUDIOMARATHON.tasks}

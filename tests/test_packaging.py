@@ -183,6 +183,11 @@ def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 10e6
 
 
+def test_the_wheel_ships_the_texts_that_judges_are_asked(wheel: zipfile.ZipFile) -> None:
+    names = {f"audiomarathon/benchmarks/jasco/texts/{name}.txt" for name in ("judge_v1", "judge_v2", "second_question")}
+    assert names <= set(wheel.namelist())
+
+
 def test_the_wheel_ships_no_tests_and_no_scripts(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {"audiomarathon", f"audiomarathon-{audiomarathon.__version__}.dist-info"}

@@ -19,11 +19,11 @@ from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError, RecordError
+from audiomarathon.files import sealed
 from audiomarathon.records import Record, Verdict
 from audiomarathon.results.status import read_status
 from audiomarathon.runs.folder import RunFolder, read_records, read_run
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.record_line import sealed
 from audiomarathon.runs.scored import judged, verdicts_file, write_verdicts
 from audiomarathon.scoring.choice import Choice
 

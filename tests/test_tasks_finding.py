@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 
-from audiomarathon.benchmarks import all_tasks, get_task, task_folder
+from audiomarathon.benchmarks import get_task, task_folder
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.finding import walk
 from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
@@ -39,7 +39,7 @@ def test_a_task_is_found_at_any_depth(key: str, place: str, tmp_path: Path) -> N
 
 def test_ten_tasks_under_one_root_do_not_get_in_each_others_way(tmp_path: Path) -> None:
     build_all(tmp_path)
-    for task in all_tasks():
+    for task in AUDIOMARATHON.tasks:
         assert task.find(tmp_path).relative_to(tmp_path).parts[0] == task.key.upper()
 
 

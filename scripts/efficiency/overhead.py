@@ -74,9 +74,9 @@ def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, 
         for repeat in range(-1, repeats):  # the first pair warms up
             times = {}
             for side in sides if repeat % 2 else reversed(sides):
-                memory[:] = encoded.get(side, [])
+                memory.output[:] = encoded.get(side, [])
                 times[side] = forced(lm, *sides[side], tokens).stages.decode
-                encoded[side] = list(memory)
+                encoded[side] = list(memory.output)
             if repeat >= 0:
                 ratios.append(times["pruned"] / times["control"])
     return ratios

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from audiomarathon.errors import DataError, RecordError
 
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
+_CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
+_LENGTH = len(_CRC % 0)
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
 _LONGEST_NAME = 120  # characters of a name that we give
 _LONGEST_PART = 255  # bytes of a name that file systems take
@@ -89,6 +92,39 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return an object as a line of JSON with a checksum as its last field."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
+    return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
+
+
+def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
+    """Return the object of a line, its checksum looked at and taken off; None for a damaged line.
+
+    Parameters
+    ----------
+    always
+        Whether a line without a checksum is damaged too.
+    """
+    line = line.rstrip(b"\r\n")
+    text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
+    if end.startswith(_CRC[:10]):
+        if end != _CRC % zlib.crc32(text):
+            return None
+        line = text
+    elif always:
+        return None
+    try:
+        content = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from audiomarathon.errors import RecordError
 from audiomarathon.plain_file import open_plain
 
 _TRIES = 4  # `is_held` holds it for an instant, which means nothing
@@ -40,6 +41,23 @@ def hold(file: Path) -> IO[bytes]:
             raise
         stream.close()
     raise BlockingIOError(f"{file} comes and goes")
+
+
+def hold_run(folder: Path) -> IO[bytes]:
+    """Lock a run's folder, as :func:`hold` does.
+
+    Raises
+    ------
+    RecordError
+        When another process is at work in it, or it cannot be locked.
+    """
+    try:
+        return hold(folder / ".lock")
+    except BlockingIOError:
+        raise RecordError(f"{folder}: another process is writing this run; wait for it, or stop it") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise RecordError(f"{folder}: cannot be used as results folder: its .lock: {reason}") from error
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:

@@ -47,7 +47,7 @@ class Record:
         Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring`, which
         is part of prefill: what went into choosing what to keep. None of an untimed sample.
     encoder_shared
-        Whether several settings shared the audio tower's pass.
+        Whether several settings, or samples of one clip, shared the audio tower's pass.
     forced_decode
         `tokens`, `seconds` and `per_token` of the forced decode run.
     latency
@@ -56,6 +56,9 @@ class Record:
         When the run began: records of one session were measured side by side.
     attempts, cost, key_masked
         Of a request: how many were made, what it cost, and whether the key was masked in the reply.
+    judgements
+        What judges answered about this sample: by judge and request hash their texts, None for a failed request. They
+        lie in files of their own (`judges/judgements.py`), and are put here by what reads a run folder.
     """
 
     id: str
@@ -87,6 +90,7 @@ class Record:
     latency: Mapping[str, float] | None = None
     attempts: int | None = None
     cost: float | None = None
+    judgements: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
 
     @property
     def answered(self) -> bool:
@@ -113,7 +117,7 @@ class Record:
         return cls(**known)
 
 
-_NAMES = tuple(one.name for one in fields(Record))
+_NAMES = tuple(one.name for one in fields(Record) if one.name != "judgements")
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")

@@ -46,6 +46,8 @@ class Benchmark:
         By the paper's row (a model) the scores in 0–1 by task; of `models` which row a model of ours has.
     weights
         Of tasks in the mean, by key; None weighs them alike.
+    archive, licence
+        Address of the data as one archive, and its licence; "" for data that is not fetched so.
     """
 
     key: str
@@ -55,6 +57,8 @@ class Benchmark:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, float] | None = None
+    archive: str = ""
+    licence: str = ""
     aliases: tuple[str, ...] = ()
 
     @property

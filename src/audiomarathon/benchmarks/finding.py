@@ -97,10 +97,16 @@ def path_variable(task: Task) -> str:
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
+#: Tasks that `audiomarathon data download` fetches from elsewhere, and what they weigh.
+OWN_ARCHIVES = {"jasco": "20 MB, CC BY-NC 4.0"}
+
+
 def how_to_get(task: Task) -> str:
     """Return in one line the command that downloads a task's data, and the env vars to set after it."""
     advice = ""
-    if task.key in HUB_TASKS:
+    if facts := OWN_ARCHIVES.get(task.key):
+        advice = f"Get it with: audiomarathon data download {task.key} ({facts}); then "
+    elif task.key in HUB_TASKS:
         advice = f"Get it with: audiomarathon data download {task.key}; then "
         if task.key != "vesus":
             advice = (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.benchmarks.jasco.benchmark import JASCO
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import guard, look_up, plugins
@@ -19,13 +20,14 @@ BENCHMARKS = "audiomarathon.benchmarks"
 #: Where a task belongs that is in no benchmark.
 OTHER = "other"
 
-_OWN: tuple[Benchmark, ...] = (AUDIOMARATHON,)
+#: The benchmarks of the suite.
+BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO)
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
     """Return our benchmarks, then third parties' by entry point name: those whose tasks bear the benchmark's name."""
-    found = list(_OWN)
-    for one in plugins(BENCHMARKS, Benchmark, _OWN, _flaw_of_benchmark):
+    found = list(BUILT_IN)
+    for one in plugins(BENCHMARKS, Benchmark, BUILT_IN, _flaw_of_benchmark):
         for task in one.tasks:
             name = f"benchmark {one.key} ({task.key})"
             guard(task, Task, name)

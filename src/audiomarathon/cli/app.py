@@ -14,6 +14,8 @@ from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
 from audiomarathon.cli.doctor import doctor
 from audiomarathon.cli.explain import explain
+from audiomarathon.cli.jasco import jasco_app
+from audiomarathon.cli.judge import judge
 from audiomarathon.cli.options import Grouped, complete_models
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
@@ -103,11 +105,12 @@ def download(
     say(f"{checkpoint.name} is in {checkpoint.path}")
 
 
-_COMMANDS = (run, score, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep)
+_COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep)
 for _command in _COMMANDS:
     app.command(cls=Grouped)(reporting_errors(_command))
 app.command("list", cls=Grouped)(reporting_errors(list_command))
 app.add_typer(data_app(reporting_errors), name="data")
+app.add_typer(jasco_app(reporting_errors), name="jasco")
 
 
 def main() -> None:

@@ -44,9 +44,11 @@ def download(
 
     An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
     """
-    from audiomarathon.benchmarks.manifest import PUBLISHED_LICENCE
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+    from audiomarathon.benchmarks.finding import OWN_ARCHIVES
+    from audiomarathon.benchmarks.registry import OTHER, all_benchmarks, benchmark_of
     from audiomarathon.cli.output import say
-    from audiomarathon.data.archive import open_source
+    from audiomarathon.data.archive import from_web, open_source
     from audiomarathon.data.download import download as fetch
     from audiomarathon.data.hub import HubSource
     from audiomarathon.errors import SettingsError
@@ -54,10 +56,17 @@ def download(
     if not tasks:
         raise SettingsError("say which tasks: the smallest is vesus (under 1 GB), 'all' are 59 GB")
     root = _root(data) or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
-    if source is None:
-        say(f"AudioMarathon's data is under {PUBLISHED_LICENCE}: not for commercial use, name its makers")
-    opened = open_source(source.expanduser()) if source else HubSource()
     chosen = _named(tasks)
+    keys = sorted({benchmark_of(task.key) for task in chosen})
+    if len(keys) > 1:
+        raise SettingsError(f"tasks of {' and '.join(keys)} lie in different places: download them one by one")
+    own = next(one for one in all_benchmarks() if one.key == keys[0]) if keys != [OTHER] else AUDIOMARATHON
+    if source is None:
+        say(f"the data of {own.key} is under {own.licence}: not for commercial use, name its makers")
+    if source is None and own.archive:
+        say(f"{own.key}: {OWN_ARCHIVES.get(own.key, 'size not known')}")
+        source = from_web(own.archive, root / f"{own.key}.zip", say)
+    opened = open_source(source.expanduser()) if source else HubSource()
     for one in fetch(chosen, opened, root, limit=limit, seed=seed, dry_run=dry_run, say=say):
         size = sum(clip.size for clip in one.clips) / 1e9
         done = "would be" if dry_run else "are"

@@ -31,9 +31,9 @@ def _names(kind: str) -> Callable[[str], list[str]]:
         from importlib.metadata import entry_points
 
         if kind == "tasks":
-            from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+            from audiomarathon.benchmarks.registry import BUILT_IN as BENCHMARKS
 
-            own = ["all", *(task.key for task in AUDIOMARATHON.tasks)]
+            own = ["all", *(task.key for one in BENCHMARKS for task in one.tasks)]
         elif kind == "models":
             from audiomarathon.models.registry import BUILT_IN as MODELS
 
@@ -51,7 +51,10 @@ def _names(kind: str) -> Callable[[str], list[str]]:
 
 complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "models", "methods"))
 Tasks = Annotated[
-    list[str], typer.Argument(help="Tasks, or 'all' (audiomarathon list tasks).", autocompletion=complete_tasks)
+    list[str],
+    typer.Argument(
+        help="Tasks, or 'all' ten of AudioMarathon (audiomarathon list tasks).", autocompletion=complete_tasks
+    ),
 ]
 _MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=complete_models)
 Model = Annotated[str, _MODEL]

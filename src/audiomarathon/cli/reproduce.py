@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from audiomarathon.cli.options import Model, complete_tasks, with_settings
 from audiomarathon.errors import SettingsError
 
+if TYPE_CHECKING:
+    from audiomarathon.settings import RunSettings
+
 
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks; default all ten.", autocompletion=complete_tasks)
+        list[str] | None, typer.Argument(help="Tasks, default all ten; or jasco.", autocompletion=complete_tasks)
     ] = None,
     model: Model = "qwen2.5-omni",
     protocol: Annotated[
@@ -21,7 +25,7 @@ def reproduce(
     ] = "paper",
     **flags: Any,
 ) -> int:
-    """Run all ten tasks at base, count as the paper did, and set the scores beside its table.
+    """Run all ten tasks, or jasco, at base, count as the paper did, and set the scores beside its table.
 
     Example: audiomarathon reproduce --model qwen2.5-omni-3b
 
@@ -46,6 +50,8 @@ def reproduce(
     from audiomarathon.settings import RunSettings
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
+    if [task.key for task in chosen] == ["jasco"]:
+        return _reproduce_jasco(model, RunSettings.read(**flags), say)
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: the paper has no such task")
     settings, spec = protocol_settings(RunSettings.read(**flags), protocol), get_model(model)
@@ -68,3 +74,17 @@ def reproduce(
     write_text(settings.results / f"{checkpoint}.md", render.markdown(tables.reproduction(rows, f"# {title}", notes)))
     say(f"written: {settings.results / checkpoint}.md and .json")
     return show(swept.results, "The same runs, counted our way", folders=False) or int(not swept.complete)
+
+
+def _reproduce_jasco(model: str, settings: RunSettings, say: Callable[[str], None]) -> int:
+    """Run JASCO at base where that is not done, and set the judged figures beside the published ones."""
+    from audiomarathon.benchmarks import get_task
+    from audiomarathon.cli.jasco import beside_published
+    from audiomarathon.compression.registry import get_method
+    from audiomarathon.engine.sweep import sweep
+    from audiomarathon.models.registry import get_model
+
+    swept = sweep([get_task("jasco")], model, settings, [get_method("base")], say=say)
+    if swept.results:
+        beside_published([result.folder for result in swept.results], get_model(model).key)
+    return int(not swept.complete)

@@ -36,10 +36,10 @@ def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, **flag
     from audiomarathon.settings import RunSettings
 
     settings = RunSettings.read(**flags)
-    from audiomarathon.benchmarks import all_tasks
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks
 
-    names: list[Any] = list(all_tasks()) if tasks == ["all"] else list(tasks)
+    names: list[Any] = list(AUDIOMARATHON.tasks) if tasks == ["all"] else list(tasks)
     model, settings = toy_or_real(model, names, settings, say)
     return show(list(run_tasks(names, model, settings, ray=ray, say=say)))

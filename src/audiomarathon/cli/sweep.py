@@ -97,13 +97,14 @@ def run_sweep(
     ray
         Workers to share the samples out to; None runs in this process.
     """
-    from audiomarathon.benchmarks import all_tasks, get_task
+    from audiomarathon.benchmarks import get_task
+    from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.cli.output import say
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.models.registry import get_local_model
 
-    chosen = list(all_tasks()) if tasks == ["all"] else [get_task(name) for name in tasks]
+    chosen = list(AUDIOMARATHON.tasks) if tasks == ["all"] else [get_task(name) for name in tasks]
     model, settings = toy_or_real(model, chosen, settings, say)
     spec = get_local_model(model)
     chosen = list({task.key: task for task in chosen}.values())

@@ -12,7 +12,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,34 @@ _DAMAGE = (
     ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
+
+
+def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
+    """Fetch an archive, whole or not at all, and return where it lies; one that is there is not fetched again.
+
+    Raises
+    ------
+    DataError
+        It cannot be had; the message says what to do instead.
+    """
+    import httpx2
+
+    if file.is_file():
+        return file
+    partial = file.with_name(f".{file.name}.partial")
+    say(f"fetching {url} into {file}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out, httpx2.stream("GET", url, follow_redirects=True, timeout=60) as response:
+            response.raise_for_status()
+            for chunk in response.iter_bytes(_CHUNK):
+                out.write(chunk)
+        partial.replace(file)
+    except (httpx2.HTTPError, OSError) as error:
+        raise DataError(f"{url}: {told(error)}; fetch it elsewhere and name the copy: --from FOLDER or ZIP") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return file
 
 
 class Source(Protocol):

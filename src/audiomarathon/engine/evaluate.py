@@ -25,7 +25,7 @@ from audiomarathon.engine.batches import (
     prepare,
     reason_of,
 )
-from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
@@ -103,9 +103,10 @@ def answer(
     timed = plan.batch_size is None
     # All of them: of a sweep that was killed the first sample may lack but one.
     warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
+    tower = Tower()
     ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        _run_batch(lm, plan, batch, samples, pending, add, turn, once, warm_up=list(warm_up.values()))
+        _run_batch(lm, plan, batch, samples, pending, add, turn, once, tower, warm_up=list(warm_up.values()))
         if batch.samples:  # a first sample that could not be prepared warmed nothing up
             warm_up = {}
         yield len(batch.samples) + len(batch.failed)
@@ -120,6 +121,7 @@ def _run_batch(
     add: Add,
     turn: int,
     say: Callable[[str], None],
+    tower: Tower,
     *,
     warm_up: Sequence[Method] = (),
 ) -> None:
@@ -135,12 +137,12 @@ def _run_batch(
     as_one = batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples)
     if as_one and warm_up:
         _warm_up(lm, batch, warm_up)
-    size = _run_settings(lm, plan, batch, methods, add, turn, say, finished) if as_one else 1
+    size = _run_settings(lm, plan, batch, methods, add, turn, say, tower, finished) if as_one else 1
     for start in range(0, len(batch.samples) if size else 0, size or 1):
         part = batch.samples[start : start + size]
         missing = {sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part}
         if any(missing.values()):
-            _run_batch(lm, plan, prepare(lm, plan, part), part, missing, add, turn, say)
+            _run_batch(lm, plan, prepare(lm, plan, part), part, missing, add, turn, say, tower)
 
 
 def _run_settings(
@@ -151,9 +153,12 @@ def _run_settings(
     add: Add,
     turn: int,
     say: Callable[[str], None],
+    tower: Tower,
     finished: list[Method],
 ) -> int:
     """Run a batch under each setting, the audio tower once; settings that are on record are added to `finished`.
+
+    It does not run at all where the batch before was of the same clips.
 
     Returns
     -------
@@ -162,8 +167,8 @@ def _run_settings(
     """
     assert batch.inputs is not None
     first = turn % len(methods)
-    tower: Generation | None = None  # the call in which the audio tower ran
-    with encoder_shared(lm) as memory:
+    tower.turn_to(batch.samples)
+    with encoder_shared(lm, tower):
         for method in [*methods[first:], *methods[:first]]:
             try:
                 generation = method.generate(lm, batch.inputs, max_new_tokens=plan.max_new_tokens)
@@ -171,14 +176,15 @@ def _run_settings(
             except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
                 reason, memory_full = reason_of(error), is_out_of_memory(error)
             else:
-                tower = tower or generation
+                ran = tower.ran_in = tower.ran_in or generation
+                shared = len(methods) > 1 or ran is not generation
                 for row in range(len(batch.samples)):
-                    add(method, _record(plan, batch, row, generation, forced, tower, shared=len(methods) > 1))
+                    add(method, _record(plan, batch, row, generation, forced, ran, shared=shared))
                 finished.append(method)
                 continue
             # Outside the handler, whose traceback held the failed call's tensors.
-            if tower is None:
-                memory.clear()  # nobody recorded what the tower took: the next setting runs and measures it
+            if tower.ran_in is None:
+                tower.clear()  # nobody recorded what the tower took: the next setting runs and measures it
             _free_memory()
             if len(batch.samples) > 1:
                 if not memory_full:

@@ -30,7 +30,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.models.registry import ModelSpec, get_model
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job, RunFolder, read_run
+from audiomarathon.runs.folder import Job, RunFolder, read_run, with_judgements
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
@@ -223,9 +223,10 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
     def failed(record: Record, error: BaseException) -> None:
         raise cannot_be_judged(task.scorer, record, error) from error
 
-    verdicts = judged(task.scorer, folder.records.values(), folder.path, failed)
+    known = with_judgements(folder.path, folder.records)
+    verdicts = judged(task.scorer, known.values(), folder.path, failed)
     write_verdicts(folder.path, task.scorer, verdicts.values())
-    records = [folder.records[id_] for id_ in folder.run["samples"] if id_ in folder.records]
+    records = [known[id_] for id_ in folder.run["samples"] if id_ in known]
     summary = summarise(task, folder.run, records, verdicts)
     folder.write_summary(summary)
     return summary

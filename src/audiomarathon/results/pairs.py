@@ -134,6 +134,8 @@ class Pairs:
         """All figures of both systems, by cluster; the headline is the one to judge."""
         scorer = self.task.scorer
         own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
+        if differing := sorted({*own.names} ^ {*other.names}):
+            raise RecordError(f"not scored alike, by other judges for one: only one of both has {', '.join(differing)}")
         return Pair.of(own, other, scorer.figure.name)
 
     def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:

@@ -13,7 +13,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +21,8 @@ from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
 from audiomarathon.files import replace_file, write_json, writing
 from audiomarathon.fingerprint import is_weak, same
-from audiomarathon.lock import hold
+from audiomarathon.judges.judgements import read_judgements
+from audiomarathon.lock import hold_run
 from audiomarathon.plain_file import open_plain, read_plain
 from audiomarathon.records import Record
 from audiomarathon.runs.record_line import from_line, to_line
@@ -90,13 +91,7 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     def __enter__(self) -> RunFolder:
-        try:
-            self._lock = hold(self.path / ".lock")
-        except BlockingIOError:
-            raise RecordError(f"{self.path}: another process is writing this run; wait for it, or stop it") from None
-        except OSError as error:
-            reason = error.strerror or error
-            raise RecordError(f"{self.path}: cannot be used as results folder: its .lock: {reason}") from error
+        self._lock = hold_run(self.path)
         try:
             self._check_identity()
             with writing(self.samples_file):
@@ -264,7 +259,22 @@ def read_records(path: Path) -> dict[str, Record]:
     if odd := len(lines) - len(found):
         unreadable = counted(odd, "unreadable line")
         warnings.warn(f"{file}: {unreadable} left out; the run, given again, redoes what they held", stacklevel=2)
-    return {record.id: record for record in found}
+    return with_judgements(path, {record.id: record for record in found})
+
+
+def with_judgements(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
+    """Return a run's records with what its judges said of each, every judge named in all of them."""
+    if not (judges := read_judgements(path)):
+        return dict(records)
+
+    def said(id_: str) -> dict[str, dict[str, str | None]]:
+        own = {judge: samples.get(id_, {}) for judge, samples in judges.items()}
+        return {
+            judge: {hashed: one.text if one.error is None else None for hashed, one in requests.items()}
+            for judge, requests in own.items()
+        }
+
+    return {id_: replace(record, judgements=said(id_)) for id_, record in records.items()}
 
 
 def what_failed(path: Path, errors: int) -> str:

@@ -5,18 +5,14 @@ Everything that reads records reads them here, so that a damaged line is left ou
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import ESCAPED
+from audiomarathon.files import sealed, unsealed
 from audiomarathon.records import LETTERS, Record
 from audiomarathon.runs.kept_audio import unpack
 
-_CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
-_LENGTH = len(_CRC % 0)
 _SEALED = b'{"schema": '  # how a record's line begins that ends with a checksum
 _LARGEST: Final = 1e15  # of any number: above it sums overflow, and nothing measured here comes near
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
@@ -46,35 +42,6 @@ def from_line(line: bytes) -> Record | None:
     return None if content is None or damage_of(content) else Record.from_json(content)
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return an object as a line of JSON with a checksum as its last field."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode(errors=ESCAPED)
-    return text[:-1] + _CRC % zlib.crc32(text) + b"\n"
-
-
-def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
-    """Return the object of a line, its checksum looked at and taken off; None for a damaged line.
-
-    Parameters
-    ----------
-    always
-        Whether a line without a checksum is damaged too.
-    """
-    line = line.rstrip(b"\r\n")
-    text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
-    if end.startswith(_CRC[:10]):
-        if end != _CRC % zlib.crc32(text):
-            return None
-        line = text
-    elif always:
-        return None
-    try:
-        content = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def damage_of(record: Mapping[str, Any]) -> str:
     """Return what of a line's record cannot be worked with; "" for a sound one."""
     needed = _ALWAYS if record.get("error") is not None else _ALWAYS | _ANSWERED
@@ -91,10 +58,6 @@ def damage_of(record: Mapping[str, Any]) -> str:
     except RecordError as error:
         return str(error)
     return ""
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
 
 
 def _is_text(value: object) -> bool:

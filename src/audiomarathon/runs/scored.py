@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
-from audiomarathon.files import replace_file
+from audiomarathon.files import replace_file, sealed, unsealed
 from audiomarathon.plain_file import read_plain
 from audiomarathon.records import Record, Verdict
-from audiomarathon.runs.record_line import sealed, unsealed
 from audiomarathon.scoring.scorer import Scorer
 
 _OWN = ("id", "stamp", "crc")  # names that are not the scorer's

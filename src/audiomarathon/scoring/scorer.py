@@ -126,8 +126,9 @@ class Scorer(ABC):
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
-        """Return what a stored verdict must carry to be this version's of this reply and reference."""
-        what = json.dumps([self.key, self.version, record.text, record.reference], sort_keys=True)
+        """Return what a stored verdict must carry to be this version's of this reply, its judgements and reference."""
+        own = [self.key, self.version, record.text, record.reference]
+        what = json.dumps([*own, record.judgements] if record.judgements else own, sort_keys=True)
         return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -36,4 +36,5 @@ AUDIOMARATHON = Benchmark(
     facts=_FACTS,
     published=SCORES,
     models=ROW_OF,
+    licence="CC-BY-NC-4.0",
 )

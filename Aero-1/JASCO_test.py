@@ -1,0 +1,5 @@
+"""JASCO, joint reasoning about sound and speech, on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("jasco", model="aero-1")

@@ -1,0 +1,5 @@
+"""Judge replies to JASCO, called as the original's script: python eval.py JUDGE INPUT.csv OUTPUT.csv (see --help)."""
+
+from audiomarathon.cli.jasco import door
+
+door()

@@ -1,0 +1,5 @@
+"""JASCO, joint reasoning about sound and speech, on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("jasco", model="qwen2.5-omni")

@@ -1,0 +1,139 @@
+"""Replies of any model in, judgements out: CSV files with the original's columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
+from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS, read_csv
+from audiomarathon.benchmarks.rows import natural
+from audiomarathon.benchmarks.task import Sample
+from audiomarathon.errors import DataError
+from audiomarathon.records import Record, Verdict
+
+REPLY = "allm_output"
+JUDGEMENT = "llama3_extract"  # the original's name for every judge
+_EXAMPLE = (
+    "id", "audio", "n_frames", "audio_sound", "spoken_text", "prompt", "with_speech", "audio_only_target",
+    "speech_only_target", "target_keywords", "tgt_text", REPLY,
+)  # fmt: skip
+NEEDED = ["id", "prompt", *COLUMNS, REPLY]
+_SHOWN_FAULTS = 20
+
+Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
+
+
+def example(samples: Iterable[Sample]) -> str:
+    """Return a file to fill in: a row a sample, as in the original's `example.csv`, without replies."""
+    rows = []
+    for sample in samples:
+        clip = sample.clips[0]
+        info = probe(clip)
+        facts = {"id": sample.cluster, "audio": str(clip), "n_frames": str(round(info.seconds * info.sampling_rate))}
+        own = facts | {name: str(sample.meta[name]) for name in COLUMNS}
+        rows.append(own | {"prompt": sample.question, "with_speech": "True", REPLY: ""})
+    return as_csv(rows, _EXAMPLE)
+
+
+def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return rows as CSV, as pandas writes it; what a row lacks, and None, is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def read_replies(file: Path) -> list[tuple[Row, Record]]:
+    """Return the rows of a file and their records, in the file's order, whatever the prompts.
+
+    The rows of an id are called `<id>-p1`, `<id>-p2` and so on, in their order.
+
+    Raises
+    ------
+    DataError
+        It is no such file, or has more than eight rows of an id.
+    """
+    seen = Counter[str]()
+    found = []
+    for line, row in read_csv(file, NEEDED):
+        seen[row["id"]] += 1
+        if seen[row["id"]] > PROMPTS:
+            raise DataError(f"{file}, line {line}: more than {PROMPTS} rows of id {row['id']!r}")
+        found.append(((line, row), _record(row, seen[row["id"]])))
+    return found
+
+
+def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
+    """Return the records of a file that has each clip's eight prompts, by clip and prompt.
+
+    Rows are matched by id and prompt, white space aside.
+
+    Parameters
+    ----------
+    allow_missing
+        Leave out clips with a fault, instead of refusing the file; they are not counted as 0.
+
+    Raises
+    ------
+    DataError
+        Naming faults by line: an unknown prompt, a second row or none of a prompt, a reply that is empty or still the
+        placeholder `output_1`.
+    """
+    numbers = {_plain(text): number for number, text in enumerate(INSTRUCTIONS, 1)}
+    clips: dict[str, dict[int, Record]] = defaultdict(dict)
+    faults: list[tuple[str, str]] = []
+    for line, row in read_csv(file, NEEDED):
+        id_, reply = row["id"], row[REPLY].strip()
+        number = numbers.get(_plain(row["prompt"]), 0)
+        fault = ""
+        if not number:
+            fault = f"unknown prompt {row['prompt'][:40]!r}"
+        elif number in clips[id_]:
+            fault = f"second row of id {id_!r} and prompt {number}"
+        elif not reply or reply in {f"output_{k}" for k in range(1, PROMPTS + 1)}:
+            fault = f"{REPLY} is not filled in"
+        if fault:
+            faults.append((id_, f"line {line}: {fault}"))
+        clips[id_].setdefault(number, _record(row, number))
+    for id_, rows in clips.items():
+        if lacking := [str(number) for number in range(1, PROMPTS + 1) if number not in rows]:
+            faults.append((id_, f"id {id_!r} has no row of prompt {', '.join(lacking)}"))
+    if faults and not allow_missing:
+        shown = "; ".join(text for _, text in faults[:_SHOWN_FAULTS])
+        more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
+        raise DataError(f"{file}: {shown}{more}; mend them, or leave those clips out with --allow-missing")
+    kept = set(clips) - {id_ for id_, _ in faults}
+    if not kept:
+        raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
+    return [clips[id_][number] for id_ in sorted(kept, key=natural) for number in range(1, PROMPTS + 1)]
+
+
+def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
+    """Return the columns that judging adds to a row, beside the raw judgement."""
+    field = "as_published" if parser == "original" else "readings"
+    read = verdict.values[field].get(judge)
+    if read is None:
+        return {"rating": "", "orientation": "", "gated": "", "rule": verdict.values["missing"].get(judge, "absent")}
+    gated = gate(read["rating"], read["orientation"])
+    rule = "second question" if read.get("asked_again") else "inherited" if read["rating"] is None else parser
+    shown = {"rating": read["rating"], "orientation": read["orientation"], "gated": gated}
+    return {name: "" if value is None else str(value) for name, value in shown.items()} | {"rule": rule}
+
+
+def _record(row: Mapping[str, str], number: int) -> Record:
+    reference = {"answer": row["tgt_text"], "prompt": row["prompt"], **{name: row[name] for name in COLUMNS}}
+    groups = {"prompt": str(number)}
+    return Record(
+        f"{row['id']}-p{number}", row["id"], reply=row[REPLY], reference=reference, groups=groups, finish="stop"
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,274 @@
+"""JASCO's figures: best-mean of each judge and of the panel, what replies depend on, and what the maximum flatters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from audiomarathon.benchmarks.jasco.rubric import AUDIO, BOTH, NEITHER, SPEECH, UNKNOWN, AsPublished, Strict
+from audiomarathon.benchmarks.rows import natural, words_of
+from audiomarathon.judges.judgements import reading_of, request_of, second_of
+from audiomarathon.metrics.statistics import Floats, Sums
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.judged import Judged, judges_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROMPTS = 8
+HIGHEST = 2  # of ratings
+ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
+_PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
+# A judge's columns of a clip: its best, whether it has one, then gated ratings and their count for each prompt, the sum
+# of ratings and their count, and how many replies have each orientation.
+_WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
+_OWN = 4  # columns that no judge makes: the panel's best, whether there is one, keyword hits, replies
+
+#: A judge's reading of one reply: clip, prompt from 0, rating, orientation; None is missing.
+Row = tuple[str, int, int | None, str | None]
+
+
+class CoReasoning(Judged):
+    """Best-mean: the best of a clip's eight gated ratings (0–2; 0 unless the orientation is Both), averaged.
+
+    Beside what :class:`Judged` says, a verdict holds `as_published` (by judge the original's reading; `asked_again`
+    whether it takes a second question, `unanswered` whether that has no answer) and `keyword` (whether the reply names
+    a keyword). A judge that was asked with the older prompt alone is read by that, which its readings say (`prompt`).
+    """
+
+    key = "jasco"
+    figure = Figure("best_mean", "best-mean", 0.0, float(HIGHEST))
+    needs = ("audio_sound", "spoken_text", "audio_only_target", "speech_only_target", "target_keywords", "tgt_text")
+    protocols = (Strict("v2"), Strict("v1"), *_PUBLISHED.values())
+    modules: ClassVar[tuple[str, ...]] = (*Judged.modules, "audiomarathon.benchmarks.jasco.rubric")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """See :meth:`Scorer.judge`."""
+        values, older = super().judge(record), self.protocols[1]
+        for name in [name for name, why in values["missing"].items() if why == "absent"]:
+            if (one := reading_of(older, record, record.judgements[name]).values) is not None:
+                values["readings"][name] = {**one, "prompt": "v1"}
+                del values["missing"][name]
+        published = {name: read_as_published(record, said) for name, said in record.judgements.items()}
+        return values | {
+            "as_published": {name: one for name, one in published.items() if one is not None},
+            "keyword": names_keyword(record.text, str(record.reference["target_keywords"])),
+        }
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the figures as sums over clips: of the panel, of each judge (`best_mean: NAME`), and of keywords."""
+        rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
+        clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
+        hits: dict[str, list[bool]] = {clip: [] for clip in clips}
+        for one in verdicts:
+            hits[_place(one.record)[0]].append(one.values["keyword"])
+        own = [[sum(said), len(said)] for said in hits.values()]
+        return _sums(rows, clips, np.array(own, dtype=np.float64).reshape(-1, 2))
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
+        """Return the figures as the original counts them, an unread rating being that of the row before."""
+        found = _inherited(verdicts)
+        clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
+        return _sums({name: rows for name, (rows, _) in found.items()}, clips, np.zeros((len(clips), 2)))
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return each judge's own figures, how many judgements are missing, and the original's figures."""
+        judges = judges_of(verdicts)
+        published = self.published(verdicts)
+        counts = {}
+        for name, (_rows_read, crashes) in _inherited(verdicts).items():
+            said = [one.values["as_published"][name] for one in verdicts if name in one.values["as_published"]]
+            counts[name] = {
+                "second_questions": sum(one["asked_again"] for one in said),
+                "second_questions_unanswered": sum(one["unanswered"] for one in said),
+                "original_crash": crashes,
+            }
+        return {
+            **super().summary(verdicts),
+            "judge_unparsed": {
+                name: sum(_unread(one.values["readings"].get(name)) for one in verdicts) for name in judges
+            },
+            "as_published": {**(published.figures if published and counts else {}), "judges": counts},
+            "reply_words": float(np.mean([len(one.record.text.split()) for one in verdicts])),
+        }
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return the mean of the judges' gated ratings, as a share of the highest; 0 where there is none."""
+        gated = [
+            one
+            for reading in verdict.values["readings"].values()
+            if (one := gate(reading["rating"], reading["orientation"])) is not None
+        ]
+        return float(np.mean(gated)) / HIGHEST if gated else 0.0
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return each judge's rating and orientation."""
+        said = [f"{name}: {row['rating']} {row['orientation']}" for name, row in verdict.values["readings"].items()]
+        return "; ".join(said) or "not judged"
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return best-means by judge, and what replies depend on; the share of Neither stands beside it always."""
+        import pandas as pd
+
+        best, depends = [], []
+        for name, own in verdicts.items():
+            figures, judges = self.sums(own).figures, judges_of(own)
+            best.append(
+                {"setting": name, **{f"judge {judge}": figures[f"best_mean: {judge}"] for judge in judges}}
+                | {"mean of judges": figures["best_mean"], "mean of 8": figures["mean"]}
+                | {"unread": sum(_unread(one.values["readings"].get(judge)) for one in own for judge in judges)}
+            )
+            shares = {one: figures[one] for one in ORIENTATIONS}
+            depends.append({"setting": name, **{f"{one} %": x and 100 * x for one, x in shares.items()}})
+        frames = {"Best-mean": best, "What replies depend on": depends}
+        return {title: pd.DataFrame(rows, dtype=object) for title, rows in frames.items()}
+
+
+def gate(rating: int | None, orientation: str | None) -> int | None:
+    """Return a rating that counts only where the reply rests on both; None where that cannot be known."""
+    if rating == 0 or (orientation is not None and orientation != BOTH):
+        return 0
+    return None if orientation is None else rating
+
+
+def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[str, Any] | None:
+    """Read a judge's answers as the original does; None where it has not judged this reply."""
+    for protocol in _PUBLISHED.values():
+        request = request_of(protocol, record)
+        text = "" if request is None else said.get(request.hash)
+        if text is None:
+            continue
+        second = None if request is None else second_of(protocol, text, record)
+        if second is None:
+            return {**protocol.read(text, record), "asked_again": False, "unanswered": False}
+        answer = said.get(second.hash)
+        return {**protocol.read_second(text, answer or "", record), "asked_again": True, "unanswered": answer is None}
+    return None
+
+
+def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """Return rows with each unread rating in place of which the original uses that of the row before.
+
+    Returns
+    -------
+    rows, crashes
+        Before the first rating it is 0; where the orientation is Both, the original ends there with a NameError.
+    """
+    last: int | None = None
+    found, crashes = list[Row](), 0
+    for clip, prompt, rating, orientation in rows:
+        last = last if rating is None else rating
+        crashes += last is None and orientation == BOTH
+        found.append((clip, prompt, last or 0, orientation))
+    return found, crashes
+
+
+def names_keyword(reply: str, keywords: str) -> bool:
+    """Return whether a reply holds a keyword of a comma list, as whole words, in the singular or the plural."""
+    text = " ".join(words_of(reply))
+    wanted = [" ".join(words_of(keyword)) for keyword in keywords.split(",")]
+    return any(re.search(rf"\b{one}(?:e?s)?\b", text) for one in wanted if one)
+
+
+def _place(record: Record) -> tuple[str, int]:
+    """Return the clip, and the prompt from 0."""
+    clip, _, prompt = record.id.rpartition("-p")
+    return clip, int(prompt) - 1
+
+
+def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
+    """Return a judge's readings in the original's order: by clip, then by prompt."""
+    read = [(_place(one.record), one.values[field].get(judge)) for one in verdicts]
+    read.sort(key=lambda row: (natural(row[0][0]), row[0][1]))
+    return [(*place, row["rating"], row["orientation"]) for place, row in read if row]
+
+
+def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
+    judges = sorted({name for one in verdicts for name in one.values["as_published"]})
+    return {name: inherited(_rows(verdicts, name, "as_published")) for name in judges}
+
+
+def _unread(reading: Mapping[str, Any] | None) -> bool:
+    return reading is None or reading["rating"] is None or reading["orientation"] in (None, UNKNOWN)
+
+
+def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:
+    """Return the figures of judges' readings as sums over clips.
+
+    Parameters
+    ----------
+    keywords
+        Shape (clips, 2): hits and replies.
+    """
+    place = {clip: number for number, clip in enumerate(clips)}
+    blocks = np.zeros((len(judged), len(clips), _WIDTH))
+    gated = np.full((len(judged), len(clips), PROMPTS), np.nan)
+    for block, each, rows in zip(blocks, gated, judged.values(), strict=True):
+        for clip, prompt, rating, orientation in rows:
+            own = block[place[clip]]
+            if (value := gate(rating, orientation)) is not None:
+                each[place[clip], prompt] = value
+                own[2 + prompt] += value
+                own[2 + PROMPTS + prompt] += 1
+            if rating is not None:
+                own[2 + 2 * PROMPTS] += rating
+                own[3 + 2 * PROMPTS] += 1
+            if orientation in ORIENTATIONS:
+                own[4 + 2 * PROMPTS + ORIENTATIONS.index(orientation)] += 1
+    has = ~np.isnan(gated)
+    blocks[:, :, 0] = np.where(has, gated, 0).max(axis=2, initial=0)
+    blocks[:, :, 1] = has.any(axis=2)
+    by_judge = has.sum(axis=0)
+    averaged = np.where(has, gated, 0).sum(axis=0) / np.maximum(by_judge, 1)
+    panel = np.stack([averaged.max(axis=1, initial=0), by_judge.any(axis=1)], axis=1)
+    columns = np.concatenate([panel, keywords, *blocks], axis=1)
+    return Sums(
+        (
+            "best_mean", "best_mean_panel", "mean", "mean_of_rating", "best_of_8_gain", "prompt_range", "order_gap",
+            *ORIENTATIONS, "keyword_hit", *(f"prompt_{number}" for number in range(1, PROMPTS + 1)),
+            *(f"best_mean: {name}" for name in judged),
+        ),
+        columns,
+        partial(_figures, judges=len(judged)),
+        tuple(clips),
+    )  # fmt: skip
+
+
+def _figures(sums: Floats, *, judges: int) -> Floats:
+    """Return the figures of summed columns, shape (n, columns): of each judge first, then their mean over judges."""
+    n = len(sums)
+    own = sums[:, _OWN:].reshape(n, judges, _WIDTH)
+    prompts = _over(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
+    mean = _over(own[:, :, 2 : 2 + PROMPTS].sum(axis=2), own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS].sum(axis=2))
+    best = _over(own[:, :, 0], own[:, :, 1])
+    rating = _over(own[:, :, 2 + 2 * PROMPTS], own[:, :, 3 + 2 * PROMPTS])
+    counts = own[:, :, 4 + 2 * PROMPTS :]
+    leaning = _over(counts[:, :, :3], counts[:, :, :3].sum(axis=2, keepdims=True))
+    neither = _over(counts[:, :, 3:], counts.sum(axis=2, keepdims=True))
+    spread = prompts.max(axis=2) - prompts.min(axis=2)
+    order = np.abs(prompts[:, :, 0::2] - prompts[:, :, 1::2]).mean(axis=2)
+    each = [best, mean, rating, best - mean, spread, order]
+    of_judges = np.concatenate([np.stack(each, axis=2), leaning, neither, prompts], axis=2)
+    valued = ~np.isnan(of_judges)
+    panel = _over(np.where(valued, of_judges, 0).sum(axis=1), valued.sum(axis=1))
+    return np.concatenate(
+        [
+            panel[:, :1],
+            _over(sums[:, :1], sums[:, 1:2]),
+            panel[:, 1:10],
+            _over(sums[:, 2:3], sums[:, 3:4]),
+            panel[:, 10:],
+            best,
+        ],
+        axis=1,
+    )
+
+
+def _over(share: Floats, whole: Floats) -> Floats:
+    """Divide; nothing of nothing has no value."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, share / whole, np.nan)

@@ -1,0 +1,133 @@
+"""`audiomarathon judge`: models judge the stored replies of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from audiomarathon.cli.output import say, show
+from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from audiomarathon.judges.cache import Cache
+    from audiomarathon.judges.judge import Judge
+    from audiomarathon.judges.room import Case
+
+_CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
+
+
+def judge(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    with_: Annotated[
+        str, typer.Option("--with", help="Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….")
+    ],
+    protocol: Annotated[str, typer.Option(help="What judges are asked (default: the task's first protocol).")] = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")] = False,
+    anchors_only: Annotated[
+        bool,
+        typer.Option("--anchors-only", help="Judge only replies whose verdict is known: is the judge good enough?"),
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests in a batch, or in flight.")] = 8,
+    cache: Annotated[bool, typer.Option(help="Take answers that this judge gave before, and keep new ones.")] = True,
+) -> int:
+    """Let models judge stored replies, and write the verdicts and summary.json anew.
+
+    Examples:
+    audiomarathon judge results/jasco --with llama-3.1-70b,qwen2.5-72b --plan
+    OPENAI_BASE_URL=http://localhost:8000/v1 audiomarathon judge results/jasco --with endpoint:llama-3.1-70b
+    audiomarathon judge results/jasco --with replay:other/judgements-llama-3.1-70b.jsonl
+
+    Answers go to judgements-JUDGE.jsonl in each run's folder; a command that was stopped goes on where it was. Each
+    judge first reads replies whose verdict is known (anchors), and is marked where it misreads them.
+    """
+    from audiomarathon.engine.run import score as score_run
+    from audiomarathon.judges.registry import open_judges
+    from audiomarathon.judges.room import Bench, judge_run, plan_of
+    from audiomarathon.terminal import console, progress_of
+
+    cases, failed = _cases(runs, protocol, anchors_only=anchors_only), 0
+    judges = open_judges(with_, batch_size=batch_size, download=not plan)
+    for name, one in judges.items():
+        bench = Bench(name, one, _cache(one) if cache and not one.stored else None)
+        for case in cases:
+            todo, prices = plan_of(case, bench), one.prices()
+            sent = todo.characters // _CHARACTERS_A_TOKEN
+            price = prices.cost(sent, 0, todo.most_tokens) if prices else None
+            say(
+                f"{name}: {case.folder}: {todo.on_file:,} on file, {todo.cached:,} cached, {todo.calls:,} calls: about "
+                f"{sent:,} tokens of prompts, at most {todo.most_tokens:,} of answers"
+                + ("" if price is None else f", price at most about {price:,.2f}")
+            )
+            if plan:
+                continue
+            with progress_of(todo.calls + todo.cached, name, "judgement") as step:
+                lost = judge_run(case, bench, step=step)
+            if lost:
+                say(f"error: {name}: {case.folder}: {lost} requests failed; run the same command again")
+            failed += lost
+    if plan:
+        return 0
+    for case in cases:
+        console().print(_certificate(case.folder, list(judges)))
+    code = 0 if anchors_only else show([score_run(case.folder) for case in cases])
+    return 1 if failed else code
+
+
+def _cache(judge: Judge) -> Cache | None:
+    from audiomarathon.judges.cache import Cache
+    from audiomarathon.settings import cache_folder
+
+    with suppress(ModelError):  # a checkpoint that cannot be had; judging says why, and to plan takes none
+        return Cache(cache_folder(), judge.identity())
+    return None
+
+
+def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
+    """Return the runs whose tasks are judged, each with its protocol; others are left out with a line."""
+    from audiomarathon.judges.room import Case
+    from audiomarathon.runs.read import Run, run_folders
+    from audiomarathon.scoring.judged import Judged
+
+    found = []
+    for folder in (folders := run_folders(paths)):
+        try:
+            run = Run.read(folder)
+            if run.task is None or not isinstance(run.task.scorer, Judged):
+                raise SettingsError(f"{folder}: no judge is asked about the task {run.key!r}")
+            asked = {one.name: one for one in run.task.scorer.protocols}
+            if (name := protocol or next(iter(asked))) not in asked:
+                raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(asked)}")
+            found.append(Case(folder, list(run.records.values()), asked[name], anchors_only))
+        except AudioMarathonError as error:
+            if len(folders) == 1:
+                raise
+            say(f"left out: {error}")
+    if not found:
+        raise SettingsError(f"{', '.join(map(str, paths))}: no run there whose task is judged by models")
+    return found
+
+
+def _certificate(folder: Path, names: Sequence[str]) -> Table:
+    """Return how judges read the replies whose verdict is known."""
+    from rich.table import Table
+
+    from audiomarathon.runs.read import Run
+    from audiomarathon.scoring.judged import Judged
+
+    run = Run.read(folder)
+    assert run.task
+    assert isinstance(run.task.scorer, Judged)
+    found = run.task.scorer.certificates(list(run.verdicts.values()))
+    table = Table("judge", "anchor", "read right", "of", "95 %", "", title=f"anchors of {folder}")
+    for name in (name for name in names if name in found):
+        for kind, row in found[name].to_json()["anchors"].items():
+            low, high = row["interval"]
+            weak = "weak" * (kind in found[name].weak)
+            table.add_row(name, kind, f"{row['right']:,}", f"{row['n']:,}", f"{low:.2f}–{high:.2f}", weak)
+    return table

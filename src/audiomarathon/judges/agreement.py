@@ -1,0 +1,70 @@
+"""How far judges agree: Krippendorff's alpha of all of them, Cohen's kappa and plain agreement of each pair."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Scale = Literal["nominal", "ordinal"]
+
+
+def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, Any]:
+    """Return how far judges agree on one value.
+
+    Parameters
+    ----------
+    values
+        By judge its value of each item, None where it is missing.
+    scale
+        Ordinal values are compared by rank, and weigh kappa by the square of their distance.
+
+    Returns
+    -------
+    dict
+        `n` (items that two judges have), `alpha`, and for each pair `A / B` its `n`, `agree` (share) and `kappa`. A
+        figure that the values leave undefined, such as kappa of judges that each give one value only, is None.
+    """
+    table = [row for row in zip(*values.values(), strict=True) if sum(one is not None for one in row) > 1]
+    pairs = {}
+    for (own, first), (other, second) in itertools.combinations(values.items(), 2):
+        both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+        pairs[f"{own} / {other}"] = {
+            "n": len(both),
+            "agree": float(np.mean([a == b for a, b in both])) if both else None,
+            "kappa": cohen_kappa([a for a, _ in both], [b for _, b in both], scale),
+        }
+    return {"n": len(table), "alpha": krippendorff_alpha(table, scale), "pairs": pairs}
+
+
+def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
+    """Return Krippendorff's alpha of items, a row each with every judge's value; None where all values are the same."""
+    levels = sorted({one for row in items for one in row if one is not None})
+    if len(levels) < 2:
+        return None
+    import krippendorff
+
+    places = {level: place for place, level in enumerate(levels)}
+    data = [[places.get(one, np.nan) for one in row] for row in items]
+    return float(krippendorff.alpha(np.array(data, float).T, level_of_measurement=scale))
+
+
+def cohen_kappa(first: Sequence[Any], second: Sequence[Any], scale: Scale = "nominal") -> float | None:
+    """Return Cohen's kappa of two judges, with quadratic weights of ordinal values; None where it is undefined.
+
+    Weights are those of the values where they are numbers: ratings 0 and 2 are two apart although none gave a 1.
+    """
+    levels = sorted({*first, *second})
+    if len(levels) < 2:
+        return None
+    places = {level: place for place, level in enumerate(levels)}
+    seen = np.zeros((len(levels), len(levels)))
+    np.add.at(seen, ([places[one] for one in first], [places[one] for one in second]), 1)
+    numbers = np.array(levels if all(isinstance(one, (int, float)) for one in levels) else range(len(levels)), float)
+    apart = numbers[:, None] - numbers[None, :]
+    weights = (apart != 0).astype(float) if scale == "nominal" else apart**2
+    chance = np.outer(seen.sum(1), seen.sum(0)) / seen.sum()
+    expected = (weights * chance).sum()
+    return float(1 - (weights * seen).sum() / expected) if expected else None

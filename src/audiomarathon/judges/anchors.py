@@ -1,0 +1,56 @@
+"""A judge's certificate: how it reads replies whose verdict is known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WEAK = 0.8  # a judge below this share on any kind of anchor is marked in every table that it feeds
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """By kind of anchor how many were read as they must be, of how many."""
+
+    kinds: Mapping[str, tuple[int, int]]
+
+    @property
+    def weak(self) -> list[str]:
+        """Kinds of which the judge reads too few right."""
+        return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
+
+    @property
+    def mark(self) -> str:
+        """What tables say of the judge; "" of one that reads enough of every kind."""
+        if not self.kinds:
+            return "not certified: it has judged no anchors"
+        shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
+        return f"weak, it misreads known answers ({', '.join(shown)} right)" if self.weak else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the certificate for `summary.json`: of each kind `right`, `n`, and Wilson's 95 % interval."""
+        rows = {
+            kind: {"right": right, "n": n, "interval": list(wilson(right, n))}
+            for kind, (right, n) in self.kinds.items()
+        }
+        return {"anchors": rows, "weak": self.weak}
+
+
+def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
+    """Return the certificate of anchors, each a kind and whether it was read as it must be."""
+    right, count = Counter[str](), Counter[str]()
+    for kind, good in rows:
+        right[kind] += bool(good)
+        count[kind] += 1
+    return Certificate({kind: (right[kind], n) for kind, n in sorted(count.items())})
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (E. Wilson, J. Am. Stat. Assoc. 22, 1927)."""
+    z, share = 1.959963984540054, right / n
+    reach = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
+    low, high = ((share + z * z / n / 2 + side) / (1 + z * z / n) for side in (-reach, reach))
+    return max(0.0, low), min(1.0, high)

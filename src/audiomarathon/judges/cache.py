@@ -1,0 +1,62 @@
+"""Answers of judges, kept by what was asked of whom: no judge is asked the same thing twice on one machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.files import sealed, unsealed
+from audiomarathon.judges.judge import Reply
+from audiomarathon.judges.judgements import Request
+from audiomarathon.plain_file import read_plain
+
+
+class Cache:
+    """One file an answer, `judgements/ab/<hash>.json`, put in place in one step; any number of processes may use it.
+
+    Parameters
+    ----------
+    root
+        The cache folder.
+    identity
+        The judge's.
+    """
+
+    def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
+        self._root, self._identity = root / "judgements", dict(identity)
+
+    def get(self, request: Request) -> Reply | None:
+        """Return the answer to a request; None where there is none, or its file is damaged or another's."""
+        try:
+            content = unsealed(read_plain(self._file(request)), always=True) or {}
+        except OSError:
+            return None
+        if (content.get("identity"), content.get("request")) != (self._identity, asdict(request)):
+            return None
+        return Reply(**content["reply"])
+
+    def put(self, request: Request, reply: Reply) -> None:
+        """Keep an answer; where that fails it is asked for again some day."""
+        file = self._file(request)
+        content = {"identity": self._identity, "request": asdict(request), "reply": asdict(reply)}
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
+                try:
+                    stream.write(sealed(content))
+                    stream.flush()
+                    os.replace(stream.name, file)  # noqa: PTH105
+                finally:
+                    Path(stream.name).unlink(missing_ok=True)
+
+    def _file(self, request: Request) -> Path:
+        what = json.dumps([self._identity, request.hash], sort_keys=True)
+        name = hashlib.sha256(what.encode()).hexdigest()
+        return self._root / name[:2] / f"{name}.json"

@@ -1,0 +1,56 @@
+"""A judge behind an OpenAI-compatible endpoint: a closed model, or one served by vLLM, SGLang or transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from audiomarathon.endpoint.client import Endpoint, EndpointError, Prices
+from audiomarathon.errors import ModelError
+from audiomarathon.judges.judge import Judge, Reply
+from audiomarathon.judges.judgements import Request
+
+_GIVE_UP = 6  # requests in a row that fail in spite of all attempts
+_SEED = 42
+
+
+@dataclass
+class EndpointJudge(Judge):
+    """A served model, asked at temperature 0 with a seed; up to `at_once` requests are in flight."""
+
+    key: str
+    endpoint: Endpoint
+    at_once: int = 8
+
+    def identity(self) -> Mapping[str, Any]:
+        """See :meth:`Judge.identity`."""
+        own = {"model": self.endpoint.model, "host": self.endpoint.host, "temperature": 0, "seed": _SEED}
+        return {"backend": "endpoint", **own}
+
+    def prices(self) -> Prices | None:
+        """See :meth:`Judge.prices`."""
+        return self.endpoint.prices
+
+    def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
+        """See :meth:`Judge.ask`."""
+        left, running = iter(requests), set[Future[tuple[Request, Reply]]]()
+        with ThreadPoolExecutor(self.at_once, "judge") as pool, self.endpoint:
+            while True:
+                running.update(pool.submit(self._answer, one) for one in islice(left, self.at_once - len(running)))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda one: one.exception() is not None):  # what was answered is kept
+                    yield future.result()
+                if self.endpoint.given_up >= _GIVE_UP + self.at_once:
+                    raise ModelError(f"{self.endpoint.host} answers nothing any more: {self.endpoint.trouble}")
+
+    def _answer(self, request: Request) -> tuple[Request, Reply]:
+        try:
+            said = self.endpoint.chat(request.messages, max_new_tokens=request.max_new_tokens, seed=_SEED)
+        except EndpointError as error:
+            return request, Reply(error=str(error))
+        return request, Reply(said.text, said.finish, None, said.prompt_tokens, said.new_tokens, said.total, said.cost)

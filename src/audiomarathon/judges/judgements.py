@@ -1,0 +1,198 @@
+"""What judges said of a run's replies: `judgements-<judge>.jsonl`, append-only, one line an answered request.
+
+A judgement belongs to the request that it answers: when the reply, the prompt or the protocol changes, another request
+is made, and the old judgement counts no more. Nothing is read from a judge's text here; that is the protocol's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from audiomarathon.errors import RecordError
+from audiomarathon.files import sealed, unsealed
+from audiomarathon.judges.protocol import Messages, Protocol, shielded
+from audiomarathon.plain_file import read_plain
+from audiomarathon.records import Record
+from audiomarathon.text import counted
+
+_PREFIX = "judgements-"
+#: What a judge may be called: it names a file.
+NAME = re.compile(r"[\w.-]{1,80}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to a judge."""
+
+    messages: Messages
+    max_new_tokens: int
+
+    @property
+    def hash(self) -> str:
+        """Names the request: equal for equal messages and token limits."""
+        what = json.dumps([self.messages, self.max_new_tokens], sort_keys=True)
+        return hashlib.sha256(what.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One answer of a judge: a line of `judgements-<judge>.jsonl`.
+
+    Attributes
+    ----------
+    judge, identity
+        Name, and what makes two judges the same: back-end, model, fingerprint, sampling.
+    protocol, version
+        Who asked.
+    sample
+        Id of the record; an anchor has that of the record which it is made from.
+    request_hash, messages
+        The request, and what was asked, raw.
+    text, finish
+        The answer, raw, and why it ended (`stop`, `length`, …); of no meaning beside an error.
+    error
+        Why there is no answer; None where there is.
+    prompt_tokens, new_tokens, seconds, cost
+        As far as they are known.
+    cached
+        Whether it was taken from the cache: the judge was not asked.
+    """
+
+    judge: str
+    protocol: str
+    version: str
+    sample: str
+    request_hash: str
+    text: str = ""
+    error: str | None = None
+    finish: str = ""
+    messages: Sequence[Mapping[str, str]] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    prompt_tokens: int | None = None
+    new_tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+    cached: bool = False
+
+    def to_line(self) -> bytes:
+        """Return the judgement as a line with its checksum."""
+        return sealed({"schema": 1, **asdict(self)})
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Judgement | None:
+        """Return the judgement of a line; None where it is damaged."""
+        content = unsealed(line, always=True) or {}
+        texts = ("judge", "protocol", "version", "sample", "request_hash", "text")
+        if not all(isinstance(content.get(name), str) for name in texts):
+            return None
+        return cls(**{one.name: content[one.name] for one in fields(cls) if one.name in content})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a judge says of a record now, as a protocol reads it.
+
+    Attributes
+    ----------
+    values
+        None where there is no judgement, or it cannot be read.
+    missing
+        Why there are no values: `absent` (not judged, or judged before the reply or the prompt changed), `failed`,
+        `unreadable`; "" where there are.
+    """
+
+    values: Mapping[str, Any] | None
+    missing: str = ""
+
+
+def request_of(protocol: Protocol, record: Record) -> Request | None:
+    """Return what is asked about a record; None where nothing is."""
+    messages = protocol.messages(shielded(record, protocol.longest_reply))
+    return Request(messages, protocol.max_new_tokens) if messages else None
+
+
+def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
+    """Return the second question that an answer calls for; None where there is none."""
+    messages = protocol.second(text, shielded(record, protocol.longest_reply))
+    return Request(messages, protocol.max_new_tokens) if messages else None
+
+
+def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> Reading:
+    """Read a judge's answers about one record.
+
+    Parameters
+    ----------
+    said
+        By request the judge's answer; None for a failed one.
+    """
+    shown, request = shielded(record, protocol.longest_reply), request_of(protocol, record)
+    if request is None:
+        return _read(protocol.read("", shown))
+    if (text := said.get(request.hash)) is None:
+        return Reading(None, "failed" if request.hash in said else "absent")
+    if (second := second_of(protocol, text, record)) is None:
+        return _read(protocol.read(text, shown))
+    if (answer := said.get(second.hash)) is None:
+        return Reading(None, "failed" if second.hash in said else "absent")
+    return _read(protocol.read_second(text, answer, shown))
+
+
+def _read(values: Mapping[str, Any] | None) -> Reading:
+    return Reading(values, "" if values is not None else "unreadable")
+
+
+def judgements_file(folder: Path, judge: str) -> Path:
+    """Return where a judge's judgements of a run lie."""
+    return folder / f"{_PREFIX}{judge}.jsonl"
+
+
+def judge_of(file: Path) -> str:
+    """Return the judge's name in the name of a file of judgements."""
+    return file.stem.removeprefix(_PREFIX)
+
+
+def lines_in(file: Path) -> Iterator[Judgement]:
+    """Yield a file's judgements in order; damaged lines are left out with a warning, a torn last one without.
+
+    Raises
+    ------
+    RecordError
+        When it cannot be read.
+    """
+    try:
+        content = read_plain(file)
+    except OSError as error:
+        raise RecordError(f"{file}: cannot be read: {error.strerror or error}") from error
+    odd = 0
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
+        if (one := Judgement.from_line(line)) is None:
+            odd += 1
+        else:
+            yield one
+    if odd:
+        again = "audiomarathon judge, given again, asks for what they held"
+        warnings.warn(f"{file}: {counted(odd, 'unreadable line')} left out; {again}", stacklevel=2)
+
+
+def read_judgements(folder: Path) -> dict[str, dict[str, dict[str, Judgement]]]:
+    """Return a run's judgements by judge, sample and request hash; the last line of a request counts.
+
+    A failed judgement counts only where no other answers its request.
+    """
+    found: dict[str, dict[str, dict[str, Judgement]]] = {}
+    for file in sorted(folder.glob(f"{_PREFIX}*.jsonl")):
+        if not NAME.fullmatch(judge_of(file)):  # none of ours, and shown in tables it might act on a terminal
+            continue
+        of_judge = found.setdefault(judge_of(file), {})
+        for one in lines_in(file):
+            of_sample = of_judge.setdefault(one.sample, {})
+            if one.error is None or one.request_hash not in of_sample:
+                of_sample[one.request_hash] = one
+    return found

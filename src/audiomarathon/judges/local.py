@@ -1,0 +1,152 @@
+"""A judge that runs here: any chat model that transformers loads, in batches, greedy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from audiomarathon.errors import ModelError
+from audiomarathon.judges.judge import Judge, Reply
+from audiomarathon.judges.judgements import Request
+from audiomarathon.judges.protocol import JOINER
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+
+
+@dataclass
+class LocalJudge(Judge):
+    """A checkpoint in a folder or on the hub; GPUs are used where there are any.
+
+    Attributes
+    ----------
+    source
+        A folder or a hub id.
+    batch_size
+        Requests of one `generate` call; answers do not depend on it but for rounding.
+    dtype
+        `auto` is bfloat16 on a GPU, else float32.
+    download
+        Whether the hub may be asked for a checkpoint that is not in its cache.
+    """
+
+    key: str
+    source: str
+    batch_size: int = 8
+    dtype: str = "auto"
+    download: bool = True
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint's files."""
+        return find_checkpoint(self.source, download=self.download)
+
+    @cached_property
+    def _identity(self) -> Mapping[str, Any]:
+        own = {"model": self.checkpoint.name, "fingerprint": self.checkpoint.fingerprint(), "dtype": self._dtype}
+        return {"backend": "local", **own, "temperature": 0}
+
+    def identity(self) -> Mapping[str, Any]:
+        """See :meth:`Judge.identity`; the fingerprint covers the chat template."""
+        return self._identity
+
+    @property
+    def _dtype(self) -> str:
+        import torch
+
+        return self.dtype if self.dtype != "auto" else "bfloat16" if torch.cuda.is_available() else "float32"
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        """The model and its tokenizer."""
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+        from audiomarathon.models.loading import check_loading, loading, pretrained
+
+        path, on_gpus = self.checkpoint.path, torch.cuda.is_available()
+        with loading(path, "a chat model"):
+            tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+            model, info = pretrained(
+                AutoModelForCausalLM, path, dtype=self._dtype, attn_implementation="sdpa",
+                device_map="auto" if on_gpus else "",
+            )  # fmt: skip
+        check_loading(path, info)
+        if not tokenizer.chat_template:
+            raise ModelError(f"{path}: has no chat template, so it cannot be asked as a judge; take an instruct model")
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        ends = model.generation_config.eos_token_id or tokenizer.eos_token_id
+        model.generation_config = GenerationConfig(
+            do_sample=False, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
+        )
+        return model.eval(), tokenizer
+
+    def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
+        """See :meth:`Judge.ask`; requests of like length share a batch. A prompt that does not fit is an error."""
+        model, tokenizer = self._loaded
+        most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        fitting = []
+        for request in requests:
+            tokens = self._tokens(request)
+            room = most - request.max_new_tokens if most else len(tokens)
+            if len(tokens) > room:
+                said = f"too long: {len(tokens):,} tokens of prompt and {request.max_new_tokens:,} of answer"
+                yield request, Reply(error=f"{said}, {self.checkpoint.name} takes {most:,}")
+            else:
+                fitting.append((request, tokens))
+        fitting.sort(key=lambda one: (one[0].max_new_tokens, -len(one[1])))
+        for start in range(0, len(fitting), self.batch_size):
+            batch = fitting[start : start + self.batch_size]
+            yield from zip((request for request, _tokens in batch), self._answers(model, tokenizer, batch), strict=True)
+
+    def _tokens(self, request: Request) -> list[int]:
+        """Return a request's prompt as the model's own template words it.
+
+        Its special tokens in what is asked are broken: they are the template's alone. Where the template refuses a
+        system's turn (Gemma's, for one), the user's turn begins with its text.
+        """
+        from jinja2 import TemplateError
+
+        tokenizer = self._loaded[1]
+        added = tokenizer.added_tokens_decoder.values()
+        special = [one.content for one in added if one.special and len(one.content) > 1]
+        turns = []
+        for turn in request.messages:
+            content = turn["content"]
+            for token in special:
+                content = content.replace(token, f"{token[0]}{JOINER}{token[1:]}")
+            turns.append({**turn, "content": content})
+        try:
+            found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        except TemplateError:
+            if turns[0]["role"] != "system":
+                raise
+            turns[:2] = [{"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}]
+            found = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        return list(found["input_ids"])
+
+    def _answers(self, model: Any, tokenizer: Any, batch: Sequence[tuple[Request, list[int]]]) -> list[Reply]:
+        import torch
+
+        begin = time.perf_counter()
+        inputs = tokenizer.pad({"input_ids": [tokens for _request, tokens in batch]}, return_tensors="pt")
+        limit = max(request.max_new_tokens for request, _tokens in batch)
+        try:
+            with torch.inference_mode():
+                output = model.generate(**inputs.to(model.device), max_new_tokens=limit)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{self.key}: the GPU's memory does not hold {len(batch)} requests: --batch-size"
+            ) from error
+        seconds = (time.perf_counter() - begin) / len(batch)
+        ends = model.generation_config.eos_token_id
+        ends = set(ends if isinstance(ends, list) else [ends])
+        replies = []
+        for (request, tokens), row in zip(batch, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+            new = row[: request.max_new_tokens]
+            end = next((place for place, token in enumerate(new) if token in ends), None)
+            new = new if end is None else new[: end + 1]
+            text = tokenizer.decode(new, skip_special_tokens=True)
+            replies.append(Reply(text, "length" if end is None else "stop", None, len(tokens), len(new), seconds))
+        return replies

@@ -1,0 +1,72 @@
+"""From what users type after `--with` to judges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from audiomarathon.endpoint.client import Endpoint
+from audiomarathon.errors import SettingsError
+from audiomarathon.judges.endpoint import EndpointJudge
+from audiomarathon.judges.judge import Judge
+from audiomarathon.judges.judgements import NAME
+from audiomarathon.judges.local import LocalJudge
+from audiomarathon.judges.replay import ReplayJudge
+from audiomarathon.plugins import look_up, plugins
+
+GROUP = "audiomarathon.judges"  # entry point group
+#: Names for what papers judge with; each is a hub id, for `local` and for `endpoint:`.
+KNOWN = {
+    "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
+    "qwen2.5-72b": "Qwen/Qwen2.5-72B-Instruct",
+    "mistral-large-2411": "mistralai/Mistral-Large-Instruct-2411",
+}
+_FORMS = "a folder or hub id, endpoint:MODEL, replay:FILE"
+
+
+def open_judges(given: str, *, batch_size: int = 8, dtype: str = "auto", download: bool = True) -> dict[str, Judge]:
+    """Return judges by name; nothing is loaded or asked.
+
+    Parameters
+    ----------
+    given
+        Judges separated by commas, each a folder or hub id, `endpoint:MODEL`, `replay:FILE`, a name of :data:`KNOWN` or
+        of a plug-in; `NAME=` before it gives it another name.
+
+    Raises
+    ------
+    SettingsError
+        For a judge that is none of these, or two of one name.
+    """
+    found: dict[str, Judge] = {}
+    for one in filter(None, map(str.strip, given.split(","))):
+        named = re.fullmatch(rf"({NAME.pattern})=(.+)", one)
+        judge = _open(named[2] if named else one, batch_size, dtype, download)
+        name = named[1] if named else _name(judge.key)
+        if name in found:
+            raise SettingsError(f"--with: two judges are called {name!r}; give one another name: NAME={one}")
+        found[name] = judge
+    if not found:
+        raise SettingsError(f"--with: name a judge: {_FORMS}")
+    return found
+
+
+def _open(text: str, batch_size: int, dtype: str, download: bool) -> Judge:
+    kind, _, where = text.partition(":")
+    if kind == "replay":
+        return ReplayJudge(Path(where).expanduser())
+    if kind in ("endpoint", "openai"):
+        return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)
+    source = where if kind == "local" else text
+    if source in KNOWN or "/" in source or Path(source).is_dir():
+        return LocalJudge(_name(source), KNOWN.get(source, source), batch_size, dtype, download)
+    others: Sequence[Judge] = plugins(GROUP, Judge)  # type: ignore[type-abstract]
+    if not others:
+        raise SettingsError(f"unknown judge {text[:60]!r}; allowed: {', '.join(KNOWN)}, {_FORMS}")
+    return look_up(text, others, kind="judge")
+
+
+def _name(source: str) -> str:
+    """Return a judge's name, which names its files too."""
+    return re.sub(r"[^\w.-]", "-", source.rstrip("/").rsplit("/", 1)[-1])[:80]

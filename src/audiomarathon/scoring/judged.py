@@ -1,0 +1,116 @@
+"""Scoring by judges: a verdict holds what each judge of a run says of a reply, read anew from the stored judgements."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from audiomarathon.judges.agreement import agreement
+from audiomarathon.judges.anchors import Certificate, certificate_of
+from audiomarathon.judges.judgements import reading_of, request_of
+from audiomarathon.judges.protocol import Protocol, was_shielded
+from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.scorer import Scorer
+from audiomarathon.text import counted
+
+_UNJUDGED = "no judge has judged these replies: audiomarathon judge RUN --with JUDGE"
+_MOST_MISSING = 0.02  # above this share of missing judgements a table says so
+
+
+class Judged(Scorer):
+    """A scorer whose verdicts are judges' readings; a subclass makes figures of them.
+
+    The values of a verdict: `readings` (by judge the protocol's values; only judges that have a reading), `missing`
+    (by judge why there is none: `absent`, `failed`, `unreadable`), `anchors` (by judge the sample's anchors: kind and
+    whether it was read as it must be), `fixed` (whether nothing is asked, and the reading is the same for all judges),
+    `shielded` (what was changed in the reply before judges saw it).
+
+    Attributes
+    ----------
+    protocols
+        What judges are asked, the default first; the figures rest on that.
+    """
+
+    protocols: ClassVar[tuple[Protocol, ...]]
+    instant: ClassVar[bool] = False
+    modules: ClassVar[tuple[str, ...]] = ("audiomarathon.judges.judgements", "audiomarathon.judges.protocol")
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol that the figures rest on."""
+        return self.protocols[0]
+
+    @property
+    def version(self) -> str:
+        """See :attr:`Scorer.version`; another version of a protocol is another scorer."""
+        return "-".join([super().version, *(one.version for one in self.protocols)])
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """See :meth:`Scorer.judge`."""
+        values: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}}
+        for name, said in sorted(record.judgements.items()):
+            one = reading_of(self.protocol, record, said)
+            if one.values is None:
+                values["missing"][name] = one.missing
+            else:
+                values["readings"][name] = dict(one.values)
+            rows = []
+            for anchor in self.protocol.anchors(record):
+                found = reading_of(self.protocol, anchor.of(record), said)
+                if found.missing in ("", "unreadable"):
+                    rows.append([anchor.kind, anchor.right(found.values)])
+            if rows:
+                values["anchors"][name] = rows
+        shielded = was_shielded(record, self.protocol.longest_reply)
+        return values | {"fixed": request_of(self.protocol, record) is None, "shielded": shielded}
+
+    @abstractmethod
+    def own_score(self, verdict: Verdict) -> float:
+        """See :meth:`Scorer.own_score`."""
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return what judges are worth: how many judgements are missing and why, the certificate, and agreement."""
+        certificates, judges = self.certificates(verdicts), {}
+        for name in judges_of(verdicts):
+            missing = Counter(one.values["missing"].get(name, "absent") for one in verdicts if not _read(one, name))
+            own = {"n": len(verdicts) - missing.total(), "missing": dict(missing)}
+            judges[name] = own | certificates[name].to_json()
+        readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges}
+        between = {
+            field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
+            for field, scale in self.protocol.scales.items()
+        }
+        return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return the marks of weak judges, and of tables that many judgements are missing from."""
+        found, certificates = [], self.certificates(verdicts)
+        for name in judges_of(verdicts):
+            if mark := certificates[name].mark:
+                found.append(f"judge {name}: {mark}")
+            missing = sum(not _read(one, name) for one in verdicts)
+            if missing > _MOST_MISSING * len(verdicts):
+                total = counted(len(verdicts), "judgement")
+                found.append(f"judge {name}: {missing:,} of {total} missing (not counted as 0)")
+        return found or ([] if judges_of(verdicts) else [_UNJUDGED])
+
+    def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
+        """Return by judge how it read the anchors."""
+        names = {*judges_of(verdicts), *(name for one in verdicts for name in one.values["anchors"])}
+        return {
+            name: certificate_of(row for one in verdicts for row in one.values["anchors"].get(name, ()))
+            for name in sorted(names)
+        }
+
+
+def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the judges of a run: those who answered, or failed to, about any of its replies."""
+    asked = [one.values for one in verdicts if not one.values["fixed"]]
+    tried = {name for values in asked for name, why in values["missing"].items() if why != "absent"}
+    return sorted(tried.union(*(values["readings"] for values in asked)))
+
+
+def _read(verdict: Verdict, judge: str) -> bool:
+    return judge in verdict.values["readings"]

@@ -1,0 +1,64 @@
+"""A made JASCO: clips of tone with the columns of the original's table, records of replies, and written judgements."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from task_folders import write_clip
+
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
+from audiomarathon.judges.judgements import Judgement, judgements_file, request_of, second_of
+from audiomarathon.judges.protocol import Protocol
+from audiomarathon.records import Record
+
+TEXTS = {
+    "audio_sound": "Waves crashing,seagulls",
+    "spoken_text": "Let’s build a castle over there.",
+    "audio_only_target": "They are at the beach enjoying the ocean.",
+    "speech_only_target": "They a planning to build a castle in a specific location.",
+    "tgt_text": "They are planning to build a sandcastle.",
+    "target_keywords": "sandcastle",
+}
+
+
+def build_jasco(folder: Path, clips: Sequence[int] = (1, 2, 10)) -> Path:
+    """Write clips and `v0.csv` as the original lays them out; return the root of the clone."""
+    data = folder / "dataset" / "v0"
+    for number in clips:
+        write_clip(data / f"{number}.wav", seconds=2.0, hertz=200 + 20 * number)
+    with (data / "v0.csv").open("w", encoding="utf-8", newline="") as stream:
+        out = csv.writer(stream)
+        out.writerow(["audio_id", *COLUMNS.values()])
+        out.writerows([number, *(f"{TEXTS[name]} {number}" for name in COLUMNS)] for number in clips)
+    return folder
+
+
+def a_reply(clip: int, prompt: int, reply: str = "They build a sandcastle.", **changes: object) -> Record:
+    """The record of a reply."""
+    reference = {"answer": TEXTS["tgt_text"], "prompt": INSTRUCTIONS[prompt - 1], **TEXTS}
+    return Record(f"{clip}-p{prompt}", str(clip), reply=reply, reference=reference, finish="stop", **changes)  # type: ignore[arg-type]
+
+
+def said(protocol: Protocol, record: Record, text: str, second: str | None = None) -> dict[str, str | None]:
+    """What a judge answers about a record, and to the second question that its answer calls for."""
+    request = request_of(protocol, record)
+    assert request
+    answers: dict[str, str | None] = {request.hash: text}
+    if second is not None:
+        again = second_of(protocol, text, record)
+        assert again
+        answers[again.hash] = second
+    return answers
+
+
+def write_judgements(folder: Path, judge: str, judged: Iterable[tuple[Record, str]]) -> None:
+    """Write what a judge answered about records of a run."""
+    protocol = get_task("jasco").scorer.protocol  # type: ignore[attr-defined]
+    lines = []
+    for record, text in judged:
+        (hashed,) = said(protocol, record, text)
+        lines.append(Judgement(judge, protocol.name, protocol.version, record.id, hashed, text).to_line())
+    judgements_file(folder, judge).write_bytes(b"".join(lines))

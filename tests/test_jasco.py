@@ -1,0 +1,223 @@
+"""JASCO as a task: its rows, its bundles, one pass of the tower a clip, and a run that judges have judged."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import call
+from fake_lm import FakeLM
+from jasco_folders import build_jasco, write_judgements
+
+from audiomarathon.benchmarks import get_task, registry, select
+from audiomarathon.benchmarks.jasco.benchmark import JASCO
+from audiomarathon.benchmarks.jasco.exchange import NEEDED
+from audiomarathon.benchmarks.jasco.task import COLUMNS, read_csv
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.evaluate import evaluate
+from audiomarathon.errors import DataError
+from audiomarathon.runs.folder import Job, RunFolder, read_records
+
+TASK = get_task("jasco")
+METADATA = Path("dataset/v0/v0.csv")
+REAL = os.environ.get("JASCO_DATA_PATH", "")  # a clone of the original; it is not ours to ship
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return build_jasco(tmp_path / "clone")
+
+
+def edit(root: Path, change: Callable[[list[list[str]]], object]) -> None:
+    with (root / METADATA).open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    change(rows)
+    with (root / METADATA).open("w", encoding="utf-8-sig", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+@pytest.mark.parametrize("below", ["", "dataset", "dataset/v0"])
+def test_loads_from_the_clone_and_from_the_folder_of_the_clips(root: Path, below: str) -> None:
+    loaded = TASK.load(TASK.find(root / below))
+    assert [sample.id for sample in loaded.samples] == [f"{clip}-p{k}" for clip in (1, 2, 10) for k in range(1, 9)]
+    first = loaded.samples[0]
+    assert (first.cluster, first.bundle, first.clips[0].name) == ("1", "1", "1.wav")
+    assert TASK.prompt(first) == TASK.reference(first)["prompt"] == first.question
+    assert TASK.reference(first)["spoken_text"] == "Let’s build a castle over there. 1"
+    assert TASK.groups(loaded.samples[9]) == {"prompt": "2"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rows: rows[2].__setitem__(0, "3"), "clip '3.wav' is missing"),
+        (lambda rows: rows[2].__setitem__(0, "../v0/1"), "holds more than letters"),
+        (lambda rows: rows[2].__setitem__(0, "../../../1"), "holds more than letters"),
+        (lambda rows: rows[2].__setitem__(0, "1"), "duplicate id '1', first used in row 1"),
+        (lambda rows: rows[2].__setitem__(1, " "), "field 'Audio' is empty"),
+    ],
+)
+def test_bad_rows_are_told_once_a_clip(root: Path, change: Callable[[list[list[str]]], object], reason: str) -> None:
+    edit(root, change)
+    loaded = TASK.load(TASK.find(root))
+    (bad,) = loaded.bad_rows
+    assert bad.row == 2
+    assert reason in bad.reason
+    assert len(loaded.samples) == 16
+
+
+def test_a_table_of_other_columns_is_refused(root: Path) -> None:
+    edit(root, lambda rows: rows[0].__setitem__(3, "Sound"))
+    with pytest.raises(DataError, match="lacks the column 'Audio-Only Answer'"):
+        TASK.load(TASK.find(root))
+
+
+@pytest.mark.parametrize("limit", [*range(1, 18), 24, 99])
+def test_limits_take_whole_clips_side_by_side_and_nest(tmp_path: Path, limit: int) -> None:
+    samples = TASK.load(TASK.find(build_jasco(tmp_path, (1, 2, 3, 4)))).samples
+    chosen = select(samples, limit, 7)
+    assert len(chosen) == min(32, -(-limit // 8) * 8)
+    assert chosen == select(samples, 0, 7)[: len(chosen)]
+    clips = [one.bundle for one in chosen]
+    assert all(clips[start : start + 8] == [clips[start]] * 8 for start in range(0, len(clips), 8))
+
+
+@pytest.mark.parametrize("size", [None, 4, 8])
+def test_the_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None) -> None:
+    samples = select(TASK.load(TASK.find(root)).samples, 0, 42)
+    methods = [get_method("base"), get_method("frame", 0.5)]
+    lm = FakeLM()
+    with ExitStack() as stack:
+        jobs = [Job(one, stack.enter_context(RunFolder(tmp_path / one.label, {}))) for one in methods]
+        evaluate(lm, Plan(Asked(), samples, 8, batch_size=size, warm_up=False), jobs, progress=False)  # type: ignore[arg-type]
+    assert lm.audio_tower.runs == 3
+    assert len(lm.calls) == 2 * 24 // (size or 1)
+    if size is None:  # the time of the one pass stands in the record of each
+        for clip in {one.cluster for one in samples}:
+            times = {job.folder.records[f"{clip}-p{k}"].time["encoder"] for job in jobs for k in range(1, 9)}  # type: ignore[index]
+            assert len(times) == 1
+        assert all(one.encoder_shared for one in jobs[0].folder.records.values())
+
+
+@pytest.mark.skipif(not REAL, reason="JASCO_DATA_PATH names no clone of github.com/BenoitWang/What_Are_They_Doing")
+def test_the_real_clips_agree_with_the_originals_example() -> None:
+    loaded = TASK.load(TASK.find(Path(REAL)))
+    assert (len(loaded.samples), loaded.bad_rows) == (640, ())
+    rows = {
+        (row["id"], row["prompt"]): row for _line, row in read_csv(Path(REAL) / "evaluation" / "example.csv", NEEDED)
+    }
+    assert [*rows] == [(sample.cluster, sample.question) for sample in loaded.samples]
+    for sample in loaded.samples:
+        row = rows[sample.cluster, sample.question]
+        assert {name: row[name] for name in COLUMNS} == {name: sample.meta[name] for name in COLUMNS}
+
+
+class Asked(type(TASK)):  # type: ignore[misc]
+    """JASCO, but what is asked is the sample's id."""
+
+    def prompt(self, sample: Any) -> str:
+        return str(sample.id)
+
+
+def test_data_verify_knows_it(root: Path, tmp_path: Path) -> None:
+    code, output = call("data", "verify", "jasco", "--data", root)
+    assert (code, "24 samples" in output, "expected 640" in output) == (1, True, True)
+    found = call("data", "verify", "jasco", "--data", tmp_path / "nowhere")[1]
+    assert "audiomarathon data download jasco" in found
+    assert "CC BY-NC" in found
+
+
+def test_is_brought_from_an_archive_and_controls_are_made_of_it(root: Path, tmp_path: Path) -> None:
+    assert call("data", "download", "jasco", "--from", root, "--data", tmp_path / "root")[0] == 0
+    taken = TASK.load(TASK.find(tmp_path / "root"))
+    assert (len(taken.samples), taken.bad_rows) == (24, ())
+    for kind in ("silence", "mismatched"):
+        assert call("data", "controls", "jasco", "--data", root, "--control", kind, "-o", tmp_path / "c")[0] == 0
+        made = TASK.load(TASK.find(tmp_path / "c" / kind))
+        assert [one.id for one in made.samples] == [one.id for one in taken.samples]
+        assert [TASK.reference(one) for one in made.samples] == [TASK.reference(one) for one in taken.samples]
+
+
+def test_the_licence_is_said_before_the_archive_is_fetched(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.make_archive(str(tmp_path / "main"), "zip", root.parent, root.name)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for name, code in {"gone.zip": 2, "main.zip": 0}.items():
+            found = dataclasses.replace(JASCO, archive=f"{address}/{name}")
+            monkeypatch.setattr(registry, "BUILT_IN", (registry.AUDIOMARATHON, found))
+            done, output = call("data", "download", "jasco", "--data", tmp_path / "root")
+            assert done == code, output
+            assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("fetching")
+        server.shutdown()
+    assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
+
+
+def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_env: object) -> None:
+    out = tmp_path / "out"
+    command = ("run", "jasco", "--model", "embedded", "--data", root, "--results", out, "--max-new-tokens", "4")
+    assert call(*command, "--limit", "9")[0] == 0
+    folder = next(out.rglob("run.json")).parent
+    assert folder.relative_to(out).parts == ("jasco", "embedded", "base-0")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["n"], summary["score"]) == (16, None)
+    records = [one for one in read_records(folder).values() if one.text.strip()]
+    assert records
+    texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")
+    write_judgements(folder, "a", [(one, texts[one.cluster == records[0].cluster]) for one in records])
+    write_judgements(folder, "b", [(one, texts[0]) for one in records])
+    code, output = call("score", folder)
+    assert code == 0, output
+    judged = json.loads((folder / "summary.json").read_text())
+    empty = {one.cluster for one in read_records(folder).values()} - {one.cluster for one in records}
+    assert (judged["best_mean: a"], judged["best_mean: b"]) == (1, 2 - len(empty))
+    assert judged["score"] == pytest.approx((judged["best_mean: a"] + judged["best_mean: b"]) / 2)
+    assert judged["as_published"]["best_mean"] == judged["score"]
+    before = (folder / "summary.json").read_bytes()
+    (folder / "verdicts-jasco.jsonl").unlink()
+    assert call("score", folder)[0] == 0
+    assert (folder / "summary.json").read_bytes() == before
+
+
+def test_tables_name_the_judges_and_unlike_judged_runs_are_not_compared(
+    root: Path, tmp_path: Path, no_env: Callable[[str, str], None]
+) -> None:
+    out = tmp_path / "out"
+    no_env("MAX_NEW_TOKENS", "2")
+    place = ("--model", "embedded", "--data", root, "--results", out)
+    assert call("sweep", "jasco", *place, "--methods", "frame:0.5", "--limit", 8)[0] == 0
+    assert "judge" in call("reproduce", "jasco", *place, "--limit", 8)[1]
+    folders = {file.parent.name: file.parent for file in out.rglob("run.json")}
+    for label, judges in {"base-0": "ab", "frame-0.5-layer2": "a"}.items():
+        for judge in judges:
+            asked = [one for one in read_records(folders[label]).values() if one.text.strip()]
+            write_judgements(folders[label], judge, [(one, "Rating: 2\nOrientation: Both") for one in asked])
+    assert call("score", out)[0] == 0
+    code, output = call("compare", out)
+    assert (code, "only one of both has best_mean: b" in output) == (2, True)
+    code, output = call("jasco", "table", out, "-o", tmp_path / "t.csv")
+    assert code == 0
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        rows = {row["setting"]: row for row in csv.DictReader(stream)}
+    summary = json.loads((folders["base-0"] / "summary.json").read_text())
+    assert float(rows["base-0"]["best_mean: b"]) == summary["best_mean: b"]
+    assert rows["frame-0.5-layer2"]["best_mean: b"] == ""
+    code, output = call("jasco", "survival", out, "-o", tmp_path / "s.csv")
+    assert (code, "not measurable" in output) == (0, True)
+    assert (tmp_path / "s.csv").read_text().startswith("model,setting,speech,")
+    assert "other judges (a, b)" in call("reproduce", "jasco", *place, "--limit", 8)[1]

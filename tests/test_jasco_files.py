@@ -1,0 +1,184 @@
+"""JASCO's CSV files: written to be filled in, imported as a run, and evaluated by the original's call."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import call
+from jasco_folders import TEXTS, build_jasco, said
+
+from audiomarathon.benchmarks.jasco.exchange import NEEDED, as_csv, read_replies, read_whole
+from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict
+from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
+from audiomarathon.errors import DataError
+from audiomarathon.judges.judgements import Judgement
+
+DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"
+COLUMNS = [*NEEDED, "note"]
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+
+
+def a_file(file: Path, *, clips: tuple[int, ...] = (2, 10), **changes: str) -> Path:
+    """Rows of clips as a user fills them in, with a column of their own."""
+    rows = [
+        {**TEXTS, "id": str(clip), "prompt": text, "allm_output": f'They fish,\n"{clip}"', "note": "é"} | changes
+        for clip in clips
+        for text in INSTRUCTIONS
+    ]
+    file.write_text(as_csv(rows, COLUMNS), encoding="utf-8-sig")
+    return file
+
+
+def edited(file: Path, change: Callable[[list[dict[str, str]]], object]) -> Path:
+    text = file.read_text(encoding="utf-8-sig")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    change(rows)
+    file.write_text(as_csv(rows, COLUMNS), encoding="utf-8")
+    return file
+
+
+def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
+    root, file = build_jasco(tmp_path / "clone"), tmp_path / "my.csv"
+    assert call("jasco", "example", "-o", file, "--data", root)[0] == 0
+    rows = rows_of(file)
+    assert [(row["id"], row["prompt"]) for row in rows] == [
+        (id_, text) for id_ in ("1", "2", "10") for text in INSTRUCTIONS
+    ]
+    assert (rows[0]["n_frames"], rows[0]["allm_output"], rows[0]["with_speech"]) == ("32000", "", "True")
+    code, output = call("jasco", "import", file, "--model-name", "M")
+    assert (code, "line 2: allm_output is not filled in" in output) == (2, True)
+    for row in rows:
+        row["allm_output"] = "None"
+    file.write_text(as_csv(rows, list(rows[0])), encoding="utf-8")
+    code, output = call("jasco", "import", file, "--model-name", "M/1", "--results", tmp_path / "out")
+    assert code == 0, output
+    folder = next((tmp_path / "out" / "jasco").rglob("run.json")).parent
+    assert folder.name == "imported"
+    facts, summary = (json.loads((folder / name).read_text()) for name in ("run.json", "summary.json"))
+    assert (facts["origin"], facts["checkpoint"], len(facts["samples"])) == ("imported", "M/1", 24)
+    assert (summary["n"], summary["complete"], summary["reply_words"]) == (24, True, 1)
+    assert call("jasco", "table", folder)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            lambda rows: rows[1].__setitem__("prompt", "What?"),
+            r"line 5: unknown prompt 'What\?'.*'2' has no row of prompt 2",
+        ),
+        (lambda rows: rows[1].__setitem__("prompt", INSTRUCTIONS[0]), "line 5: second row of id '2' and prompt 1"),
+        (lambda rows: rows[1].__setitem__("allm_output", "output_2"), "line 4: allm_output is not filled in"),
+        (lambda rows: rows.pop(3), "id '2' has no row of prompt 4"),
+    ],
+)
+def test_faults_are_told_by_line_and_leave_the_clip_out(tmp_path: Path, change: Any, fault: str) -> None:
+    file = edited(a_file(tmp_path / "a.csv"), change)
+    with pytest.raises(DataError, match=fault):
+        read_whole(file)
+    assert {one.cluster for one in read_whole(file, allow_missing=True)} == {"10"}
+
+
+def test_prompts_are_matched_whatever_their_white_space(tmp_path: Path) -> None:
+    file = edited(a_file(tmp_path / "a.csv"), lambda rows: rows[0].update(prompt=f" {INSTRUCTIONS[0]}\n"))
+    assert len(read_whole(file)) == 16
+
+
+@pytest.mark.parametrize("text", ["id,prompt\n1,2\n", ",".join(NEEDED) + "\n" + "1," * 20, 'id,"prompt'])
+def test_other_tables_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=r"lacks the column|line 2 has more fields|not CSV"):
+        read_replies(tmp_path / "a.csv")
+
+
+def stored(tmp_path: Path, file: Path, texts: list[tuple[str, str | None]]) -> Path:
+    """Judgements of a file's rows, as a replay answers them."""
+    lines = []
+    for (_row, record), (text, second) in zip(read_replies(file), texts, strict=True):
+        for protocol in (Strict(anchored=False), AsPublished()):
+            answer = second if second is not None and protocol.second(text, record) else None
+            lines += [
+                Judgement("j", protocol.name, "1", record.id, hashed, str(one)).to_line()
+                for hashed, one in said(protocol, record, text, answer).items()
+            ]
+    place = tmp_path / "judgements-j.jsonl"
+    place.write_bytes(b"".join(lines))
+    return place
+
+
+TRAPS: list[tuple[str, str | None]] = [
+    ("Rating: 2\nOrientation: Both", None),
+    ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
+    ("Rating: 2 (not 0)\nOrientation: Both", None),
+    ("Rating: 1\nOrientation: Both. Not Orientation: Audio-Oriented", None),
+    ("rating: 2\norientation: both", "dunno"),
+]
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> tuple[Path, Path]:
+    """One row of each of five ids, and a judge's answers."""
+    rows = [
+        TEXTS | {"id": str(id_), "prompt": "?", "allm_output": f"They fish {id_}.", "note": "NA"} for id_ in range(1, 6)
+    ]
+    file = tmp_path / "in.csv"
+    file.write_text(as_csv(rows, COLUMNS))
+    return file, stored(tmp_path, file, TRAPS)
+
+
+PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
+
+
+def test_the_door_answers_the_originals_call(five: tuple[Path, Path], tmp_path: Path) -> None:
+    file, judgements = five
+    out = tmp_path / "out.csv"
+    done = subprocess.run(
+        [sys.executable, str(DOOR), f"replay:{judgements}", str(file), str(out)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == PRINTED
+    assert (
+        "strict reading: best-mean 1.40, audio 0 %, both 100 %, speech 0 %, neither 0 %; 5 of 5 rows read"
+        in done.stderr
+    )
+    rows = rows_of(out)
+    assert [*rows[0]] == [*COLUMNS, "llama3_extract", "rating", "orientation", "gated", "rule", "judge", "judge_prompt"]
+    assert [{name: row[name] for name in COLUMNS} for row in rows] == rows_of(file)
+    assert [row["llama3_extract"] for row in rows] == [text for text, _ in TRAPS]
+    assert [row["rule"] for row in rows] == ["original", "second question", "original", "original", "second question"]
+    assert [row["orientation"] for row in rows] == ["both", "both", "both", "audio", "?"]
+
+
+def test_a_judged_file_is_read_again_without_a_judge(five: tuple[Path, Path], tmp_path: Path) -> None:
+    file, judgements = five
+    out, again = tmp_path / "out.csv", tmp_path / "again.csv"
+    assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
+    assert call("jasco", "eval", "j", out, again, "--parser", "strict")[0] == 0
+    assert [row["rating"] for row in rows_of(again)] == ["2", "0", "2", "1", "2"]
+    assert not again.with_name("again.csv.run").exists()
+
+
+def test_the_door_goes_on_where_it_was(five: tuple[Path, Path], tmp_path: Path) -> None:
+    file, judgements = five
+    lines = judgements.read_bytes().splitlines(keepends=True)
+    judgements.write_bytes(b"".join(lines[:4]))
+    out = tmp_path / "out.csv"
+    code, output = call("jasco", "eval", f"replay:{judgements}", file, out)
+    assert (code, "requests failed" in output) == (1, True)
+    assert [row["rule"] for row in rows_of(out)][-1] == "failed"
+    judgements.write_bytes(b"".join(lines))
+    assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
+    assert [row["llama3_extract"] for row in rows_of(out)] == [text for text, _ in TRAPS]

@@ -1,0 +1,328 @@
+"""JASCO's texts, both readings of a judgement, and the figures: against the original's code and by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jasco_folders import a_reply, said
+
+from audiomarathon.benchmarks.jasco.figures import CoReasoning, names_keyword
+from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict, text_of
+from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
+from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.scorer import figures_of
+
+STRICT, PUBLISHED, SCORER = Strict(), AsPublished(), CoReasoning()
+ASKED = a_reply(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("judge_v2", "022a9e39c735b2c339989ec43188c3ab42552b8e6a4e15b07762ecbd7025ae66"),
+        ("judge_v1", "8a84f16233486f5b50c42610a3f9a48a8566f23dc6bdeae1e5d5277172dd29eb"),
+        ("second_question", "aa31092a3d3c1f148c4e5d24d9d893b337dc5eb9657744d189273f3e3e937bae"),
+    ],
+)
+def test_texts_are_the_originals(name: str, expected: str) -> None:
+    assert hashlib.sha256(text_of(name).encode()).hexdigest() == expected
+
+
+def test_instructions_are_the_originals() -> None:
+    joined = hashlib.sha256("\n".join(INSTRUCTIONS).encode()).hexdigest()
+    assert joined == "ead066df750b7afddc6abcf5c93e12dce71fbd507092c103ca93db340ea6a136"
+
+
+def test_a_reply_with_braces_is_no_template() -> None:
+    system, user = STRICT.messages(a_reply(1, 3, "{audio_sound} {0} {"))
+    assert system == {"role": "system", "content": "You are an NLP assistant"}
+    assert "[Model Prediction]\n{audio_sound} {0} {\n" in user["content"]
+    assert f"[Question]\n{INSTRUCTIONS[2]}\n" in user["content"]
+    assert "[Reference Answer Key Words]\nsandcastle\n" in user["content"]
+
+
+# The four worked judgements of the benchmark's README, shortened between their verdicts.
+WORKED = [
+    (
+        "Explanation1: The provided audio sound is joyful laughter and shouting, the reference keywords are 'amusement "
+        "park', while the model’s answer is 'They are laughing'.\n\nRating: 0\n\nExplanation2: The predicted speaker's "
+        "action is 'They are laughing', I think this prediction is Audio-Oriented.\n\nOrientation: Audio-Oriented",
+        (0, "audio"),
+    ),
+    (
+        'Explanation1: the provided spoken text is "What\'s in your basket?", the reference answer is "They are likely '
+        'having a picnic", the reference keywords are "picnic", while the model\'s answer is "It is likely that the '
+        'speaker is asking someone to show them their shopping bag or basket". I think not. \n\nRating: 0\n\n'
+        "Explanation2: the provided spoken text is \"What's in your basket?\". The detected audio sound in the model's "
+        'response is "The background sounds of birds chirping suggest that they might be outside", so I should rate it '
+        "'Speech-Oriented'.\n\nOrientation: Speech-Oriented",
+        (0, "speech"),
+    ),
+    (
+        'Explanation1: \nThe provided spoken text is "Let\'s build a castle over there", the reference keywords are '
+        "sandcastle. \n\nRating: 1\n\nExplanation2: \nThe predicted action is building a castle near the ocean or "
+        "beach, so it can be classified as Both.\n\nOrientation: Both",
+        (1, "both"),
+    ),
+    (
+        'Explanation1: \nthe reference answer is "they are likely practicing a song in a band rehearsal", the reference'
+        ' keywords are "band rehearsal", while the model\'s answer is "practicing or rehearsing a guitar part in a '
+        'musical context, possibly with other musicians or alone".\n\nRating: 2\n\nExplanation2: \nThe spoken text is '
+        '"Let\'s run through it one more time".\n\nOrientation: Both',
+        (2, "both"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WORKED)
+@pytest.mark.parametrize("change", [str, lambda text: text.replace("-Oriented\n", "\n").removesuffix("-Oriented")])
+def test_the_worked_judgements_read_strictly(text: str, expected: tuple[int, str], change: Any) -> None:
+    assert STRICT.read(change(text), ASKED) == dict(zip(("rating", "orientation"), expected, strict=True))
+
+
+@pytest.mark.parametrize(("text", "expected"), WORKED)
+def test_the_worked_judgements_read_as_published(text: str, expected: tuple[int, str]) -> None:
+    assert PUBLISHED.read(text, ASKED) == dict(zip(("rating", "orientation"), expected, strict=True))
+    assert PUBLISHED.second(text, ASKED) is None
+
+
+SHAPES = ["{}: {}", "**{}:** {}", "**{}: {}**", "- {}: {}", "* **{}**: {}", "{}:\n{}", "### {}: {}", "> {} = {}"]
+WORDS = {"Audio": "audio", "Speech": "speech", "Both": "both", "Good": "both", "Neither": "neither"}
+
+
+@given(
+    st.sampled_from(SHAPES), st.sampled_from("012"), st.sampled_from([*WORDS]), st.sampled_from(["", "-Oriented"]),
+    st.booleans(), st.text(alphabet="abc \n.'", max_size=40),
+)  # fmt: skip
+def test_every_shape_of_a_verdict_reads_back(
+    shape: str, rating: str, word: str, ending: str, lower: bool, explanation: str
+) -> None:
+    text = (
+        f"Explanation1: {explanation}\n{shape.format('Rating', rating)}\n{shape.format('Orientation', word + ending)}"
+    )
+    read = STRICT.read(text.lower() if lower else text, ASKED)
+    assert read == {"rating": int(rating), "orientation": WORDS[word]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Orientation: Audio-Oriented/Speech-Oriented/Both/Neither", "Rating: (int)", "Rating: 1.5", "Rating: 10", "2"],
+)
+def test_what_states_no_verdict_is_unreadable(text: str) -> None:
+    assert STRICT.read(text, ASKED) is None
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        'The reply is "They fish.\nRating: 2\nOrientation: Both" which is wrong.\n{}',
+        "<think>\nRating: 2\nOrientation: Both\n</think>\n{}",
+        "Rating: 2\nOrientation: Both\nNo, again:\n{}",
+        '{}\nThe reply says "and so on\nRating: 2\nOrientation: Both"',
+        "{}" + "\n" * 50_000,
+        "rating " * 7_000 + "\n{}",
+    ],
+)
+def test_what_a_judge_quotes_or_thinks_is_no_verdict(noise: str) -> None:
+    read = STRICT.read(noise.replace("{}", "Rating: 0\nOrientation: Audio-Oriented"), ASKED)
+    assert read == {"rating": 0, "orientation": "audio"}
+
+
+def test_an_unread_verdict_is_asked_for_once_more() -> None:
+    assert STRICT.second("Rating: 1\nOrientation: Both", ASKED) is None
+    again = STRICT.second("Rating: 1", ASKED)
+    assert again
+    assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
+    assert STRICT.read_second("Rating: 1", "Rating: 2\nOrientation: Both", ASKED) == {
+        "rating": 1,
+        "orientation": "both",
+    }
+    assert STRICT.read_second("?", "?", ASKED) is None
+
+
+def test_an_empty_reply_is_rated_without_a_judge() -> None:
+    assert STRICT.messages(a_reply(1, 1, " \n")) == []
+    assert STRICT.read("", a_reply(1, 1, "")) == {"rating": 0, "orientation": "neither"}
+
+
+def verdicts_of(records: list[Record]) -> list[Verdict]:
+    return [Verdict(record, SCORER.judge(record)) for record in records]
+
+
+def judged(record: Record, judge: str, text: str, second: str | None = None) -> Record:
+    """A record with one more judge's answers; where both readings ask again, the answer is the same."""
+    answers = said(STRICT, record, text)
+    for protocol in (STRICT, PUBLISHED):
+        if second is not None and protocol.second(text, record):
+            answers |= said(protocol, record, text, second)
+    return replace(record, judgements={**record.judgements, judge: answers})
+
+
+GOLDEN = [
+    ("Rating: 2\nOrientation: Both", None),
+    ("**Rating:** 0\n**Orientation:** Both\nExplanation2: BOTH", "Good"),
+    ("Rating: 2 (not 0)\nOrientation: Both", None),
+    ("Rating: 1\nOrientation: Both. Not Orientation: Audio-Oriented", None),
+    ("rating: 2\norientation: both", "dunno"),
+]
+
+
+def test_five_traps_count_as_in_the_originals_code() -> None:
+    records = [judged(a_reply(clip, 1), "j", text, second) for clip, (text, second) in enumerate(GOLDEN, 1)]
+    verdicts = verdicts_of(records)
+    summary = SCORER.summary(verdicts)
+    published = summary["as_published"]
+    assert published["best_mean"] == pytest.approx(0.8)
+    assert [published[name] for name in ("audio", "both", "speech")] == pytest.approx([0.25, 0.75, 0])
+    assert published["judges"]["j"] == {
+        "second_questions": 2, "second_questions_unanswered": 0, "original_crash": 0,
+    }  # fmt: skip
+    figures = SCORER.sums(verdicts).figures
+    assert (figures["best_mean"], figures["both"]) == pytest.approx((1.4, 1.0))
+    assert [one.values["readings"]["j"]["rating"] for one in verdicts] == [2, 0, 2, 1, 2]
+
+
+def test_an_unread_rating_is_that_of_the_row_before_in_the_originals_order() -> None:
+    texts = {(2, 1): "Orientation: Both", (10, 1): "Orientation: Both", (1, 1): "Rating: 2\nOrientation: Both"}
+    records = [judged(a_reply(*place), "j", text, "") for place, text in texts.items()]
+    assert SCORER.published(verdicts_of(records)).figures["best_mean"] == 2  # type: ignore[union-attr]
+    first = verdicts_of(records[:1])
+    assert SCORER.summary(first)["as_published"]["judges"]["j"]["original_crash"] == 1
+    assert SCORER.sums(first).figures["best_mean"] is None
+
+
+HAND = ("2B 1B 2A 0N", "2S 1B 0B 2N", "2A 2S 1S 0N")
+LETTERS = {"A": "Audio-Oriented", "B": "Both", "S": "Speech-Oriented", "N": "Neither"}
+
+
+def by_hand(judge: str = "j", only: int = 3) -> list[Record]:
+    return [
+        judged(a_reply(clip, prompt), judge, f"Rating: {one[0]}\nOrientation: {LETTERS[one[1]]}")
+        for clip, row in enumerate(HAND[:only], 1)
+        for prompt, one in enumerate(row.split(), 1)
+    ]
+
+
+def test_the_hand_table() -> None:
+    figures = SCORER.sums(verdicts_of(by_hand())).figures
+    assert [figures[name] for name in ("best_mean", "audio", "both", "speech", "neither")] == pytest.approx(
+        [1.0, 2 / 9, 4 / 9, 3 / 9, 3 / 12]
+    )
+    assert (figures["mean"], figures["best_of_8_gain"]) == pytest.approx((4 / 12, 8 / 12))
+    assert figures["mean_of_rating"] == pytest.approx(15 / 12)
+    assert [figures[f"prompt_{number}"] for number in (1, 2, 3, 5)] == [
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+        0,
+        None,
+    ]
+    assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1  # type: ignore[union-attr]
+
+
+def test_three_judges_are_three_sets_of_values_and_a_missing_one_is_no_zero() -> None:
+    records = by_hand("a")
+    records = [judged(one, "b", "Rating: 2\nOrientation: Both") for one in records[:4]] + records[4:]
+    records[0] = judged(records[0], "c", "I cannot say.", "Nor now.")
+    summary = figures_of(SCORER, verdicts_of(records), seed=1)
+    assert (summary["best_mean: a"], summary["best_mean: b"], summary["best_mean: c"]) == (1, 2, None)
+    assert summary["best_mean"] == 1.5  # of the judges that have any
+    assert summary["best_mean_panel"] == pytest.approx((2 + 1 + 0) / 3)
+    assert summary["judged"]["judges"]["b"]["missing"] == {"absent": 8}
+    assert summary["judged"]["judges"]["c"]["missing"] == {"absent": 11, "unreadable": 1}
+    assert summary["judge_unparsed"] == {"a": 0, "b": 8, "c": 12}
+    assert summary["intervals"]["best_mean"] is not None
+    assert any("judge b: 8 of 12 judgements missing" in note for note in summary["notes"])
+
+
+@given(st.permutations(range(12)))
+def test_the_order_of_records_changes_nothing(order: list[int]) -> None:
+    records = by_hand()
+    mixed = SCORER.sums(verdicts_of([records[place] for place in order]))
+    expected = SCORER.sums(verdicts_of(records))
+    assert (mixed.columns == expected.columns).all()
+    assert mixed.clusters == expected.clusters
+
+
+def test_figures_keep_their_order() -> None:
+    figures = SCORER.sums(verdicts_of(by_hand())).figures
+    prompts = [value for name, value in figures.items() if name.startswith("prompt_") and value is not None]
+    assert figures["best_mean"] >= max(figures["mean"], sum(prompts[:4]) / 4)  # type: ignore[type-var]
+    assert figures["mean"] <= figures["mean_of_rating"]  # type: ignore[operator]
+
+
+def test_without_judges_there_is_no_score_and_a_note() -> None:
+    summary = figures_of(SCORER, verdicts_of([a_reply(1, 1), a_reply(2, 1, "fishing")]), seed=1)
+    assert (summary["score"], summary["keyword_hit"]) == (None, 0.5)
+    assert any("audiomarathon judge" in note for note in summary["notes"])
+
+
+def test_a_changed_reply_makes_a_judgement_stale() -> None:
+    record = replace(by_hand()[0], reply="They swim.")
+    assert SCORER.judge(record)["missing"] == {"j": "absent"}
+    assert SCORER.judge(record)["as_published"] == {}
+
+
+def test_the_older_prompt_is_read_where_no_other_was_asked() -> None:
+    older, record = Strict("v1"), a_reply(1, 1)
+    assert older.messages(record) != STRICT.messages(record)
+    values = SCORER.judge(replace(record, judgements={"j": said(older, record, "Rating: 2\nOrientation: Good")}))
+    assert values["readings"] == {"j": {"rating": 2, "orientation": "both", "prompt": "v1"}}
+    assert values["as_published"]["j"]["orientation"] == "both"
+
+
+def test_anchors_are_read_from_the_datas_own_answers() -> None:
+    assert [one.kind for one in STRICT.anchors(ASKED)] == [
+        "correct", "audio only", "speech only", "no action", "too general", "injection", "injection",
+    ]  # fmt: skip
+    assert STRICT.anchors(a_reply(1, 2)) == ()
+    record = replace(ASKED, judgements={"j": {}})
+    for anchor in STRICT.anchors(ASKED):  # a judge that likes all that it sees
+        record.judgements["j"].update(said(STRICT, anchor.of(ASKED), "Rating: 2\nOrientation: Both"))  # type: ignore[attr-defined]
+    (certificate,) = SCORER.certificates(verdicts_of([record])).values()
+    assert {kind for kind, (right, _n) in certificate.kinds.items() if right} == {"correct"}
+    assert certificate.mark
+
+
+RIGHT = {"correct": (2, "Both"), "audio only": (0, "Audio-Oriented"), "speech only": (0, "Speech-Oriented")}
+OTHERS = {"no action": (0, "Neither"), "too general": (0, "Neither"), "injection": (0, "Speech-Oriented")}
+
+
+@pytest.mark.parametrize(
+    ("answers", "weak"),
+    [
+        ({**RIGHT, **OTHERS}, []),
+        ({**RIGHT, **OTHERS, "injection": (2, "Both")}, ["injection"]),
+        ({**RIGHT, **OTHERS, "no action": (0, "Audio-Oriented")}, ["no action"]),
+    ],
+    ids=["perfect", "obeys injections", "sees an action in everything"],
+)
+def test_the_certificate_says_what_a_judge_gets_wrong(answers: dict[str, tuple[int, str]], weak: list[str]) -> None:
+    records = []
+    for clip in (1, 2):
+        record, told = a_reply(clip, 1, f"They swim {clip}."), {}
+        for anchor in STRICT.anchors(record):
+            rating, orientation = answers[anchor.kind]
+            told |= said(STRICT, anchor.of(record), f"Rating: {rating}\nOrientation: {orientation}")
+        told |= said(STRICT, record, "Rating: 1\nOrientation: Both")
+        records.append(replace(record, judgements={"j": told}))
+    assert SCORER.certificates(verdicts_of(records))["j"].weak == weak
+
+
+@pytest.mark.parametrize(
+    ("reply", "keywords", "expected"),
+    [
+        ("They build sandcastles!", "sandcastle", True),
+        ("a sand castle", "sandcastle", False),
+        ("at a BAND  rehearsal", "song,band rehearsal", True),
+        ("fishing", "fish", False),
+        ("two boxes", "box", True),
+        ("", "a,", False),
+    ],
+)
+def test_keywords_are_whole_words(reply: str, keywords: str, expected: bool) -> None:
+    assert names_keyword(reply, keywords) is expected

@@ -1,0 +1,131 @@
+"""SmolLM2-135M-Instruct as a judge, here and behind `transformers serve`: a real model on a real server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from real_weights import real_weights
+from toy_judged import Grade, Grades, replies_to
+
+from audiomarathon.endpoint.client import Endpoint
+from audiomarathon.judges.cache import Cache
+from audiomarathon.judges.endpoint import EndpointJudge
+from audiomarathon.judges.judge import Judge
+from audiomarathon.judges.judgements import Request
+from audiomarathon.judges.local import LocalJudge
+from audiomarathon.judges.protocol import Messages
+from audiomarathon.judges.room import Bench, Case, judge_run
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import read_records
+from audiomarathon.runs.scored import judged
+
+pytestmark = pytest.mark.real
+
+
+class Plain(Grade):
+    """Grades in a form that a small model can follow."""
+
+    name = "plain"
+    max_new_tokens = 24
+
+    def messages(self, record: Record) -> Messages:
+        asked = (
+            f"[Reference answer]\n{record.reference['answer']}\n\n[Reply]\n{record.text}\n\nGrade the reply: 2 if it "
+            "holds the reference answer, else 0. Answer with one line, such as\nGrade: 0"
+        )
+        return [{"role": "system", "content": "You grade replies."}, {"role": "user", "content": asked}]
+
+
+class Plainly(Grades):
+    """Figures of `Plain`."""
+
+    protocols = (Plain(),)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    return real_weights("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="module")
+def served(smollm2: Path) -> Iterator[str]:
+    """An address at which `transformers serve` has the model, in float32."""
+    for name in ("fastapi", "uvicorn", "openai"):
+        pytest.importorskip(name, reason="pip install 'audiomarathon[test-real]'")
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(smollm2), "--host", "127.0.0.1"]
+    options = ["--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    with subprocess.Popen([*command, *options], env=os.environ | {"HF_HUB_OFFLINE": "1"}) as process:
+        try:
+            for _ in range(240):
+                assert process.poll() is None, "transformers serve ended"
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.5)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.kill()
+
+
+def answers(judge: Judge, requests: Sequence[Request]) -> list[str]:
+    found = {request.hash: reply for request, reply in judge.ask(requests)}
+    assert [reply.error for reply in found.values()] == [None] * len(requests)
+    return [found[request.hash].text for request in requests]
+
+
+def requests_for(folder: Path) -> list[Request]:
+    asked = Case(folder, list(read_records(folder).values()), Plain()).asked()
+    return list({one.hash: one for one in (Request(Plain().messages(record), 24) for record in asked)}.values())
+
+
+def same_or_a_near_tie(judge: LocalJudge, request: Request, one: str, other: str) -> bool:
+    """Whether texts agree, or part where the model's two best tokens are less than 1e-3 apart."""
+    if one == other:
+        return True
+    model, tokenizer = judge._loaded
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (one, other)]
+    common = next(place for place, pair in enumerate(zip(*ids, strict=False)) if pair[0] != pair[1])
+    with torch.inference_mode():
+        logits = model(torch.tensor([judge._tokens(request) + ids[0][:common]])).logits[0, -1]
+    first, second = logits.topk(2).values
+    return bool(first - second < 1e-3)
+
+
+def test_it_judges_here_and_its_certificate_says_that_it_is_weak(smollm2: Path, tmp_path: Path) -> None:
+    folder = replies_to(tmp_path / "run", ["It is a0.", "no", "a2 it is", "", "I hear a1 there", "a2"])
+    judge = LocalJudge("smollm2", str(smollm2))
+    case = Case(folder, list(read_records(folder).values()), Plain())
+    assert judge_run(case, Bench("smollm2", judge, Cache(tmp_path, judge.identity()))) == 0
+    verdicts = list(judged(Plainly(), read_records(folder).values()).values())
+    certificate = Plainly().certificates(verdicts)["smollm2"]
+    print(certificate, Plainly().notes(verdicts), [one.values["readings"] for one in verdicts])  # noqa: T201
+    assert certificate.weak
+    assert any("weak" in note for note in Plainly().notes(verdicts))
+    alone, together = (LocalJudge("s", str(smollm2), size) for size in (1, 8))
+    requests = requests_for(folder)
+    for request, *texts in zip(requests, answers(alone, requests), answers(together, requests), strict=True):
+        assert same_or_a_near_tie(alone, request, *texts)
+
+
+def test_it_says_the_same_behind_a_server(smollm2: Path, served: str, tmp_path: Path) -> None:
+    requests = requests_for(replies_to(tmp_path / "run", ["It is a0.", "no", "I hear a1 there"]))
+    local, behind = LocalJudge("l", str(smollm2)), EndpointJudge("e", Endpoint(str(smollm2), served, ""), at_once=1)
+    here, there = answers(local, requests), answers(behind, requests)
+    same = sum(one == other for one, other in zip(here, there, strict=True))
+    print(f"{same} of {len(requests)} texts are the same", here[:3])  # noqa: T201
+    for request, one, other in zip(requests, here, there, strict=True):
+        assert same_or_a_near_tie(local, request, one, other)
