@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from audiomarathon.cli.app import app
 from audiomarathon.records import Figure
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData
+from audiomarathon.report.render import Table, html
 from audiomarathon.report.sections import advice, sections
+from audiomarathon.report.tables import comparison_row
+from audiomarathon.results.compare import compare
 from audiomarathon.results.systems import read_systems
 from audiomarathon.scoring.choice import Choice
 
@@ -170,3 +174,20 @@ def test_a_point_is_a_hundredth_of_the_scores_range(root: Path, monkeypatch: pyt
     lost = data.figures["tau", 1]["difference"]
     assert lost < -data.point
     assert "no setting keeps" in said(root)[0]
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "holm", "mark"),
+    [(-0.2, 0.01, 0.2, ""), (-0.2, 0.01, 0.04, "worse"), (0.2, 0.001, 0.001, "better"), (0.0, 0.01, 0.01, "")],
+)
+def test_only_what_is_significant_after_holm_is_coloured(
+    root: Path, difference: float, p: float, holm: float, mark: str
+) -> None:
+    a_pruned(root)
+    systems = read_systems([root])
+    (row,) = compare(systems, systems[0]).rows
+    own = replace(row, verdict=replace(row.verdict, difference=difference, p=p), p_adjusted=holm)
+    found = comparison_row(own)
+    assert found["difference_mark"] == mark
+    cell = html(Table.of([{"setting": "a", **found}], ("setting", "difference")))
+    assert (f'class="{mark}"' in cell) == bool(mark)

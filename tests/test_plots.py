@@ -303,6 +303,16 @@ class TestCharts:
             assert low["x"] <= row.get("x", row.get("x_end")) <= high["x"]
             assert low["y"] <= row["y"] <= high["y"]
 
+    def test_a_band_begins_at_a_point_without_width(self) -> None:
+        """Base's speed-up is 1 and nothing else: the band of a line opens there."""
+        base = {"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0}
+        wide = {"x": 0.5, "y": 1.5, "low": 1.4, "high": 1.7}
+        assert [row["x"] for row in line_chart([Line("frame", "frame", [base, wide])], "x", "y").data["intervals"]] == [
+            0,
+            0.5,
+        ]
+        assert "intervals" not in line_chart([Line("frame", "frame", [base])], "x", "y").data
+
     def test_a_flat_score_looks_flat(self) -> None:
         lines = [Line("frame", "frame", [{"x": 0.5, "y": 0.9}, {"x": 0.9, "y": 0.901}])]
         low, high = score_range(lines)

@@ -338,6 +338,8 @@ class TestPaper:
         ]
         tau = {row[0]: row[heading.index("tau")].split(" ")[0] for row in rows}
         assert tau == {"base-0": "**0.900**", "dart-0.5-layer2": "0.500", "base-0 [silence]": "1.000"}
+        finished(root / "silence" / "tau" / "M" / "base-0", score=0.9)  # as good as the best, to the last digit shown
+        assert markdown(scores_table(data_of(root))).count("**0.900**") == 1
 
     def test_names_are_no_markup_of_the_tables(self) -> None:
         table = Table.of([{"setting": "<img src=x>|\x1b[31m", "tau": 1.0, "tau_mark": "best"}])

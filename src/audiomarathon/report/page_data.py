@@ -267,7 +267,7 @@ class PageData:
         """Return how many samples a system answered in a scope."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
-    @property
+    @cached_property
     def advice(self) -> list[Advice]:
         """What to choose for each checkpoint: the fastest within a point of base's score, on the same samples."""
         found = []
