@@ -1,0 +1,1 @@
+"""Scores of captions: tokens, CIDEr-D, FENSE, lengths."""

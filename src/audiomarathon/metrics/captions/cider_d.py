@@ -1,0 +1,114 @@
+"""CIDEr-D of captions.
+
+R. Vedantam et al., "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015, as COCO's code computes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from audiomarathon.errors import DataError
+from audiomarathon.metrics.captions.ptb import tokens
+from audiomarathon.metrics.statistics import Floats
+
+ORDERS = 4
+SIGMA = 6.0
+
+Ngram = tuple[str, ...]
+Vector = tuple[dict[Ngram, float], float]  # n-grams of one order by weight, and the norm
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """In how many items' references each n-gram occurs.
+
+    Take them from all references of the split, whatever part of it is scored: from a part, common words look rare and
+    every score rises (`cider_d`; `cider_d_as_published` takes those of the scored items).
+
+    Attributes
+    ----------
+    items
+        By n-gram, n = 1…4.
+    total
+        Items of the corpus.
+    hash
+        SHA-256 of both, in hex.
+    """
+
+    items: Mapping[Ngram, int]
+    total: int
+    hash: str
+
+    @classmethod
+    def of(cls, references: Sequence[Sequence[str]]) -> Frequencies:
+        """Count the reference sets of a corpus, one set an item.
+
+        Raises
+        ------
+        DataError
+            With fewer than two items: every n-gram would weigh nothing.
+        """
+        if len(references) < 2:
+            raise DataError(f"CIDEr-D needs the references of at least 2 items to weigh words, got {len(references)}")
+        items: Counter[Ngram] = Counter()
+        for texts in references:
+            items.update({ngram for text in texts for order in _ngrams(text) for ngram in order})
+        lines = sorted(f"{' '.join(ngram)}\t{count}\n" for ngram, count in items.items())
+        digest = hashlib.sha256("".join([f"{len(references)}\n", *lines]).encode(errors="backslashreplace"))
+        return cls(items, len(references), digest.hexdigest())
+
+    def vectors(self, text: str) -> list[Vector]:
+        """Return a text's tf-idf vector of each order: raw counts times ln(total / items)."""
+        rarest, items = math.log(self.total), self.items
+        found = []
+        for order in _ngrams(text):
+            weights = {ngram: n * (rarest - math.log(max(1, items.get(ngram, 0)))) for ngram, n in order.items()}
+            found.append((weights, math.sqrt(sum(weight * weight for weight in weights.values()))))
+        return found
+
+
+def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], frequencies: Frequencies) -> Floats:
+    """Return the score of each item, 0…10; the corpus's is their mean.
+
+    Parameters
+    ----------
+    candidates
+        One caption an item; an empty one scores 0.
+    references
+        At least one caption an item.
+    """
+    scores = []
+    for candidate, texts in zip(candidates, references, strict=True):
+        own, length = frequencies.vectors(candidate), _length(candidate)
+        total = 0.0
+        for text in texts:
+            penalty = math.exp(-((length - _length(text)) ** 2) / (2 * SIGMA**2))
+            total += penalty * sum(map(_similarity, own, frequencies.vectors(text)))
+        scores.append(10 * total / ORDERS / len(texts))
+    return np.array(scores)
+
+
+def _similarity(candidate: Vector, reference: Vector) -> float:
+    (own, own_norm), (other, other_norm) = candidate, reference
+    if not own_norm or not other_norm:
+        return 0.0
+    shared = (min(weight, other[ngram]) * other[ngram] for ngram, weight in own.items() if ngram in other)
+    return sum(shared) / (own_norm * other_norm)
+
+
+def _length(text: str) -> int:
+    """Return the number of bigrams, by which COCO's code measures lengths."""
+    return sum(_ngrams(text)[1].values())
+
+
+@lru_cache(maxsize=1 << 13)
+def _ngrams(text: str) -> list[Counter[Ngram]]:
+    words = " ".join(tokens(text)).split()  # COCO's code splits a telephone number at its no-break spaces
+    return [Counter(zip(*(words[start:] for start in range(order)), strict=False)) for order in range(1, ORDERS + 1)]

@@ -1,0 +1,78 @@
+"""FENSE (Fluency ENhanced Sentence-bert Evaluation) of captions: meaning, with a penalty for broken English.
+
+Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. Only the arithmetic is here;
+the models are behind two interfaces (`audiomarathon/scoring/caption_models.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.metrics.statistics import Floats
+
+ERROR = 0.9  # probability above which a caption counts as broken
+PENALTY = 0.9
+
+
+class TextEncoder(Protocol):
+    """Turns texts into vectors whose angle is a distance in meaning."""
+
+    def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        """Return shape (texts, dimensions)."""
+        ...
+
+
+class FluencyChecker(Protocol):
+    """Tells broken English."""
+
+    def error(self, texts: list[str]) -> Floats:
+        """Return the probability, 0…1, that each text has an error."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fense:
+    """FENSE and its parts, each of shape (items,); the corpus's figures are their means.
+
+    Attributes
+    ----------
+    sbert_sim
+        Mean cosine between the candidate and its references, −1…1.
+    fer
+        1 where the checker is over 90 % sure of an error, else 0.
+    fense
+        `sbert_sim * (1 - 0.9 * fer)`.
+    """
+
+    sbert_sim: Floats
+    fer: Floats
+    fense: Floats
+
+
+def fense(
+    candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder, checker: FluencyChecker
+) -> Fense:
+    """Return FENSE of each item. Both models see each text once, however often it occurs."""
+    similarity = sbert_sim(candidates, references, encoder)
+    places = {text: place for place, text in enumerate(dict.fromkeys(candidates))}
+    probability = np.asarray(checker.error(list(places)), np.float64)
+    fer = (probability[np.array([places[text] for text in candidates], int)] > ERROR).astype(np.float64)
+    return Fense(similarity, fer, similarity * (1 - PENALTY * fer))
+
+
+def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder) -> Floats:
+    """Return the mean cosine between each candidate and its references, shape (items,)."""
+    every = [*candidates, *(text for texts in references for text in texts)]
+    if not every:
+        return np.zeros(0)
+    places = {text: place for place, text in enumerate(dict.fromkeys(every))}
+    vectors = np.asarray(encoder.encode(list(places)), np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    pairs = zip(candidates, references, strict=True)
+    return np.array([np.mean(vectors[[places[text] for text in texts]] @ vectors[places[own]]) for own, texts in pairs])

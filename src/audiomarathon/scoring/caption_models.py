@@ -1,0 +1,149 @@
+"""The models behind FENSE: a sentence encoder, and the checker of fluency.
+
+Both are small BERTs. What cannot be had is one ModelError, which a caller turns into "not computed: …".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.errors import ModelError
+from audiomarathon.metrics.captions.lengths import CHECKER_WINDOW, ENCODER_WINDOW
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.plain_file import open_plain
+
+ENCODER = "sentence-transformers/paraphrase-TinyBERT-L6-v2"
+CHECKER_URL = "https://github.com/blmoistawinde/fense/releases/download/V0.1/echecker_clotho_audiocaps_base.ckpt"
+CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2fa"
+
+
+@dataclass
+class SentenceEncoder:
+    """A sentence-transformers folder or hub id: mean of the last hidden states, normalised.
+
+    Attributes
+    ----------
+    window
+        Word pieces that it reads, special tokens included; the rest of a text is cut.
+    download
+        Whether the hub may be asked for what is not in its cache.
+    """
+
+    source: str = ENCODER
+    window: int = ENCODER_WINDOW
+    batch_size: int = 64
+    download: bool = True
+    _known: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        from transformers import AutoModel, AutoTokenizer
+
+        from audiomarathon.models.loading import check_finite, loading, pretrained
+
+        path = find_checkpoint(self.source, download=self.download).path
+        with loading(path, "a sentence encoder"):
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model, info = pretrained(AutoModel, path, dtype="float32", attn_implementation="sdpa", device_map="")
+        # A pooler and position numbers are not used here, so a checkpoint may lack them or have them.
+        absent = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
+        if absent or info["mismatched_keys"]:
+            raise ModelError(f"{path}: not the weights of this encoder: {', '.join(map(str, absent[:5])) or 'shapes'}")
+        check_finite(path, model)
+        return model.eval(), tokenizer
+
+    def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        """Return unit vectors, shape (texts, dimensions); each text is read once in the object's life."""
+        import torch
+
+        model, tokenizer = self._loaded
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        for batch in _batches(new, self.batch_size):
+            inputs = tokenizer(batch, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
+            with torch.inference_mode():
+                hidden = model(**inputs).last_hidden_state
+                mask = inputs["attention_mask"][..., None]
+                vectors = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+            self._known.update(zip(batch, vectors.numpy(), strict=True))
+        return np.array([self._known[text] for text in texts], np.float32).reshape(len(texts), -1)
+
+    def count_pieces(self, texts: list[str]) -> list[int]:
+        """Return the word pieces of each text, special tokens included, nothing cut."""
+        return [len(ids) for ids in self._loaded[1](texts, verbose=False)["input_ids"]] if texts else []
+
+
+@dataclass
+class Echecker:
+    """FENSE's checker of fluency, a BERT with six outputs; the last one is the probability of any error.
+
+    Attributes
+    ----------
+    checkpoint
+        `echecker_clotho_audiocaps_base.ckpt`. It is a pickle: its hash is checked before it is opened, and nothing but
+        tensors and plain values is read of it.
+    bert
+        Folder or hub id of the BERT that the checkpoint was trained from (its config and tokenizer); "" takes the one
+        that the checkpoint names.
+    """
+
+    checkpoint: Path
+    bert: str = ""
+    sha256: str = CHECKER_SHA256
+    batch_size: int = 64
+    download: bool = True
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any, Any]:
+        import torch
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        from audiomarathon.models.loading import loading
+
+        if not self.checkpoint.is_file():
+            raise ModelError(f"{self.checkpoint}: no such file; fetch it from {CHECKER_URL}")
+        with loading(self.checkpoint, "FENSE's fluency checker"), open_plain(self.checkpoint) as stream:
+            digest = hashlib.sha256()
+            while block := stream.read(1 << 22):
+                digest.update(block)
+            if (found := digest.hexdigest()) != self.sha256:
+                raise ModelError(
+                    f"{self.checkpoint}: SHA-256 is {found}, not {self.sha256}: another file, or a broken download; "
+                    f"fetch it from {CHECKER_URL}"
+                )
+            stream.seek(0)
+            content = torch.load(stream, map_location="cpu", weights_only=True)
+            state = {name: tensor for name, tensor in content["state_dict"].items() if "position_ids" not in name}
+            path = find_checkpoint(self.bert or content["model_type"], download=self.download).path
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            config = AutoConfig.from_pretrained(path)
+            parts = {"encoder": AutoModel.from_config(config)}
+            parts["clf"] = torch.nn.Linear(config.hidden_size, content["num_classes"])
+            model = torch.nn.ModuleDict(parts)
+            model.load_state_dict(state)
+        return model["encoder"].eval(), model["clf"].eval(), tokenizer
+
+    def error(self, texts: list[str]) -> npt.NDArray[np.float64]:
+        """Return the probability of an error in each text; only its first 64 word pieces count."""
+        import torch
+
+        encoder, head, tokenizer = self._loaded
+        found = []
+        for batch in _batches([re.sub(r"[^\w\s]", "", text).lower() for text in texts], self.batch_size):
+            inputs = tokenizer(batch, padding=True, truncation=True, max_length=CHECKER_WINDOW, return_tensors="pt")
+            with torch.inference_mode():
+                found.append(head(encoder(**inputs).last_hidden_state[:, 0]).sigmoid()[:, -1].double().numpy())
+        return np.concatenate(found) if found else np.zeros(0)
+
+
+def _batches(texts: Sequence[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(texts), size):
+        yield list(texts[start : start + size])

@@ -1,0 +1,127 @@
+"""FENSE's two models, on tiny random BERTs."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from audiomarathon.errors import ModelError
+from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "barks", "rain", "falls", "##s"]
+TEXTS = ["a dog barks", "rain", "", "dogs a a a a falls", "rain"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a BERT of two layers and its tokenizer."""
+    folder = tmp_path_factory.mktemp("bert")
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=128, initializer_range=0.5, **size))
+    model.save_pretrained(folder)
+    return folder
+
+
+def hidden(bert: Path, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return BertModel.from_pretrained(bert).eval()(torch.tensor([ids])).last_hidden_state[0]
+
+
+def test_a_text_is_the_mean_of_its_pieces_normalised(bert: Path) -> None:
+    mean = hidden(bert, [2, 4, 5, 6, 3]).mean(0)
+    assert SentenceEncoder(str(bert)).encode(["a dog barks"])[0] == pytest.approx(
+        (mean / mean.norm()).numpy(), abs=1e-5
+    )
+
+
+def test_batches_do_not_change_vectors(bert: Path) -> None:
+    alone, together = (SentenceEncoder(str(bert), batch_size=size).encode(TEXTS) for size in (1, 64))
+    assert alone.shape == (5, 16)
+    assert alone.dtype == np.float32
+    assert alone == pytest.approx(together, abs=1e-5)
+    assert np.linalg.norm(alone, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
+
+
+def test_an_encoder_reads_its_window_but_counts_all_pieces(bert: Path) -> None:
+    encoder = SentenceEncoder(str(bert), window=6)
+    same, other = encoder.encode(["a a a a falls", "a a a a rain"])
+    assert same == pytest.approx(other, abs=1e-6)
+    assert encoder.count_pieces(["dogs a a a a falls", "", "a " * 500]) == [9, 2, 502]
+    assert encoder.count_pieces([]) == []
+
+
+def checkpoint(bert: Path, place: Path, **more: Any) -> Echecker:
+    """Save a checker as FENSE's authors did, position numbers included."""
+    torch.manual_seed(1)
+    state = {f"encoder.{name}": tensor for name, tensor in BertModel.from_pretrained(bert).state_dict().items()}
+    state |= {"clf.weight": torch.randn(6, 16), "clf.bias": torch.randn(6)}
+    state["encoder.embeddings.position_ids"] = torch.arange(128)[None]
+    file = place / "checker.ckpt"
+    torch.save({"model_type": str(bert), "num_classes": 6, "state_dict": state} | more, file)
+    return Echecker(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def test_the_checker_gives_the_last_of_six_outputs(bert: Path, tmp_path: Path) -> None:
+    checker = checkpoint(bert, tmp_path)
+    state = torch.load(checker.checkpoint, weights_only=True)["state_dict"]
+    logits = state["clf.weight"] @ hidden(bert, [2, 4, 5, 6, 3])[0] + state["clf.bias"]
+    expected = float(logits.sigmoid()[5])
+    assert checker.error(["A dog, barks!", "a dog barks", "rain"])[:2] == pytest.approx([expected] * 2, abs=1e-5)
+    assert checker.error([]).shape == (0,)
+
+
+def test_the_checker_reads_64_word_pieces(bert: Path, tmp_path: Path) -> None:
+    one, other, shorter = checkpoint(bert, tmp_path).error([f"{'a ' * 62}dog", f"{'a ' * 62}rain", f"{'a ' * 61}rain"])
+    assert one == pytest.approx(other, abs=1e-6)
+    assert abs(one - shorter) > 1e-6
+
+
+def test_what_cannot_be_had_is_one_error(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such folder"):
+        SentenceEncoder(str(tmp_path / "nowhere")).encode(["a"])
+    with pytest.raises(ModelError, match="no such file; fetch it from https"):
+        Echecker(tmp_path / "nowhere.ckpt").error(["a"])
+    checker = checkpoint(bert, tmp_path)
+    with pytest.raises(ModelError, match="SHA-256 is"):
+        Echecker(checker.checkpoint).error(["a"])
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.place,)
+
+
+def test_a_pickle_that_runs_code_is_refused(bert: Path, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    checker = checkpoint(bert, tmp_path, num_classes=Evil(touched))
+    with pytest.raises(ModelError, match=r"checker\.ckpt: cannot be loaded as FENSE"):
+        checker.error(["a"])
+    assert not touched.exists()
+    pickle.loads(pickle.dumps(Evil(touched)))
+    assert touched.exists()
+
+
+def test_weights_of_another_shape_are_refused(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded as FENSE"):
+        checkpoint(bert, tmp_path, num_classes=5).error(["a"])
