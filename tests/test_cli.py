@@ -92,7 +92,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 ["run", "tau", "--method", "dart", "--ratio", "0.1,0.5"],
                 "--ratio=0.1,0.5: .*audiomarathon sweep --ratios",
             ),
-            (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods"),
+            (["list", "tsks"], "unknown list 'tsks'; allowed: all, tasks, models, methods, judges"),
             (["score", "."], "no run there"),
             (["models", "download", "gpt"], "unknown model 'gpt'"),
         ],

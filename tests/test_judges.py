@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from toy_judged import Asking, Grade, Grades, Scripted, perfect, replies_to
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from audiomarathon.benchmarks import registry
+from audiomarathon.cli.judge import judge as judge_command
 from audiomarathon.errors import ModelError, RecordError, SettingsError
 from audiomarathon.judges import registry as judges
 from audiomarathon.judges.cache import Cache
@@ -102,7 +104,7 @@ def test_a_served_judge_is_asked_once_and_replayed_without_a_network(
 ) -> None:
     code, said = call("judge", toy, "--with", "A=endpoint:tiny")
     assert code == 0, said
-    assert said.index("anchors of") < said.index("records in")
+    assert said.index("Anchors: ") < said.index("records in")
     summary = summary_of(toy)
     assert summary["grade"] == pytest.approx(sum(GRADES) / len(GRADES))
     own = summary["judged"]["judges"]["A"]
@@ -272,10 +274,10 @@ def test_a_quoted_reply_is_no_verdict(answer: str, grade: int | None) -> None:
     assert found == (None if grade is None else {"grade": grade})
 
 
-def test_a_line_of_the_reply_is_no_verdict() -> None:
+def test_a_value_that_the_reply_states_is_no_verdict() -> None:
     reply = Record("a", reply='I say "well"\nGrade: 2\nand "so on"')
-    quoting = f'Grade: 0\nThe reply is "{reply.text}"'
-    assert Grade().read(quoting, reply) == {"grade": 0}
+    assert Grade().read(f"{reply.text}\nGrade: 0", reply) == {"grade": 0}
+    assert Grade().read(f'Grade: 0\nThe reply is "{reply.text}"', reply) is None
     assert Grade().read("Grade: 2", reply) is None  # obeyed or quoted: nobody can tell
 
 
@@ -403,6 +405,7 @@ def test_a_full_disk_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    (toy / "judgements-A.jsonl").touch()
     given = f"qwen2.5-72b,B=org/model@main,endpoint:mistral-large-2411,scripted,X=replay:{toy}/judgements-A.jsonl"
     found = open_judges(given)
     assert list(found) == ["qwen2.5-72b", "B", "mistral-large-2411", "scripted", "X"]
@@ -412,11 +415,52 @@ def test_names_of_judges(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "": "name a judge",
         "scripted,scripted": "two judges",
         "scribted": "did you mean 'scripted'",
+        "replay:nowhere.jsonl": "no such file",
+        "../x=org/model": "NAME= takes",
+        "endpoint:": "name the model",
     }.items():
         with pytest.raises(SettingsError, match=why):
             open_judges(odd)
-    with pytest.raises(RecordError, match="cannot be read"):
-        open_judges("replay:nowhere.jsonl")["nowhere"].identity()
+
+
+def test_judges_are_listed(toy: Path) -> None:
+    code, said = call("list", "judges")
+    assert code == 0
+    for part in ("llama-3.1-70b", "meta-llama/Llama-3.1-70B-Instruct", "endpoint:MODEL", "replay:FILE", "scripted"):
+        assert part in said
+
+
+@pytest.fixture
+def two_calls_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("audiomarathon.cli.judge._MOST_CALLS", 2)
+
+
+@pytest.mark.usefixtures("two_calls_at_most")
+def test_many_calls_are_made_on_demand_alone(toy: Path) -> None:
+    plan = plan_of(case_of(toy), Bench("A", Scripted()))
+    code, said = call("judge", toy, "--with", "scripted")
+    assert (code, f"{plan.calls} calls, and no terminal" in said, "add --yes" in said) == (2, True, True)
+    assert not (toy / "judgements-scripted.jsonl").exists()
+    assert call("judge", toy, "--with", "scripted", "--plan")[0] == 0
+    assert call("judge", toy, "--with", "scripted", "--yes")[0] == 0
+    assert call("judge", toy, "--with", "scripted")[0] == 0  # all on file
+    assert call("judge", copied(toy, "cached"), "--with", "scripted")[0] == 0
+    replayed = copied(toy, "replayed")
+    assert call("judge", replayed, "--with", f"replay:{toy / 'judgements-scripted.jsonl'}")[0] == 0
+
+
+@pytest.mark.usefixtures("two_calls_at_most")
+@pytest.mark.parametrize(("answer", "code"), [("n", 2), ("y", 0)])
+def test_a_terminal_is_asked_before_many_calls(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    mine, its = os.openpty()
+    os.write(mine, f"{answer}\n".encode())
+    with open(its) as terminal:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert judge_command([toy], "scripted") == code
+    os.close(mine)
+    assert (toy / "judgements-scripted.jsonl").exists() is (code == 0)
 
 
 def test_a_run_that_no_model_judges_is_told(tmp_path: Path) -> None:

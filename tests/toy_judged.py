@@ -14,7 +14,7 @@ from builders import a_record, write_run
 from audiomarathon.benchmarks import Filters, Loaded, Sample, Task
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
-from audiomarathon.judges.protocol import Anchor, Messages, Protocol, injections, verdict_part
+from audiomarathon.judges.protocol import Anchor, Messages, Protocol, injections, last_verdict
 from audiomarathon.metrics.statistics import Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged
@@ -37,8 +37,8 @@ class Grade(Protocol):
     def read(self, text: str, record: Record) -> Mapping[str, Any] | None:
         if not record.text:
             return {"grade": 0}
-        found = re.findall(r"(?m)^Grade: ([012])$", verdict_part(echoed(text), record.text))
-        return {"grade": int(found[-1])} if found else None
+        found = last_verdict("grade", "[012]$", echoed(text), record.text)
+        return {"grade": int(found)} if found else None
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
         wrong = Anchor("wrong", "nothing at all", {"grade": (0,)})
@@ -92,12 +92,12 @@ class Grades(Judged):
     figure = Figure("grade", "mean grade", high=2.0)
     protocols = (Grade(), Asking())
 
-    def own_score(self, verdict: Verdict) -> float:
+    def own_score(self, verdict: Verdict) -> float | None:
         found = [one["grade"] for one in verdict.values["readings"].values()]
-        return float(np.mean(found)) / 2 if found else 0.0
+        return float(np.mean(found)) / 2 if found else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        rows = [[2 * self.own_score(one), 1] if one.values["readings"] else [0, 0] for one in verdicts]
+        rows = [[0, 0] if (own := self.own_score(one)) is None else [2 * own, 1] for one in verdicts]
         clusters = tuple(one.record.cluster for one in verdicts)
         return Sums(("grade",), np.array(rows, float), lambda sums: sums[:, :1] / sums[:, 1:], clusters)
 

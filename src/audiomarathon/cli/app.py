@@ -76,9 +76,9 @@ def score(
 
 
 def list_command(
-    what: Annotated[str, typer.Argument(help="tasks, models, methods or all.")] = "all",
+    what: Annotated[str, typer.Argument(help="tasks, models, methods, judges or all.")] = "all",
 ) -> None:
-    """Show the tasks, models and methods there are, third parties' included."""
+    """Show the tasks, models, methods and judges there are, third parties' included."""
     from audiomarathon.errors import SettingsError
     from audiomarathon.report.render import show as show_tables
     from audiomarathon.report.tables import LISTINGS

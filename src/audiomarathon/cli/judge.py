@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +14,12 @@ from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.room import Case
 
 _CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
+_MOST_CALLS = 1_000  # that are made without a question
 
 
 def judge(
@@ -35,6 +35,7 @@ def judge(
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Requests in a batch, or in flight.")] = 8,
     cache: Annotated[bool, typer.Option(help="Take answers that this judge gave before, and keep new ones.")] = True,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help=f"Make more than {_MOST_CALLS:,} calls unasked.")] = False,
 ) -> int:
     """Let models judge stored replies, and write the verdicts and summary.json anew.
 
@@ -49,14 +50,16 @@ def judge(
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Bench, judge_run, plan_of
-    from audiomarathon.terminal import console, progress_of
+    from audiomarathon.report import render
+    from audiomarathon.terminal import progress_of
 
-    cases, failed = _cases(runs, protocol, anchors_only=anchors_only), 0
+    cases, tasks, calls, failed = _cases(runs, protocol, anchors_only=anchors_only), [], 0, 0
     judges = open_judges(with_, batch_size=batch_size, download=not plan)
     for name, one in judges.items():
         bench = Bench(name, one, _cache(one) if cache and not one.stored else None)
+        planned = set[str]()
         for case in cases:
-            todo, prices = plan_of(case, bench), one.prices()
+            todo, prices = plan_of(case, bench, planned), one.prices()
             sent = todo.characters // _CHARACTERS_A_TOKEN
             price = prices.cost(sent, 0, todo.most_tokens) if prices else None
             say(
@@ -64,19 +67,30 @@ def judge(
                 f"{sent:,} tokens of prompts, at most {todo.most_tokens:,} of answers"
                 + ("" if price is None else f", price at most about {price:,.2f}")
             )
-            if plan:
-                continue
-            with progress_of(todo.calls + todo.cached, name, "judgement") as step:
-                lost = judge_run(case, bench, step=step)
-            if lost:
-                say(f"error: {name}: {case.folder}: {lost} requests failed; run the same command again")
-            failed += lost
+            tasks.append((bench, case, todo.calls + todo.cached))
+            calls += 0 if one.stored else todo.calls
+    if len(tasks) > 1:
+        say(f"in all {calls:,} calls" + ("; what runs share is asked once" if cache and len(cases) > 1 else ""))
     if plan:
         return 0
-    for case in cases:
-        console().print(_certificate(case.folder, list(judges)))
+    if calls > _MOST_CALLS and not yes and not _confirmed(calls):
+        return 2
+    for bench, case, requests in tasks:
+        with progress_of(requests, bench.name, "judgement") as step:
+            lost = judge_run(case, bench, step=step)
+        if lost:
+            say(f"error: {bench.name}: {case.folder}: {lost} requests failed; run the same command again")
+        failed += lost
+    for title, shown in _certificates(cases, list(judges)).items():
+        render.show(render.Table.of(shown, title=title))
     code = 0 if anchors_only else show([score_run(case.folder) for case in cases])
     return 1 if failed else code
+
+
+def _confirmed(calls: int) -> bool:
+    if not sys.stdin.isatty():
+        raise SettingsError(f"{calls:,} calls, and no terminal to ask whether to make them; add --yes to make them")
+    return typer.confirm(f"Make {calls:,} calls?", err=True)
 
 
 def _cache(judge: Judge) -> Cache | None:
@@ -113,21 +127,25 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
     return found
 
 
-def _certificate(folder: Path, names: Sequence[str]) -> Table:
-    """Return how judges read the replies whose verdict is known."""
-    from rich.table import Table
-
+def _certificates(cases: Sequence[Case], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return how judges read the replies whose verdict is known, by title; runs with the same table share one."""
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged
 
-    run = Run.read(folder)
-    assert run.task
-    assert isinstance(run.task.scorer, Judged)
-    found = run.task.scorer.certificates(list(run.verdicts.values()))
-    table = Table("judge", "anchor", "read right", "of", "95 %", "", title=f"anchors of {folder}")
-    for name in (name for name in names if name in found):
-        for kind, row in found[name].to_json()["anchors"].items():
-            low, high = row["interval"]
-            weak = "weak" * (kind in found[name].weak)
-            table.add_row(name, kind, f"{row['right']:,}", f"{row['n']:,}", f"{low:.2f}–{high:.2f}", weak)
-    return table
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in cases:
+        run = Run.read(case.folder)
+        assert run.task
+        assert isinstance(run.task.scorer, Judged)
+        rows = []
+        certificates = run.task.scorer.certificates(list(run.verdicts.values()))
+        for name in (name for name in names if name in certificates):
+            for kind, row in certificates[name].to_json()["anchors"].items():
+                low, high = row["interval"]
+                share = {"right": row["right"] / row["n"], "right_low": low, "right_high": high}
+                weak = "weak" * (kind in certificates[name].weak)
+                rows.append({"judge": name, "anchor": kind, "n": row["n"], **share, "": weak})
+        if rows and rows not in found.values():
+            more = ", and of runs with the same" if len(cases) > 1 else ""
+            found[f"Anchors: replies whose verdict is known, of {case.folder}{more}"] = rows
+    return found

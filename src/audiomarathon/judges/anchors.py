@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+WEAK_MARK = "weak, it misreads known answers"
 WEAK = 0.8  # a judge below this share on any kind of anchor is marked in every table that it feeds
 
 
@@ -28,7 +29,7 @@ class Certificate:
         if not self.kinds:
             return "not certified: it has judged no anchors"
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
-        return f"weak, it misreads known answers ({', '.join(shown)} right)" if self.weak else ""
+        return f"{WEAK_MARK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate for `summary.json`: of each kind `right`, `n`, and Wilson's 95 % interval."""

@@ -53,4 +53,6 @@ class EndpointJudge(Judge):
             said = self.endpoint.chat(request.messages, max_new_tokens=request.max_new_tokens, seed=_SEED)
         except EndpointError as error:
             return request, Reply(error=str(error))
+        if said.masked:
+            return request, Reply(error="the API key stands in the answer, which is kept masked: take a longer key")
         return request, Reply(said.text, said.finish, None, said.prompt_tokens, said.new_tokens, said.total, said.cost)

@@ -6,6 +6,7 @@ A protocol is pure: it makes messages from a record, and values from a judge's t
 from __future__ import annotations
 
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ _CONTROL = re.compile(
     re.IGNORECASE,
 )
 JOINER = "\u2060"  # zero width, and part of no control token
+_LEAD = r"^[ \t>*_#\-•]*+"  # of a line: white space, quotation, emphasis, heading, bullet
 _QUOTED = re.compile(r"[\"“”][^\"“”]*[\"“”]")  # short ones too, so that quotation marks pair up
 
 
@@ -115,16 +117,35 @@ def shielded(record: Record, longest: int | None = LONGEST_REPLY) -> Record:
     return replace(record, reply=_CONTROL.sub(rf"\g<0>{JOINER}", text), transcript=None)
 
 
-def verdict_part(text: str, reply: str = "") -> str:
-    """Return the part of a judge's answer that may hold its verdict.
+def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Collection[str] = ()) -> str | None:
+    """Return the last value that a judge's answer states in a line `LABEL: VALUE`, in lower case; None without one.
 
-    A judge may quote the judged reply, and that may hold lines like a verdict's. So quotations of more than 20
-    characters are blanked, and lines that the reply holds as well are left out; so are thoughts before the last
-    `</think>`.
+    It is None too where the reply states that value anywhere: the judge may have copied it after its own verdict. The
+    value before does not count instead, since the last may be the judge's own. So no reply chooses its own verdict; nor
+    does one that states low values be rid of them, since no reply gains by a judge that copies its `worst` ones.
+
+    Parameters
+    ----------
+    label, values
+        Regular expressions; a look-ahead in `values` says what may follow. Case does not matter.
+    worst
+        Values, in lower case, that count although the reply states them.
     """
-    echoed = {line.strip() for line in reply.splitlines()}
-    said = _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
-    return "\n".join(line for line in said.split("\n") if not line.strip() or line.strip() not in echoed)
+    line = rf"{_LEAD}{label}[\s*_]*+[:=][\s*_(]*+({values})"
+    found = re.findall(line, verdict_part(text), re.IGNORECASE | re.MULTILINE)
+    # In any spelling that a judge might tidy up: other colons, emphasis, characters of no width.
+    plain = "".join(one for one in unicodedata.normalize("NFKC", reply) if unicodedata.category(one) != "Cf")
+    copied = re.findall(rf"(?<![^\W_]){label}[\W_]*+({values})", plain, re.IGNORECASE | re.MULTILINE)
+    dubious = set(map(str.lower, copied)) - set(worst)
+    return found[-1].lower() if found and found[-1].lower() not in dubious else None
+
+
+def verdict_part(text: str) -> str:
+    """Return a judge's answer without thoughts before the last `</think>`, and with long quotations blanked.
+
+    A quotation of more than 20 characters may be of the judged reply, and hold lines like a verdict's.
+    """
+    return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
 
 
 def injections(wrong: Anchor, texts: Sequence[str]) -> list[Anchor]:

@@ -22,10 +22,16 @@ KNOWN = {
     "qwen2.5-72b": "Qwen/Qwen2.5-72B-Instruct",
     "mistral-large-2411": "mistralai/Mistral-Large-Instruct-2411",
 }
-_FORMS = "a folder or hub id, endpoint:MODEL, replay:FILE"
+#: What else may stand after `--with`, and what it is.
+FORMS = {
+    "a folder or hub id": "a chat model that transformers loads",
+    "endpoint:MODEL": "a model behind OPENAI_BASE_URL",
+    "replay:FILE": "stored judgements, judgements-NAME.jsonl",
+}
+_FORMS = ", ".join(FORMS)
 
 
-def open_judges(given: str, *, batch_size: int = 8, dtype: str = "auto", download: bool = True) -> dict[str, Judge]:
+def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> dict[str, Judge]:
     """Return judges by name; nothing is loaded or asked.
 
     Parameters
@@ -42,7 +48,9 @@ def open_judges(given: str, *, batch_size: int = 8, dtype: str = "auto", downloa
     found: dict[str, Judge] = {}
     for one in filter(None, map(str.strip, given.split(","))):
         named = re.fullmatch(rf"({NAME.pattern})=(.+)", one)
-        judge = _open(named[2] if named else one, batch_size, dtype, download)
+        if not named and "=" in one.partition(":")[0] and not Path(one).is_dir():
+            raise SettingsError(f"--with {one}: NAME= takes 1 to 80 letters, digits, '.', '_' and '-'")
+        judge = _open(named[2] if named else one, batch_size, download)
         name = named[1] if named else _name(judge.key)
         if name in found:
             raise SettingsError(f"--with: two judges are called {name!r}; give one another name: NAME={one}")
@@ -52,19 +60,27 @@ def open_judges(given: str, *, batch_size: int = 8, dtype: str = "auto", downloa
     return found
 
 
-def _open(text: str, batch_size: int, dtype: str, download: bool) -> Judge:
+def _open(text: str, batch_size: int, download: bool) -> Judge:
     kind, _, where = text.partition(":")
     if kind == "replay":
-        return ReplayJudge(Path(where).expanduser())
+        if not (file := Path(where).expanduser()).is_file():
+            raise SettingsError(f"--with {text}: no such file of judgements")
+        return ReplayJudge(file)
     if kind in ("endpoint", "openai"):
+        if not where:
+            raise SettingsError(f"--with {text}: name the model as the server does: {kind}:MODEL")
         return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)
     source = where if kind == "local" else text
     if source in KNOWN or "/" in source or Path(source).is_dir():
-        return LocalJudge(_name(source), KNOWN.get(source, source), batch_size, dtype, download)
-    others: Sequence[Judge] = plugins(GROUP, Judge)  # type: ignore[type-abstract]
-    if not others:
+        return LocalJudge(_name(source), KNOWN.get(source, source), batch_size, download=download)
+    if not (others := plugged_in()):
         raise SettingsError(f"unknown judge {text[:60]!r}; allowed: {', '.join(KNOWN)}, {_FORMS}")
     return look_up(text, others, kind="judge")
+
+
+def plugged_in() -> Sequence[Judge]:
+    """Return the judges of plug-ins."""
+    return plugins(GROUP, Judge)  # type: ignore[type-abstract]
 
 
 def _name(source: str) -> str:

@@ -64,8 +64,8 @@ class Plan:
     Attributes
     ----------
     on_file, cached, calls
-        Requests: answered in the run's folder, answered in the cache, and to be asked. A second question, which depends
-        on the answer to the first, is not counted before that is there.
+        Requests: answered in the run's folder, answered in the cache or by a stored judge, and to be asked. A second
+        question, which depends on the answer to the first, is not counted before that is there.
     characters, most_tokens
         Of the calls: what is sent, and the most tokens that come back.
     """
@@ -77,13 +77,27 @@ class Plan:
     most_tokens: int
 
 
-def plan_of(case: Case, bench: Bench) -> Plan:
-    """Return what judging a run takes; nothing is asked or written."""
+def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
+    """Return what judging a run takes; nothing is asked or written.
+
+    Parameters
+    ----------
+    planned
+        Hashes of requests that will have been asked before, and be in the cache; this run's are added.
+    """
     own = read_judgements(case.folder).get(bench.name, {})
     todo, done = _pending(case, own)
-    calls = [request for request, _samples in todo.values() if not (bench.cache and bench.cache.get(request))]
+    before = set[str]() if planned is None else planned
+    calls = []
+    if not bench.judge.stored:
+        calls = [request for request, _samples in todo.values() if not _is_known(request, bench, before)]
+        before.update(todo)
     size = sum(len(turn["content"]) for request in calls for turn in request.messages)
     return Plan(done, len(todo) - len(calls), len(calls), size, sum(one.max_new_tokens for one in calls))
+
+
+def _is_known(request: Request, bench: Bench, planned: Collection[str]) -> bool:
+    return bench.cache is not None and (request.hash in planned or bench.cache.get(request) is not None)
 
 
 def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
@@ -100,7 +114,7 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
     with hold_run(case.folder):
         own, identity = read_judgements(case.folder).get(bench.name, {}), dict(bench.judge.identity())
         for one in (one for requests in own.values() for one in requests.values()):
-            if one.identity != identity:
+            if one.error is None and one.identity != identity:
                 raise RecordError(
                     f"{judgements_file(case.folder, bench.name)}: holds judgements of another judge ({one.identity}); "
                     f"give this one a name of its own: --with NAME=…"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.benchmarks import all_tasks
+from audiomarathon.benchmarks import Task, all_tasks
 from audiomarathon.benchmarks.registry import facts_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from audiomarathon.data.durations import Durations
     from audiomarathon.data.verify import TaskReport
     from audiomarathon.engine.run import Result
+    from audiomarathon.records import Verdict
     from audiomarathon.report.controls import ControlRun
     from audiomarathon.results.compare import Compared, Comparison
     from audiomarathon.results.reproduce import Reproduced
@@ -43,7 +45,7 @@ def tasks() -> Table:
         if facts := facts_of(task.key):
             low, high = facts.seconds
             row |= {"paper": facts.acronym, "group": facts.group, "samples": facts.count}
-            row["minutes"] = f"{low / 60:.3g}–{high / 60:.3g}"
+            row["minutes"] = f"{low / 60:.2g}–{high / 60:.2g}"
         rows.append(_flat(row) | {"score": task.scorer.figure.title})
     return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
 
@@ -81,7 +83,31 @@ def methods() -> Table:
     return Table.of([_flat(row) for row in rows], title="Methods", least=("saves", "paper"))
 
 
-LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models, "methods": methods}
+def judges() -> Table:
+    """The judges: names of hub ids, forms of others, and plug-ins."""
+    from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
+
+    rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]
+    rows += [{"judge": one.key, "what": type(one).__doc__ or NONE} for one in plugged_in()]
+    return Table.of([_flat(row) for row in rows], title="Judges", kinds={"judge": Kind("--with", left=True)})
+
+
+LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models, "methods": methods, "judges": judges}
+
+
+def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
+    """What a task, and its scorer, have to show beside the score of each setting; `… %` is written in whole percent."""
+    frames = task.frames(verdicts)
+    found = []
+    for title, frame in frames.items():
+        percent = {name: Kind(name, _whole) for name in map(str, frame) if name.endswith(" %")}
+        found += [Table(frame, title=f"{task.key}: {title}", foreign=True, kinds=percent)] if len(frame) else []
+    return found
+
+
+def _whole(share: float) -> str:
+    """Return whole percent, halves rounded up."""
+    return str(math.floor(share + 0.5))
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

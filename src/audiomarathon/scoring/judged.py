@@ -23,9 +23,9 @@ class Judged(Scorer):
     """A scorer whose verdicts are judges' readings; a subclass makes figures of them.
 
     The values of a verdict: `readings` (by judge the protocol's values; only judges that have a reading), `missing`
-    (by judge why there is none: `absent`, `failed`, `unreadable`), `anchors` (by judge the sample's anchors: kind and
-    whether it was read as it must be), `fixed` (whether nothing is asked, and the reading is the same for all judges),
-    `shielded` (what was changed in the reply before judges saw it).
+    (by judge why there is none: `absent`, `failed`, `unreadable`), `anchors` (by judge the sample's anchors, of the
+    first protocol that it was asked about: kind and whether it was read as it must be), `fixed` (whether nothing is
+    asked, and the reading is the same for all judges), `shielded` (what was changed in the reply before judges saw it).
 
     Attributes
     ----------
@@ -56,33 +56,33 @@ class Judged(Scorer):
                 values["missing"][name] = one.missing
             else:
                 values["readings"][name] = dict(one.values)
-            rows = []
-            for anchor in self.protocol.anchors(record):
-                found = reading_of(self.protocol, anchor.of(record), said)
-                if found.missing in ("", "unreadable"):
-                    rows.append([anchor.kind, anchor.right(found.values)])
-            if rows:
+            each = (_anchors_read(protocol, record, said) for protocol in self.protocols)
+            if rows := next(filter(None, each), None):
                 values["anchors"][name] = rows
         shielded = was_shielded(record, self.protocol.longest_reply)
         return values | {"fixed": request_of(self.protocol, record) is None, "shielded": shielded}
 
     @abstractmethod
-    def own_score(self, verdict: Verdict) -> float:
-        """See :meth:`Scorer.own_score`."""
+    def own_score(self, verdict: Verdict) -> float | None:
+        """See :meth:`Scorer.own_score`; None where no judge has a reading."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return what judges are worth: how many judgements are missing and why, the certificate, and agreement."""
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
-            missing = Counter(one.values["missing"].get(name, "absent") for one in verdicts if not _read(one, name))
+            missing = Counter(why for one in verdicts if (why := self.lacks(one, name)))
             own = {"n": len(verdicts) - missing.total(), "missing": dict(missing)}
             judges[name] = own | certificates[name].to_json()
-        readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges}
-        between = {
+        between = self.agreement(verdicts)
+        return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
+
+    def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
+        """Return how far judges agree on each value that the protocol compares."""
+        readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges_of(verdicts)}
+        return {
             field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
             for field, scale in self.protocol.scales.items()
         }
-        return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return the marks of weak judges, and of tables that many judgements are missing from."""
@@ -90,11 +90,18 @@ class Judged(Scorer):
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
                 found.append(f"judge {name}: {mark}")
-            missing = sum(not _read(one, name) for one in verdicts)
+            missing = sum(bool(self.lacks(one, name)) for one in verdicts)
             if missing > _MOST_MISSING * len(verdicts):
                 total = counted(len(verdicts), "judgement")
                 found.append(f"judge {name}: {missing:,} of {total} missing (not counted as 0)")
         return found or ([] if judges_of(verdicts) else [_UNJUDGED])
+
+    def lacks(self, verdict: Verdict, judge: str) -> str:
+        """Return why a judge's reading is not whole: `absent`, `failed`, `unreadable` (or one value of it); else ""."""
+        reading = verdict.values["readings"].get(judge)
+        if reading is None:
+            return str(verdict.values["missing"].get(judge, "absent"))
+        return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
         """Return by judge how it read the anchors."""
@@ -112,5 +119,8 @@ def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
     return sorted(tried.union(*(values["readings"] for values in asked)))
 
 
-def _read(verdict: Verdict, judge: str) -> bool:
-    return judge in verdict.values["readings"]
+def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
+    """Return a sample's anchors that a judge has answered: each one's kind, and whether it was read as it must be."""
+    read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
+    answered = ("", "unreadable")
+    return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]

@@ -70,8 +70,11 @@ class Scorer(ABC):
         """Return the figures as sums over units, with the cluster of each: every interval and test comes from these."""
 
     @abstractmethod
-    def own_score(self, verdict: Verdict) -> float:
-        """Return what one sample is worth by itself, 0…1: by it the report sorts, colours and draws by duration."""
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return what one sample is worth by itself, 0…1; None where that is not known: no judge has read the reply.
+
+        By it the report sorts, colours and draws by duration.
+        """
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002
         """Return what `summary.json` says beside the figures of :meth:`sums`."""
@@ -88,7 +91,9 @@ class Scorer(ABC):
     def shown(self, verdict: Verdict) -> str:
         """Return the verdict in a few words, for the page and for `explain`."""
         right = self.right(verdict)
-        return f"{self.own_score(verdict):.2f}" if right is None else "right" if right else "wrong"
+        if right is not None:
+            return "right" if right else "wrong"
+        return "not scored" if (own := self.own_score(verdict)) is None else f"{own:.2f}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
         """Return what a reader of the figures has to know, a line each; they stand wherever the score does."""
