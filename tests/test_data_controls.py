@@ -149,7 +149,10 @@ def test_a_transcript_is_not_cut_with_its_clip(root: Path, tmp_path: Path) -> No
     [
         (["--durations", "x"], "--durations=x: not allowed"),
         (["--durations", "0.5"], "seconds from 1 to 3600"),
-        (["--control", "music"], "--control=music: not allowed; allowed: audio, silence, noise, mismatched"),
+        (
+            ["--control", "music"],
+            "'music' is not allowed for tau; allowed, joined by commas: audio, silence, noise",
+        ),
         ([], "would be the task as it is"),
     ],
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
 import re
 import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -157,6 +159,26 @@ def read_text(file: Path) -> str:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a CSV file, each with its last line; values are text: `NA` and `None` are replies like others.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, lacks a column, or a row has more fields than there are columns.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(file), newline=""), restval="", strict=True)
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise DataError(f"{file}: not CSV: {error} at line {reader.line_num}") from error
+    if lacking := [name for name in needed if name not in (reader.fieldnames or ())]:
+        raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
+    if long := next((line for line, row in rows if None in row), 0):
+        raise DataError(f"{file}: line {long} has more fields than there are columns")
+    return rows
 
 
 def write_ascii(file: Path, content: object) -> None:

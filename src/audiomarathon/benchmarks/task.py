@@ -7,7 +7,7 @@ run can be scored again years later on a laptop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,8 @@ from audiomarathon.scoring.scorer import Scorer, sums_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from audiomarathon.audio.decode import Samples
 
 _SEED = 42  # of the intervals of groups
 
@@ -132,6 +134,22 @@ class Part:
         return {name: value for name, value in both.items() if name not in changes or value is not None}
 
 
+@dataclass(frozen=True)
+class Variation:
+    """A sample under one of its task's own controls.
+
+    Attributes
+    ----------
+    audio
+        Makes the audio from the clip's samples and their rate, as long as it was; None: the sample has no clip.
+    fields
+        To set in the sample's row; `controls.jsonl` repeats them.
+    """
+
+    audio: Callable[[Samples, int], Samples] | None
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
 def relative_clip(loaded: Loaded, sample: Sample) -> str:
     """Return where a sample's clip lies in its task's folder."""
     return sample.clips[0].relative_to(loaded.folder).as_posix()
@@ -166,6 +184,8 @@ class Task(ABC):
         Whether the model is asked for a transcript and nothing else, for which some families have a form of their own.
     cuttable
         Whether a part of a clip still has a right answer, so that `data controls` may shorten it.
+    own_controls
+        Controls of this task alone, beside those that `data controls` makes of every task.
     group_fields
         Which of `Sample.meta` go into every record, so that figures can be broken down by them without the data.
     """
@@ -177,6 +197,7 @@ class Task(ABC):
     scorer: Scorer
     transcribes: bool = False
     cuttable: bool = True
+    own_controls: tuple[str, ...] = ()
     group_fields: tuple[str, ...] = ()
 
     @abstractmethod
@@ -200,6 +221,10 @@ class Task(ABC):
             The task does not say how: a third party's, for one.
         """
         raise DataError(f"{self.key}: a third party's task, whose files only its package can write")
+
+    def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
+        """Return every sample, by id, under one of `own_controls`; samples of one clip share its audio."""
+        raise DataError(f"{self.key}: has no control {control!r}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return what scoring needs to know of a sample; it is stored in the record so that scoring needs no data."""

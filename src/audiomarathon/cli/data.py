@@ -61,7 +61,7 @@ def download(
     if len(keys) > 1:
         raise SettingsError(f"tasks of {' and '.join(keys)} lie in different places: download them one by one")
     own = next(one for one in all_benchmarks() if one.key == keys[0]) if keys != [OTHER] else AUDIOMARATHON
-    if source is None:
+    if source is None or own.archive:
         say(f"the data of {own.key} is under {own.licence}: not for commercial use, name its makers")
     if source is None and own.archive:
         say(f"{own.key}: {OWN_ARCHIVES.get(own.key, 'size not known')}")
@@ -158,7 +158,11 @@ def controls(
     data: Root = None,
     durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
     control: Annotated[
-        str, typer.Option(help="What is heard: audio, silence, noise, mismatched; several joined by commas.")
+        str,
+        typer.Option(
+            help="What is heard: audio, silence, noise, mismatched, joined by commas; of jasco also text-both, "
+            "text-sound, text-speech, speech-first, speech-last."
+        ),
     ] = "audio",
     seed: Annotated[int, typer.Option(min=0, help="Of noise, and of whose audio is swapped in.")] = 42,
     jobs: Jobs = 0,
@@ -169,6 +173,7 @@ def controls(
 
     Each variant is a data root for --data of a run, whose records say which control it is.
     """
+    from audiomarathon.benchmarks import all_tasks
     from audiomarathon.cli.output import say
     from audiomarathon.data.controls import KINDS, build_controls
     from audiomarathon.errors import SettingsError
@@ -179,9 +184,16 @@ def controls(
         lengths = [0.0]
     if not all(length and 1 <= length <= 3600 for length in lengths):
         raise SettingsError(f"--durations={durations}: not allowed; allowed: seconds from 1 to 3600, joined by commas")
-    kinds = [kind for kind in KINDS if kind in [part.strip() for part in control.split(",")]]
-    if len(kinds) < len(set(control.split(","))):
-        raise SettingsError(f"--control={control}: not allowed; allowed: {', '.join(KINDS)}, joined by commas")
+    kinds = list(dict.fromkeys(part.strip() for part in control.split(",")))
+    for task in _named(tasks):
+        if unknown := [kind for kind in kinds if kind not in (*KINDS, *task.own_controls)]:
+            more = [f"{one.key} also {', '.join(one.own_controls)}" for one in all_tasks() if one.own_controls]
+            raise SettingsError(
+                f"--control={control}: {unknown[0]!r} is not allowed for {task.key}; allowed, joined by commas: "
+                f"{'; '.join([', '.join(KINDS), *more])}"
+            )
+    if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
+        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which cuts no clip")
     if not lengths and "audio" in kinds:
         raise SettingsError("--control audio without --durations would be the task as it is; name one of the two")
     loaded = _present(tasks, data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audiomarathon.benchmarks import all_tasks, task_folder
+from audiomarathon.benchmarks.registry import all_benchmarks
 from audiomarathon.errors import AudioMarathonError, ConfigError, MissingDataError, WeightsError
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
@@ -136,7 +137,10 @@ def _data() -> list[Finding]:
             found.append(Finding(False, f"data {text}", remedy))
             continue
         bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
-        found.append(Finding(not bad, f"data {task.key}: {counted(len(loaded.samples), 'sample')} in {folder}{bad}"))
+        licence = next((one.licence for one in all_benchmarks() if one.archive and task in one.tasks), "")
+        under = f" ({licence}: not for commercial use)" if licence else ""
+        there = f"{counted(len(loaded.samples), 'sample')} in {folder}{under}"
+        found.append(Finding(not bad, f"data {task.key}: {there}{bad}"))
     return [*found, *_missing(missing)]
 
 

@@ -105,6 +105,8 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
             f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; there are {len(samples)}: {shown}, …"
         )
     sample = samples[id_]
+    if not sample.clips:
+        raise DataError(f"{task.key}: {id_}: has no clip to draw")
     onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
     events = () if onset is None else ((float(onset), float(length or 1.0)),)
     right = f"{sample.answer}. {_option(sample, sample.answer)}" if sample.options else sample.answer

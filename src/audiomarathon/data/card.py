@@ -109,7 +109,8 @@ def markdown(text: object) -> str:
 
 def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str, Any]]:
     """Write excerpts of ten samples, taken from the tasks in turn, and return what is to be said of each."""
-    orders = [(part, iter(select(part.loaded.samples, EXAMPLES, seed))) for part in parts]
+    heard = [(part, [sample for sample in part.loaded.samples if sample.clips]) for part in parts]
+    orders = [(part, iter(select(samples, EXAMPLES, seed))) for part, samples in heard]
     examples: list[dict[str, Any]] = []
     turns = [(part, sample) for _ in range(EXAMPLES) for part, order in orders if (sample := next(order, None))]
     for part, sample in turns:

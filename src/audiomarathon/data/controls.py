@@ -25,7 +25,7 @@ from audiomarathon.audio.noise import Kind, background, noise_like
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.selection import draw
-from audiomarathon.benchmarks.task import relative_clip
+from audiomarathon.benchmarks.task import Variation, relative_clip
 from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError
 from audiomarathon.lock import hold
@@ -75,7 +75,8 @@ class _Clip:
     window: Window
     length: float
     path: str
-    partner: Path | None
+    partner: Path | None = None
+    own: Variation | None = None
 
 
 def build_controls(
@@ -83,7 +84,7 @@ def build_controls(
     out: Path,
     *,
     seconds: float | None,
-    kind: Kind = "audio",
+    kind: str = "audio",
     seed: int = 42,
     jobs: int = 0,
     progress: bool | None = None,
@@ -97,7 +98,7 @@ def build_controls(
     seconds
         Length of every clip; None keeps each clip's own.
     kind
-        What there is to hear.
+        What there is to hear: one of `KINDS`, or of all the tasks' own controls, which keep the clips' lengths.
 
     Returns
     -------
@@ -148,7 +149,7 @@ def _write_variant(
     name: str,
     *,
     seconds: float | None,
-    kind: Kind,
+    kind: str,
     seed: int,
     jobs: int,
     progress: bool | None,
@@ -157,9 +158,11 @@ def _write_variant(
     left_out: dict[str, int] = {}
     lines: list[str] = []
     for task, loaded in tasks:
-        plan = [
-            one for group in _by_clip(loaded) for one in _plan(task, loaded, group, seconds, kind, seed) if one.samples
-        ]
+        if kind in KINDS:
+            groups = _by_clip(loaded)
+            plan = [one for group in groups for one in _plan(task, loaded, group, seconds, kind, seed) if one.samples]
+        else:
+            plan = _own_plan(task, loaded, kind)
         kept = {sample.id for one in plan for sample in one.samples}
         left_out[task.key] = len(loaded.samples) - len(kept)
         if not kept:
@@ -174,7 +177,7 @@ def _write_variant(
                 rows.append(row)
                 count(1)
         lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
-        changes = {sample.id: _event_fields(one, sample, kind) for one in plan for sample in one.samples}
+        changes = {sample.id: _changes(one, sample, kind) for one in plan for sample in one.samples}
         paths = {sample.id: one.path for one in plan for sample in one.samples}
         write_rows(task, loaded, kept, folder, changes, paths)
         manifest = read_manifest(loaded.folder)
@@ -202,16 +205,14 @@ def _events(samples: Sequence[Sample]) -> list[tuple[float, float]]:
 
 
 def _plan(
-    task: Task, loaded: Loaded, group: Sequence[Sample], seconds: float | None, kind: Kind, seed: int
+    task: Task, loaded: Loaded, group: Sequence[Sample], seconds: float | None, kind: str, seed: int
 ) -> list[_Clip]:
     """Return the clips to write for one clip: one, or one a question where their deciding parts lie too far apart."""
     length = probe(group[0].clips[0]).seconds
     wanted = seconds or length
     if not task.cuttable and kind == "audio" and wanted < length:
         return []
-    path = Path(relative_clip(loaded, group[0]))
-    if path.suffix.lower() not in (".wav", ".flac"):
-        path = path.with_suffix(".flac")
+    path = Path(_path(loaded, group[0]))
     partner = _partner(task, loaded, group[0], seed) if kind == "mismatched" else None
     if together := window(length, wanted, _events(group)):
         return [_Clip(tuple(group), together, wanted, path.as_posix(), partner)]
@@ -223,6 +224,22 @@ def _plan(
             found = Window(max(0.0, min(events[0][0], length - wanted)), None)
         clips.append(_Clip((sample,), found, wanted, own.as_posix(), partner))
     return clips
+
+
+def _own_plan(task: Task, loaded: Loaded, control: str) -> list[_Clip]:
+    """Return the clips of a control of the task's own, at their lengths; a sample without audio has an empty path."""
+    varied, clips = task.vary(loaded, control), []
+    for group in _by_clip(loaded):
+        own = varied[group[0].id]
+        length, path = (probe(group[0].clips[0]).seconds, _path(loaded, group[0])) if own.audio else (0.0, "")
+        clips.append(_Clip(tuple(group), Window(0.0, None), length, path, own=own))
+    return clips
+
+
+def _path(loaded: Loaded, sample: Sample) -> str:
+    """Return where a variant's clip lies: where the clip does, in a format that keeps 16-bit audio exact."""
+    path = Path(relative_clip(loaded, sample))
+    return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 
 
 def _partner(task: Task, loaded: Loaded, sample: Sample, seed: int) -> Path:
@@ -238,16 +255,21 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, seed: int) -> Path:
     return min(others, key=lambda other: (draw(seed, "mismatched", sample.id, other.id), other.id)).clips[0]
 
 
-def _event_fields(one: _Clip, sample: Sample, kind: Kind) -> Mapping[str, Any]:
-    """Return where the deciding part lies in the variant; nowhere where it is not known to be heard."""
+def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
+    """Return a row's changes: its task's own, or where the deciding part lies, None where it is not known."""
+    if one.own:
+        return one.own.fields
     if kind != "audio" or one.window.event is None or sample.meta.get("event_onset") is None:
         return {"event_onset": None, "event_seconds": None}
     return {"event_onset": float(sample.meta["event_onset"]) - one.window.start}
 
 
-def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict[str, Any]:
+def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[str, Any]:
     """Write one clip and return the row that says what was done."""
     source = one.samples[0].clips[0]
+    if one.own and one.own.audio is None:
+        said = {"clip": None, "source": source.name, "samples": [s.id for s in one.samples], "kind": kind}
+        return {**said, "seconds": 0.0, **one.own.fields}
     info = probe(one.partner or source)
     rate = info.sampling_rate
     frames = round(one.length * rate)
@@ -260,6 +282,9 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict
         made: Samples = np.zeros(frames, np.float32)
     elif kind == "noise":
         made = noise_like(heard, frames, rng)
+    elif one.own and one.own.audio:
+        made = one.own.audio(heard, rate)
+        row |= one.own.fields
     else:
         before = max(0, -start)
         kept = heard[max(0, start) :][: frames - before]
@@ -271,7 +296,7 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: Kind, seed: int) -> dict
     if one.partner:
         row["audio_of"] = one.partner.name
     told = "whole" if one.window.event else "cut" if _events(one.samples) else "unknown"
-    row["deciding_part"] = told if kind == "audio" else "absent"
+    row["deciding_part"] = told if kind == "audio" or one.own else "absent"
     target = folder / one.path
     target.parent.mkdir(parents=True, exist_ok=True)
     whole = np.clip(np.rint(made.astype(np.float64) * 32768), -32768, 32767).astype(

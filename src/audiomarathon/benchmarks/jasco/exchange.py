@@ -11,8 +11,8 @@ from typing import Any
 
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.jasco.figures import PROMPTS, gate
-from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS, read_csv
-from audiomarathon.benchmarks.rows import natural
+from audiomarathon.benchmarks.jasco.task import COLUMNS, INSTRUCTIONS
+from audiomarathon.benchmarks.rows import natural, read_csv
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import DataError
 from audiomarathon.records import Record, Verdict
@@ -33,6 +33,8 @@ def example(samples: Iterable[Sample]) -> str:
     """Return a file to fill in: a row a sample, as in the original's `example.csv`, without replies."""
     rows = []
     for sample in samples:
+        if not sample.clips:
+            raise DataError(f"{sample.id}: has no clip to reply to")
         clip = sample.clips[0]
         info = probe(clip)
         facts = {"id": sample.cluster, "audio": str(clip), "n_frames": str(round(info.seconds * info.sampling_rate))}
@@ -122,7 +124,15 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
     if read is None:
         return {"rating": "", "orientation": "", "gated": "", "rule": verdict.values["missing"].get(judge, "absent")}
     gated = gate(read["rating"], read["orientation"])
-    rule = "second question" if read.get("asked_again") else "inherited" if read["rating"] is None else parser
+    rule = (
+        "unanswered"
+        if read.get("unanswered")
+        else "second question"
+        if read.get("asked_again")
+        else "inherited"
+        if read["rating"] is None
+        else parser
+    )
     shown = {"rating": read["rating"], "orientation": read["orientation"], "gated": gated}
     return {name: "" if value is None else str(value) for name, value in shown.items()} | {"rule": rule}
 

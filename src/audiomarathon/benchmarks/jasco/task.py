@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.jasco.figures import CoReasoning
-from audiomarathon.benchmarks.rows import Row, RowError, collect, read_text, shown
-from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
+from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turn_clip
+from audiomarathon.benchmarks.rows import Row, RowError, collect, read_csv, shown
+from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task, Variation
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_text
 
@@ -29,6 +31,9 @@ COLUMNS = {
 }
 _ID = "audio_id"
 _CLIP = "file"  # a column of ours: where a control's clip lies, if it is not called <audio_id>.wav
+_TOLD = "told"  # another: the text that a control puts before the instruction, in the place of audio
+_SOUND, _SPEECH = "The audio sound is: {audio_sound}.", 'The spoken text is: "{spoken_text}"'
+_TEXTS = {"text-both": f"{_SOUND} {_SPEECH}", "text-sound": _SOUND, "text-speech": _SPEECH}
 
 INSTRUCTIONS = (
     "Based on both the audio sound and the spoken text, infer what the speakers are doing specifically?",
@@ -59,6 +64,7 @@ class Jasco(Task):
     max_new_tokens = 200  # the original states none
     scorer = CoReasoning()
     cuttable = False  # what is needed of a clip is not known
+    own_controls = (*_TEXTS, FIRST, LAST)
     group_fields = ("prompt",)
     metadata_file = METADATA
 
@@ -77,8 +83,25 @@ class Jasco(Task):
         return Loaded(folder, tuple(sample for clip in clips for sample in _asked(clip)), tuple(bad))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction, and nothing else."""
-        return sample.question
+        """Return the instruction, after the text that a control tells in the place of audio."""
+        told = sample.meta.get(_TOLD)
+        return f"{told}\n{sample.question}" if told else sample.question
+
+    def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
+        """Return samples that are told what there is to hear, or whose clip is turned; see :meth:`Task.vary`."""
+        if text := _TEXTS.get(control):
+            return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
+        file = loaded.folder / SPEECH_FILE
+        if not file.is_file():
+            raise DataError(f"{file}: is missing; next: audiomarathon jasco speech --data {loaded.folder}")
+        speech = read_speech(file)
+        if unknown := speech.keys() - {one.cluster for one in loaded.samples}:
+            raise DataError(f"{file}: {METADATA} has no clip {min(unknown)!r}")
+        found = {one.id: speech.get(one.cluster, ()) for one in loaded.samples}
+        return {
+            id_: Variation(partial(turn_clip, spans=spans, control=control), {"speech": spans})
+            for id_, spans in found.items()
+        }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
         """Return all that judges are told, so that judging needs no data."""
@@ -89,30 +112,12 @@ class Jasco(Task):
         """Write `v0.csv`, a row a clip."""
         lines = io.StringIO()
         out = csv.writer(lines)
-        out.writerow([_ID, *COLUMNS.values(), _CLIP])
+        out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])
         for sample in {one.cluster: one for one in part.kept}.values():
-            out.writerow([sample.cluster, *(sample.meta[name] for name in COLUMNS), part.path(sample)])
+            told = part.row(sample, sample.meta).get(_TOLD, "")
+            texts = (sample.meta[name] for name in COLUMNS)
+            out.writerow([sample.cluster, *texts, "" if told else part.path(sample), told])
         write_text(target / METADATA, lines.getvalue())
-
-
-def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with its last line; values are text: `NA` and `None` are replies like others.
-
-    Raises
-    ------
-    DataError
-        It cannot be read, lacks a column, or a row has more fields than there are columns.
-    """
-    try:
-        reader = csv.DictReader(io.StringIO(read_text(file), newline=""), restval="", strict=True)
-        rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error} at line {reader.line_num}") from error
-    if lacking := [name for name in needed if name not in (reader.fieldnames or ())]:
-        raise DataError(f"{file}: lacks the column {lacking[0]!r}; JASCO's has {', '.join(needed)}")
-    if long := next((line for line, row in rows if None in row), 0):
-        raise DataError(f"{file}: line {long} has more fields than there are columns")
-    return rows
 
 
 def _clip(row: Row) -> Sample:
@@ -122,7 +127,9 @@ def _clip(row: Row) -> Sample:
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")
     here = replace(row, fields={**row.fields, _CLIP: row.optional(_CLIP) or f"{id_}.wav"})
     meta = {name: row.text(column) and row.fields[column] for name, column in COLUMNS.items()}  # as it is written
-    return Sample(id_, (here.clip(_CLIP),), "", meta["tgt_text"], id_, meta=meta, bundle=id_)
+    told = row.optional(_TOLD) and row.fields[_TOLD]
+    clips = () if told else (here.clip(_CLIP),)
+    return Sample(id_, clips, "", meta["tgt_text"], id_, meta=meta | ({_TOLD: told} if told else {}), bundle=id_)
 
 
 def _asked(clip: Sample) -> Iterator[Sample]:

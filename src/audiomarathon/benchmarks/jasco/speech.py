@@ -1,0 +1,128 @@
+"""Where the speech of a clip lies, and where it lies once the clip is turned so that the speech comes first or last."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soxr
+
+from audiomarathon.audio.decode import Samples
+from audiomarathon.benchmarks.rows import read_csv
+from audiomarathon.errors import DataError, SettingsError
+
+SPEECH_FILE = "speech.csv"  # beside the metadata; made by `audiomarathon jasco speech`, or by hand
+FIRST, LAST = "speech-first", "speech-last"
+#: Onset and end of each stretch of speech, in seconds of the clip.
+Spans = Sequence[tuple[float, float]]
+_FADE_S = 0.02
+_VAD_HZ = 16_000
+
+
+def read_speech(file: Path) -> dict[str, Spans]:
+    """Return the speech of clips by id, from a CSV file with the columns `id`, `start` and `end` (seconds).
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or a row is no stretch of time; the message names the line.
+    """
+    found = defaultdict[str, list[tuple[float, float]]](list)
+    for line, row in read_csv(file, ["id", "start", "end"]):
+        try:
+            start, end = float(row["start"]), float(row["end"])
+        except ValueError:
+            start = end = -1.0
+        if not 0 <= start < end < float("inf"):
+            raise DataError(f"{file}, line {line}: start and end must be seconds, 0 <= start < end")
+        found[row["id"]].append((start, end))
+    return {id_: tuple(sorted(spans)) for id_, spans in found.items()}
+
+
+def turn(spans: Spans, seconds: float, control: str) -> float:
+    """Return by how many seconds a clip is turned: what was there comes first, and what was before it last.
+
+    Parameters
+    ----------
+    control
+        `speech-first`: the first stretch of speech begins the clip; `speech-last`: the last one ends it; any other, and
+        a clip without speech, is left as it is.
+    """
+    if not spans or control not in (FIRST, LAST):
+        return 0.0
+    return spans[0][0] if control == FIRST else min(max(end for _start, end in spans), seconds) % seconds
+
+
+def turned(spans: Spans, seconds: float, control: str) -> Spans:
+    """Return where the speech lies once the clip is turned; a stretch over the clip's end becomes two."""
+    shift, found = turn(spans, seconds, control), []
+    for start, end in spans:
+        begin, long = (start - shift) % seconds, min(end, seconds) - start
+        found += [(begin, min(begin + long, seconds))]
+        if begin + long > seconds + 1e-9:
+            found += [(0.0, begin + long - seconds)]
+    return tuple(sorted(found))
+
+
+def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
+    """Return a clip turned in a circle, as long as it was: what was at `shift_frames` comes first.
+
+    The seam of its old end and start is a linear cross-fade (equal gain) of `fade_frames`, in which both go on as their
+    mirror images; beyond it no sample changes.
+    """
+    seam = len(samples) - shift_frames % len(samples)
+    made: Samples = np.roll(samples, seam)
+    half = min(fade_frames // 2, seam, len(samples) - seam)
+    end, start = made[seam - half : seam], made[seam : seam + half]
+    weight = (np.arange(2 * half) + 0.5) / max(1, 2 * half)
+    faded = np.concatenate([end, end[::-1]]) * (1 - weight) + np.concatenate([start[::-1], start]) * weight
+    made[seam - half : seam + half] = faded
+    return made
+
+
+def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Samples:
+    """Return a clip turned as :func:`turn` says.
+
+    Raises
+    ------
+    DataError
+        Its speech begins after its end.
+    """
+    seconds = len(samples) / rate
+    if spans and spans[-1][0] >= seconds:
+        raise DataError(f"{SPEECH_FILE} has speech from {spans[-1][0]:g} s on in a clip of {seconds:.2f} s")
+    return rotate(samples, round(turn(spans, seconds, control) * rate), round(_FADE_S * rate))
+
+
+def find_speech(samples: Samples, rate: int) -> Spans:
+    """Return the speech of a clip, shape (n,), as silero-vad finds it at a threshold of 0.5.
+
+    Raises
+    ------
+    SettingsError
+        silero-vad is not installed.
+    """
+    import torch
+
+    heard = samples if rate == _VAD_HZ else soxr.resample(samples, rate, _VAD_HZ)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more threads are many times slower; importing the package says so too
+    try:
+        timestamps, model = _detector()
+        found = timestamps(torch.from_numpy(heard), model, threshold=0.5, sampling_rate=_VAD_HZ)
+    finally:
+        torch.set_num_threads(threads)
+    return tuple((one["start"] / _VAD_HZ, one["end"] / _VAD_HZ) for one in found)
+
+
+@functools.cache
+def _detector() -> tuple[Any, Any]:
+    try:
+        from silero_vad import get_speech_timestamps, load_silero_vad
+    except ImportError as error:
+        raise SettingsError("finding speech needs silero-vad: pip install 'audiomarathon[vad]'") from error
+    return get_speech_timestamps, load_silero_vad()

@@ -1,0 +1,273 @@
+"""JASCO's own controls: texts told in the place of audio, and clips turned so that the speech comes first or last."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from builders import records_in
+from conftest import call
+from jasco_folders import TEXTS, build_jasco
+
+from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks import Loaded, Sample, get_task
+from audiomarathon.benchmarks.jasco import speech
+from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, find_speech, read_speech, rotate, turn_clip, turned
+from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
+from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.errors import DataError, SettingsError
+
+TASK = get_task("jasco")
+REAL = os.environ.get("JASCO_DATA_PATH", "")
+RATE = 16_000
+FADE = RATE // 50
+SPEECH = (3.0, 4.5)  # seconds of a clip of six: noise bursts between a quiet hum
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return build_jasco(tmp_path / "clone")
+
+
+def varied(root: Path, control: str) -> Loaded:
+    """The task's samples under a control."""
+    out = root.parent / "controls"
+    code, output = call("data", "controls", "jasco", "--control", control, "--data", root, "-o", out)
+    assert code == 0, output
+    return TASK.load(TASK.find(out / control))
+
+
+def write_speech(root: Path, *lines: str) -> Path:
+    file = root / "dataset" / "v0" / "speech.csv"
+    file.write_text("\n".join(["id,start,end", *lines]) + "\n", encoding="utf-8")
+    return file
+
+
+def bursts(*spans: tuple[float, float]) -> np.ndarray:
+    rng, time = np.random.default_rng(0), np.arange(6 * RATE) / RATE
+    loud = np.zeros(len(time))
+    for start, end in spans:
+        loud[round(start * RATE) : round(end * RATE)] = 0.3
+    return (0.01 * np.sin(2 * np.pi * 200.3 * time) + loud * rng.standard_normal(len(time))).astype(np.float32)
+
+
+def loud_parts(samples: np.ndarray) -> list[tuple[float, float]]:
+    """Onset and end of what is loud, in steps of 10 ms."""
+    step = RATE // 100
+    loud = np.sqrt((samples[: len(samples) // step * step].reshape(-1, step) ** 2).mean(axis=1)) > 0.1
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]])))
+    return [(float(start) / 100, float(end) / 100) for start, end in edges.reshape(-1, 2)]
+
+
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("control", "told"),
+        [
+            (
+                "text-both",
+                "The audio sound is: Waves crashing,seagulls 2. "
+                'The spoken text is: "Let’s build a castle over there. 2"\n',
+            ),
+            ("text-sound", "The audio sound is: Waves crashing,seagulls 2.\n"),
+            ("text-speech", 'The spoken text is: "Let’s build a castle over there. 2"\n'),
+        ],
+    )
+    def test_stand_before_the_instruction_in_the_place_of_audio(self, root: Path, control: str, told: str) -> None:
+        loaded = varied(root, control)
+        own = [one for one in loaded.samples if one.cluster == "2"]
+        assert [TASK.prompt(one) for one in own] == [told + question for question in INSTRUCTIONS]
+        assert [TASK.reference(one)["prompt"] for one in own] == list(INSTRUCTIONS)
+        assert (len(loaded.samples), loaded.bad_rows, {one.clips for one in loaded.samples}) == (24, (), {()})
+        control_said = read_manifest(loaded.folder).control or {}
+        assert dict(control_said) == {"kind": control, "seconds": None, "seed": 42}
+
+    def test_judges_are_shown_what_they_are_shown_of_the_task(self, root: Path) -> None:
+        plain = TASK.load(TASK.find(root))
+        told = varied(root, "text-both")
+        assert [TASK.reference(one) for one in told.samples] == [TASK.reference(one) for one in plain.samples]
+
+    def test_are_told_as_they_are_written(self, root: Path) -> None:
+        odd = 'a {bit}\n"of" %s\\n ' + "é"
+        file = root / "dataset" / "v0" / "v0.csv"
+        with file.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.reader(stream))
+        rows[1][1] = odd
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows(rows)
+        first = varied(root, "text-sound").samples[0]
+        assert TASK.prompt(first) == f"The audio sound is: {odd}.\n{INSTRUCTIONS[0]}"
+
+    def test_are_run_verified_and_seen_in_every_view(self, root: Path, tmp_path: Path, no_env: object) -> None:
+        data, out = varied(root, "text-both").folder.parent, tmp_path / "out"
+        assert call("data", "verify", "jasco", "--data", data)[0] == 0
+        options = ("--max-new-tokens", 2, "--limit", 9)
+        for place, results in ((root, out / "plain"), (data, out / "told")):
+            run = ("run", "jasco", "--model", "embedded", "--data", place, "--results", results)
+            code, output = call(*run, *options)
+            assert code == 0, output
+        folder = out / "told" / "jasco" / "embedded" / "base-0"
+        records = records_in(folder)
+        assert {(one["control"], one["clip_seconds"], one["audio_tokens"]) for one in records} == {("text-both", 0, 0)}
+        assert {one["error"] for one in records} == {None}
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["n"], summary["control"]["kind"]) == (16, "text-both")
+        code, output = call("report", out, "-o", tmp_path / "report.html")
+        assert code == 0, output
+        assert f"The audio sound is: {TEXTS['audio_sound']}" in (tmp_path / "report.html").read_text()
+        for command in (("durations", "jasco"), ("card", "jasco", "-o", tmp_path / "card")):
+            code, output = call("data", *command, "--data", data)
+            assert code == 0, output
+        assert call("status", out)[0] == 0
+        for refused in (("jasco", "example"), ("explain", "jasco:1-p1", "--model", "embedded")):
+            code, output = call(*refused, "--data", data, "-o", tmp_path / "none.png")
+            assert (code, "has no clip" in output) == (2, True)
+
+    def test_are_kept_where_a_part_is_downloaded(self, root: Path, tmp_path: Path) -> None:
+        data = varied(root, "text-sound").folder.parent
+        assert call("data", "download", "jasco", "--from", data, "--limit", 8, "--data", tmp_path / "part")[0] == 0
+        part = TASK.load(TASK.find(tmp_path / "part"))
+        assert [TASK.prompt(one).count("The audio sound is: ") for one in part.samples] == [1] * 8
+
+
+class TestRotation:
+    @pytest.mark.parametrize("shift", [1, 7, FADE, 3 * RATE, 6 * RATE - 1])
+    def test_changes_no_sample_but_at_the_seam(self, shift: int) -> None:
+        samples = bursts(SPEECH)
+        made, seam = rotate(samples, shift, FADE), len(samples) - shift
+        same = made == np.roll(samples, -shift)
+        assert (made.dtype, len(made)) == (samples.dtype, len(samples))
+        assert same[: max(0, seam - FADE // 2)].all()
+        assert same[seam + FADE // 2 :].all()
+        assert np.array_equal(np.roll(samples, 1), rotate(samples, -1, 0))
+
+    @pytest.mark.parametrize("shift", [0, 6 * RATE])
+    def test_by_nothing_is_the_clip(self, shift: int) -> None:
+        assert np.array_equal(rotate(bursts(SPEECH), shift, FADE), bursts(SPEECH))
+
+    def test_the_seam_does_not_click_and_keeps_the_level(self) -> None:
+        rising = np.linspace(-0.5, 0.5, RATE).astype(np.float32)  # its end and its start are one apart
+        made = rotate(rising, RATE // 2, FADE)
+        assert np.abs(np.diff(made)).max() < 1.2 / FADE
+        assert np.abs(made).max() <= 0.5
+        assert np.allclose(rotate(np.full(RATE, 0.25, np.float32), 100, FADE), 0.25)
+
+    @pytest.mark.parametrize("spans", [[SPEECH], [(1.0, 1.5), (3.0, 4.5)], [(0.0, 1.0)], [(5.0, 6.0)]])
+    @pytest.mark.parametrize("control", [FIRST, LAST])
+    def test_brings_the_speech_to_the_start_or_the_end_as_told(
+        self, spans: list[tuple[float, float]], control: str
+    ) -> None:
+        made = turn_clip(bursts(*spans), RATE, spans, control)
+        heard = loud_parts(made)
+        assert (heard[0][0] if control == FIRST else 6 - heard[-1][1]) == pytest.approx(0, abs=0.011)
+        assert np.array(heard) == pytest.approx(np.array(turned(spans, 6.0, control)), abs=0.011)
+
+    def test_variants_hold_turned_clips_and_leave_those_without_speech(self, root: Path) -> None:
+        clip = root / "dataset" / "v0" / "2.wav"
+        soundfile.write(clip, bursts(SPEECH), RATE, subtype="PCM_16")
+        write_speech(root, "2,3.000,4.500")
+        assert call("data", "verify", "jasco", "--data", root)[1].count("v0.csv") == 0
+        plain = TASK.load(TASK.find(root)).samples
+        for control in (FIRST, LAST):
+            samples = varied(root, control).samples
+            assert [TASK.prompt(one) for one in samples] == [TASK.prompt(one) for one in plain]
+            (heard,) = loud_parts(decode(samples[8].clips[0], RATE))
+            assert heard == pytest.approx((0.0, 1.5) if control == FIRST else (4.5, 6.0), abs=0.011)
+            for old, new in ((plain[0], samples[0]), (plain[16], samples[16])):
+                assert np.array_equal(decode(old.clips[0], RATE), decode(new.clips[0], RATE))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (None, "speech.csv: is missing; next: audiomarathon jasco speech --data "),
+        (["1,0.5,1", "2,x,1"], "speech.csv, line 3: start and end must be seconds"),
+        (["1,0.5,0.5"], "speech.csv, line 2: start and end must be seconds"),
+        (["1,0.5,1", "99,0.5,1"], "speech.csv: v0.csv has no clip '99'"),
+        (["1,500,1000"], "speech.csv has speech from 500 s on in a clip of 2.00 s"),
+    ],
+)
+def test_speech_that_cannot_be_used_is_one_line(root: Path, tmp_path: Path, lines: list | None, message: str) -> None:
+    if lines is not None:
+        write_speech(root, *lines)
+    code, output = call("data", "controls", "jasco", "--control", FIRST, "--data", root, "-o", tmp_path / "out")
+    assert (code, message in output) == (2, True), output
+    assert not (tmp_path / "out" / FIRST).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tau", "--control", "text-both"), "'text-both' is not allowed for tau; allowed, joined by commas: audio, "),
+        (("jasco", "--control", "silence,music"), "mismatched; jasco also text-both, text-sound, text-speech, speech-"),
+        (("jasco", "--control", "silence,speech-first", "--durations", "5"), "not allowed with --control speech-first"),
+    ],
+)
+def test_a_control_that_a_task_does_not_know_is_refused(
+    root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    code, output = call("data", "controls", *arguments, "--data", root, "-o", tmp_path / "out")
+    assert (code, message in output) == (2, True), output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_without_controls_of_its_own_has_none() -> None:
+    with pytest.raises(DataError, match="tau: has no control 'text-both'"):
+        get_task("tau").vary(Loaded(Path(), ()), "text-both")
+
+
+class TestFinding:
+    def test_is_written_beside_the_metadata_and_read_again(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lengths = {"1": ((0.25, 0.5), (1.0, 1.25)), "2": (), "10": ((0.0, 2.0),)}
+        told = iter(lengths.values())
+        monkeypatch.setattr(speech, "find_speech", lambda samples, rate: next(told))
+        code, output = call("jasco", "speech", "--data", root)
+        assert (code, "speech in 41.7% of the audio; clips without: 2" in output) == (0, True), output
+        file = root / "dataset" / "v0" / "speech.csv"
+        assert file.read_text() == "id,start,end\n1,0.250,0.500\n1,1.000,1.250\n10,0.000,2.000\n"
+        assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}
+        assert "holds no clips" in call("jasco", "speech", "--data", varied(root, "text-both").folder)[1]
+
+    def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "silero_vad", None)
+        speech._detector.cache_clear()
+        with pytest.raises(SettingsError, match=r"pip install 'audiomarathon\[vad\]'"):
+            find_speech(np.zeros(RATE, np.float32), RATE)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not REAL, reason="JASCO_DATA_PATH names no clone of github.com/BenoitWang/What_Are_They_Doing")
+def test_silero_finds_the_speech_of_the_real_clips_and_finds_it_again_once_they_are_turned() -> None:
+    pytest.importorskip("silero_vad")
+    speech._detector.cache_clear()
+    torch.set_num_threads(2)
+    clips: dict[str, Sample] = {one.cluster: one for one in TASK.load(TASK.find(Path(REAL))).samples}
+    heard = {id_: decode(one.clips[0], RATE) for id_, one in clips.items()}
+    found = {id_: find_speech(samples, RATE) for id_, samples in heard.items()}
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    spans = {id_: own for id_, own in found.items() if own}
+    assert {*found} - {*spans} == {"30", "52"}  # that of 52 is shorter than the 250 ms that count
+    whole = sum(len(samples) for samples in heard.values()) / RATE
+    assert sum(end - start for own in spans.values() for start, end in own) / whole == pytest.approx(0.206, abs=0.005)
+    late = sum(own[0][0] > len(heard[id_]) / RATE / 2 for id_, own in spans.items())
+    assert abs(late - 50) <= 1
+    for control in (FIRST, LAST):
+        agree = []
+        for id_, own in spans.items():
+            again = find_speech(turn_clip(heard[id_], RATE, own, control), RATE)
+            expected = turned(own, len(heard[id_]) / RATE, control)
+            masks = np.zeros((2, len(heard[id_])), bool)
+            for mask, stretches in zip(masks, (again, expected), strict=True):
+                for start, end in stretches:
+                    mask[round(start * RATE) : round(end * RATE)] = True
+            agree.append((masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum())
+        assert np.median(agree) > 0.9
