@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,11 +14,12 @@ import typer
 
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.text import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from audiomarathon.judges.judgements import Judgement
     from audiomarathon.records import Record, Verdict
+    from audiomarathon.results.systems import System
     from audiomarathon.runs.read import Run
 
 Parser = Literal["original", "strict"]
@@ -39,7 +41,43 @@ def example(
     task = get_task("jasco")
     loaded = task.load(task_folder(task, data, {} if data else dict(os.environ)))
     write_text(output, rows(loaded.samples))
-    say(f"wrote {output}: {len(loaded.samples)} rows; fill in {REPLY}, then: audiomarathon jasco import {output}")
+    say(f"wrote {output}: {len(loaded.samples)} rows; fill in {REPLY}")
+    say(f"then: audiomarathon jasco import {output} --model-name NAME")
+
+
+def speech(
+    data: Annotated[Path | None, typer.Option("--data", help="Root of the data [env: AUDIOMARATHON_DATA].")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; default speech.csv beside v0.csv.")
+    ] = None,
+) -> None:
+    """Find where each clip's speech lies (silero-vad), for the controls speech-first and speech-last."""
+    from audiomarathon.audio.decode import decode, probe
+    from audiomarathon.benchmarks import get_task, task_folder
+    from audiomarathon.benchmarks.jasco.exchange import as_csv
+    from audiomarathon.benchmarks.jasco.speech import SPEECH_FILE, find_speech
+    from audiomarathon.files import write_text
+    from audiomarathon.terminal import progress_of
+
+    task = get_task("jasco")
+    loaded = task.load(task_folder(task, data, {} if data else dict(os.environ)))
+    clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
+    if not clips:
+        raise DataError(f"{loaded.folder}: holds no clips")
+    found, seconds = {}, 0.0
+    with progress_of(len(clips), "speech", "clip") as step:
+        for id_, clip in clips.items():
+            info = probe(clip)
+            found[id_] = find_speech(decode(clip, info.sampling_rate), info.sampling_rate)
+            seconds += info.seconds
+            step(1)
+    spans = [(id_, start, end) for id_, own in found.items() for start, end in own]
+    file = output or loaded.folder / SPEECH_FILE
+    rows = [{"id": id_, "start": f"{start:.3f}", "end": f"{end:.3f}"} for id_, start, end in spans]
+    write_text(file, as_csv(rows, ("id", "start", "end")))
+    share = sum(end - start for _id, start, end in spans) / seconds
+    without = ", ".join(id_ for id_, own in found.items() if not own)
+    say(f"wrote {file}: speech in {share:.1%} of the audio; clips without: {without or 'none'}")
 
 
 def import_(
@@ -96,15 +134,14 @@ def evaluate(
         records = []
         for (_line, row), record in rows:
             told: dict[str, str | None] = {}
-            if request := request_of(protocols[0], record):
+            if row[JUDGEMENT].strip() and (request := request_of(protocols[0], record)):
                 told[request.hash] = row[JUDGEMENT]
                 if again := second_of(protocols[0], row[JUDGEMENT], record):
                     told[again.hash] = ""  # what one answer leaves unread stays so
             records.append(replace(record, judgements={judge: told}))
-        failed = 0
     else:
         folder = output_file.with_name(f"{output_file.name}.run")
-        judge, records, failed = _judged(folder, input_file, judge, [one for _, one in rows], protocols, batch_size)
+        judge, records = _judged(folder, input_file, judge, [one for _, one in rows], protocols, batch_size)
     verdicts = [Verdict(record, scorer.judge(record)) for record in records]
     written = []
     for ((_line, row), record), verdict in zip(rows, verdicts, strict=True):
@@ -115,119 +152,149 @@ def evaluate(
     names = dict.fromkeys([*(rows[0][0][1] if rows else ()), JUDGEMENT, *_ADDED])
     write_text(output_file, as_csv(written, names))
     _print_figures(scorer, verdicts)
-    return 1 if failed else 0
+    if missing := sum(bool({"absent", "failed"} & {*one.values["missing"].values()}) for one in verdicts):
+        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, and in no figure")
+    return 1 if missing else 0
 
 
 def table(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write exact values, CSV.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write exact values here, CSV.")] = None,
 ) -> None:
     """Print best-means by judge, and what replies depend on, a row a model and setting."""
-    from audiomarathon.benchmarks.jasco.exchange import as_csv
+    from audiomarathon.benchmarks import get_task
     from audiomarathon.files import write_text
-    from audiomarathon.terminal import console
+    from audiomarathon.report import render, tables
+    from audiomarathon.scoring.judged import judges_of
 
-    rows = [_figures_of(run) for run in _runs(runs)]
-    judges = sorted({f"best_mean: {judge}" for row in rows for judge in _judges(row)})
-    best = _table("best-mean (0–2)", [*(name.partition(": ")[2] for name in judges), "mean [95 %]", "mean of 8", "n"])
-    leans = _table("what replies depend on, % of replies", [*_LEANINGS, "α orientation"])
-    for row in rows:
-        name, each = (row["model"], row["setting"]), [_shown(row.get(one)) for one in judges]
-        best.add_row(*name, *each, _with_interval(row), _shown(row["mean"]), str(row["n"]))
-        leans.add_row(*name, *(_percent(row[one]) for one in _LEANINGS), _shown(row["alpha_orientation"]))
-    console().print(best, leans)
+    read = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
+    task = get_task("jasco")
+    notes = [f"{name}: {note}" for name, own in read.items() for note in task.scorer.notes(own)]
+    shown = tables.of_task(task, read)[:2]
+    if len({tuple(judges_of(own)) for own in read.values()}) > 1:
+        notes.append("not all rows have the same judges: best_mean and mean of different judges are not comparable")
+    shown[0] = replace(shown[0], notes=notes)
+    for one in shown:
+        render.show(one)
     if output:
-        names = dict.fromkeys(name for row in rows for name in row)
-        write_text(output, as_csv(rows, names))
+        both = replace(shown[0], frame=shown[0].frame.merge(shown[1].frame, on="setting"), shown=())
+        write_text(output, render.csv(both))
+        say(f"wrote {output}")
 
 
 def survival(
     runs: Annotated[list[Path], typer.Argument(help="A sweep's results.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write exact values, CSV.")] = None,
+    speech: Annotated[
+        Path | None,
+        typer.Option(help="Where the speech of each clip lies; default speech.csv where the runs' data is."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for survival.json, survival.csv and survival.png.")
+    ] = None,
 ) -> None:
     """Say what pruning takes first, the sound of a clip or its speech. No judge is needed.
 
-    Example: audiomarathon sweep jasco --model qwen2-audio --methods random,fast_v --ratios 0.5,0.7
-    """
-    from audiomarathon.benchmarks.jasco.exchange import as_csv
-    from audiomarathon.benchmarks.jasco.survival import sentence
-    from audiomarathon.benchmarks.jasco.survival import survival as survival_of
-    from audiomarathon.files import write_text
-    from audiomarathon.results.systems import base_of, systems_of
-    from audiomarathon.terminal import console
+    Examples:
+    audiomarathon sweep jasco --model qwen2-audio --methods random,fast_v --ratios 0.5,0.7
+    audiomarathon jasco survival results/jasco -o survival
 
-    systems, rows = systems_of(_runs(runs)), []
-    shown = _table("kept of what the unpruned model reports", ["audio tokens", "speech", "sound", "difference [95 %]"])
-    for system in systems:
-        base = base_of(system, systems)
-        if system.is_base or base is None:
-            continue
-        own, others = system.runs["jasco"].records, base.runs["jasco"].records
-        both = [(own[id_], others[id_]) for id_ in own if id_ in others and own[id_].clips == others[id_].clips]
-        found = survival_of(both)
-        row: dict[str, Any] = {"model": system.checkpoint, "setting": system.name(with_checkpoint=False)}
-        for name, one in found.items():
-            low, high = one.interval or (None, None)
-            row |= {name: None if one.value != one.value else one.value, f"{name}_low": low, f"{name}_high": high}
-        rows.append(row)
-        tokens = (system.runs["jasco"].summary or {}).get("kept_audio_tokens")
-        kept = _shown(row["speech_kept"]), _shown(row["sound_kept"]), _with_interval(row, "difference")
-        shown.add_row(row["model"], row["setting"], "–" if tokens is None else f"{tokens:.0f}", *kept)
-        say(sentence(row["setting"], found))
-    if not rows:
-        raise DataError(f"{', '.join(map(str, runs))}: no setting beside base there; run a sweep")
-    console().print(shown)
-    say("speech stands late in most clips: a method that keeps late tokens looks as if it kept speech")
+    Runs on the controls speech-first and speech-last (audiomarathon data controls jasco), given too, tell a love of
+    speech from a love of what comes late: the figures are then the mean of both.
+    """
+    from audiomarathon.benchmarks.jasco.speech import read_speech
+    from audiomarathon.files import write_json, write_text
+    from audiomarathon.report import charts, render
+    from audiomarathon.report import survival as shown
+    from audiomarathon.results.survival import left_out, survivals
+
+    systems = _systems(runs)
+    found = survivals(systems, read_speech(speech) if speech else None)
+    if names := left_out(systems):
+        say(f"left out, for want of a base with replies to the same clips: {', '.join(names)}")
+    if all(one.system.is_base for one in found):
+        raise DataError(f"{', '.join(map(str, runs))}: no setting beside its base there; run a sweep, which runs both")
+    render.show(*shown.tables(found))
+    for line in shown.sentences(found):
+        say(line)
     if output:
-        write_text(output, as_csv(rows, rows[0]))
+        write_json(output / "survival.json", shown.to_json(found))
+        write_text(output / "survival.csv", render.csv(render.Table.of(shown.long_rows(found))))
+        if drawn := shown.panels(found):
+            charts.save(charts.side_by_side(drawn, title="What pruning takes first"), output / "survival.png")
+        say(f"written to {output}" + ("" if drawn else "; no picture, for nothing can be measured"))
 
 
 def beside_published(runs: Sequence[Path], model: str) -> None:
     """Print a model's figures beside the published ones, and say whose judges they are of."""
     from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO
+    from audiomarathon.judges.judgements import read_judgements
     from audiomarathon.judges.registry import KNOWN
-    from audiomarathon.terminal import console
+    from audiomarathon.report import render
 
     theirs = JASCO.models.get(model, "")
-    panel, llama = DEPENDENCE.get(theirs, ((None,) * 4, (None,) * 4))
+    panel, llama = DEPENDENCE.get(theirs, ((), ()))
     for run in _runs(runs):
-        row = _figures_of(run)
-        judges = _judges(row)
-        whose = "the paper's judges" if judges == sorted(KNOWN) else f"other judges ({', '.join(judges) or 'none yet'})"
-        title = f"{row['model']}, {row['setting']}: {whose}, beside {theirs or 'no published row'}"
-        shown = _table(title, ["ours [95 %]", "ours, read as published", "three judges", "Llama alone, prompt v1"], 1)
-        for name, three, one in zip(("best_mean", *_LEANINGS), (*panel, None), (*llama, None), strict=True):
-            own, published = _with_interval(row, name), row[f"{name} as published"]
-            shown.add_row(name, *(own, *map(_shown, (published, three, one))))
-        console().print(shown)
+        summary = run.summary
+        if summary is None:
+            raise DataError(f"{run.folder}: not finished; run the same command again")
+        judges, asked = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
+        models = {_model_of(asked[name]) for name in judges if name in asked}
+        same = models == {name.rpartition("/")[2].lower() for name in KNOWN.values()}
+        whose = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
+        readings = [one for verdict in run.verdicts.values() for one in verdict.values["readings"].values()]
+        whose += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
+        names = ("best_mean", *_LEANINGS)
+        rows = []
+        for name, three, one in zip_longest(names, panel, llama):
+            low, high = summary["intervals"].get(name) or (None, None)
+            ours = {"ours": summary[name], "ours_low": low, "ours_high": high}
+            read = {"ours, read as published": summary["as_published"].get(name)}
+            rows.append({"figure": name, **ours, **read, "three judges": three, "Llama alone, prompt v1": one})
+        title = f"{run.checkpoint}, {run.method}: {whose}, beside {theirs or 'no published row'}"
+        two = {name: render.Kind(name, ".2f") for name in rows[0] if name != "figure"}
+        notes = list(summary.get("notes") or ())
+        render.show(
+            render.Table.of(rows, title=title, kinds=two | {"ours": render.Kind("ours [95 %]", ".2f")}, notes=notes)
+        )
         if not judges:
             say(f"next: audiomarathon judge {run.folder} --with {','.join(KNOWN)}; then this command again")
-        for note in (run.summary or {}).get("notes", ()):
-            say(note)
+
+
+def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
+    """Return the model that a judge says it is, without its owner."""
+    identities = (one.identity for requests in judgements.values() for one in requests.values())
+    return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()
 
 
 def _as_run(folder: Path, file: Path, name: str, records: Sequence[Record]) -> Any:
-    """Write records as a run folder, or go on with one that holds some of them, and score it."""
+    """Write records as a run folder, or go on with one that holds some of them, and score it.
+
+    Runs of the same questions are comparable, whatever the replies.
+    """
     import hashlib
+    import json
 
     from audiomarathon.engine.run import score
     from audiomarathon.runs.folder import RunFolder
 
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    asked = json.dumps([[one.id, one.reference] for one in sorted(records, key=lambda one: one.id)])
+    digest = hashlib.sha256(asked.encode()).hexdigest()
     with RunFolder(folder, {"task": "jasco", "origin": "imported", "data": digest}) as run:
         facts = {"task": "jasco", "method": "imported", "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": "imported", "file": file.name, "settings": {"seed": 42}}
         run.write_run({**facts, **origin, "samples": [one.id for one in records]})
         for one in records:
-            if one.id not in run.records:
+            if (known := run.records.get(one.id, one)).reply != one.reply:
+                raise DataError(f"{folder}: holds another reply to {one.id} than {file}; remove that folder first")
+            if known is one:
                 run.append(one)
     return score(folder)
 
 
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
-) -> tuple[str, list[Record], int]:
-    """Let a judge answer both readings' questions; return its name, the records with its answers, and what failed."""
+) -> tuple[str, list[Record]]:
+    """Let a judge answer both readings' questions; return its name, and the records with its answers."""
     from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Bench, Case, judge_run
@@ -240,15 +307,12 @@ def _judged(
     ((name, opened),) = open_judges(judge, batch_size=batch_size).items()
     bench = Bench(name, opened, None if opened.stored else Cache(cache_folder(), opened.identity()))
     _as_run(folder, file, file.stem, records)
-    failed = 0
     for protocol in protocols:
         case = Case(folder, records, protocol)
         with progress_of(len(records), name, "judgement") as step:
-            failed += judge_run(case, bench, step=step)
-    if failed:
-        say(f"error: {failed} requests failed, their rows are missing; run the same command again")
+            judge_run(case, bench, step=step)
     known = read_records(folder)
-    return name, [known[one.id] for one in records], failed
+    return name, [known[one.id] for one in records]
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
@@ -258,10 +322,11 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     for name in _LEANINGS[:3]:
         typer.echo(f"{name.capitalize()}-Oriented % :  {published[name]}")
     shares = ", ".join(f"{name} {_percent(own[name])} %" for name in _LEANINGS)
-    judged = sum(bool(one.values["readings"]) for one in verdicts)
+    judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
     if open_ := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
         say(f"{open_} judgements call for the original's second question, which has no answer here: counted as '?'")
-    say(f"strict reading: best-mean {_shown(own['best_mean'])}, {shares}; {judged} of {len(verdicts)} rows read")
+    best = "–" if own["best_mean"] is None else f"{own['best_mean']:.2f}"
+    say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 
 
 def _runs(paths: Sequence[Path]) -> list[Run]:
@@ -273,45 +338,15 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     return found
 
 
-def _figures_of(run: Run) -> dict[str, Any]:
-    """Return a run's figures, and the ends of their intervals as `NAME_low` and `NAME_high`."""
-    found = run.summary
-    if found is None:
-        raise DataError(f"{run.folder}: not finished; run the same command again, or: audiomarathon score {run.folder}")
-    said = found["judged"]["agreement"].get("orientation") or {}
-    row = {"model": run.checkpoint, "setting": run.method, "n": found["n"], "alpha_orientation": said.get("alpha")}
-    for name, interval in found["intervals"].items():
-        if name != "score":
-            low, high = interval or (None, None)
-            row |= {name: found[name], f"{name}_low": low, f"{name}_high": high}
-    return row | {f"{name} as published": found["as_published"].get(name) for name in ("best_mean", *_LEANINGS)}
+def _systems(paths: Sequence[Path]) -> list[System]:
+    from audiomarathon.results.systems import systems_of
 
-
-def _judges(row: dict[str, Any]) -> list[str]:
-    return sorted(name[11:] for name in row if name.startswith("best_mean: ") and not name.endswith(("_low", "_high")))
-
-
-def _table(title: str, columns: Sequence[str], names: int = 2) -> Table:
-    from rich.table import Table
-
-    made = Table(*("model", "setting")[:names], title=title, title_justify="left")
-    for column in columns:
-        made.add_column(column, justify="right")
-    return made
-
-
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    return systems_of(_runs(paths))
 
 
 def _percent(value: float | None) -> str:
     """Return whole percent, halves rounded up as the original's tables are."""
     return "–" if value is None else str(int(100 * value + 0.5))
-
-
-def _with_interval(row: dict[str, Any], name: str = "best_mean") -> str:
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return _shown(row[name]) + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
 
 
 def jasco_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
@@ -322,7 +357,7 @@ def jasco_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[.
         rich_markup_mode=None,
     )
     commands: dict[str, Callable[..., int | None]] = {"example": example, "import": import_, "eval": evaluate}
-    for name, command in {**commands, "table": table, "survival": survival}.items():
+    for name, command in {**commands, "speech": speech, "table": table, "survival": survival}.items():
         app.command(name)(reporting_errors(command))
     return app
 

@@ -233,6 +233,18 @@ def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
+def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> float | None:
+    """Return the two-sided p value that independent values of mean 0 give: how often flipped signs reach their mean.
+
+    None of fewer than two values, or where one is missing (NaN).
+    """
+    if len(values) < 2 or np.isnan(values).any():
+        return None
+    signs = rng.integers(0, 2, (draws, len(values))) * 2.0 - 1
+    reached = np.abs(signs @ values) >= abs(values.sum()) * (1 - 1e-12)
+    return float((1 + reached.sum()) / (1 + draws))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values adjusted for their number, in the order given (S. Holm, Scand. J. Statistics 6, 1979)."""
     order = np.argsort(p_values, kind="stable")

@@ -336,7 +336,8 @@ def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
     bins: dict[int, list[float]] = {}
     for verdict in run.verdicts.values():
         place = int(verdict.record.clip_seconds // _DURATION_BIN)
-        bins.setdefault(place, []).append(run.task.scorer.own_score(verdict))
+        if (own := run.task.scorer.own_score(verdict)) is not None:
+            bins.setdefault(place, []).append(own)
     for place, scores in sorted(bins.items()):
         yield {"from": place * _DURATION_BIN, "n": len(scores), "score": float(np.mean(scores))}
 

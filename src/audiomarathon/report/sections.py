@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from audiomarathon.report import charts, series
+from audiomarathon.judges.anchors import WEAK_MARK
+from audiomarathon.report import charts, series, survival, tables
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.pairs import ACROSS
+from audiomarathon.results.survival import survivals
+from audiomarathon.runs.read import Run
 from audiomarathon.text import counted
 
 _MOST_BARS = 100
@@ -54,6 +58,7 @@ def sections(data: PageData) -> list[Section]:
         _by_scope("costs", "What it costs", scopes, data, _costs),
         _by_scope("durations", "Score against duration", scopes, data, _durations),
         _own(data),
+        _survival(data),
         _machine(data),
     ]
     return [one for one in found if one.tables or one.charts]
@@ -86,7 +91,14 @@ def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 def advice(data: PageData) -> list[str]:
     """Return a recommendation a checkpoint: the fastest setting that keeps the score within a point of base's."""
     none = "Nothing is recommended: that takes base and another setting of the same checkpoint."
-    return [_advised(one, data.point) for one in data.advice] or [none]
+    weak = "Some judges of these replies are weak (see the notes): do not choose by these scores alone."
+    notes = [note for system in data.systems for run in system.runs.values() for note in _notes(run)]
+    advised = [_advised(one, data.point) for one in data.advice]
+    return [*advised, *[weak] * any(WEAK_MARK in note for note in notes)] if advised else [none]
+
+
+def _notes(run: Run) -> Sequence[str]:
+    return (run.summary or {}).get("notes") or ()
 
 
 def _advised(one: Advice, point: float) -> str:
@@ -97,6 +109,7 @@ def _advised(one: Advice, point: float) -> str:
     if one.row is None:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
+    unit = "1 point" if math.isclose(point, 0.01) else f"1 point ({point:g})"
     between = ", of which no interval can be given"
     if verdict.interval:
         low, high = (end / point for end in verdict.interval)
@@ -106,7 +119,7 @@ def _advised(one: Advice, point: float) -> str:
     speed = (one.row.speed_ups["first_token"] or {}).get("interval")
     span = f" [{speed[0]:.2f}, {speed[1]:.2f}]" if speed else ""
     text = (
-        f"{one.checkpoint}: {one.best.name} keeps the score within 1 point at {one.best.speed:.2f}×{span} to the first "
+        f"{one.checkpoint}: {one.best.name} keeps the score within {unit} at {one.best.speed:.2f}×{span} to the first "
         f"token ({(verdict.difference or 0.0) / point:+.1f} points{between}; {on})."
     )
     if one.best.is_random:
@@ -436,11 +449,19 @@ def _own(data: PageData) -> Section:
         }
         task = next((run.task for run in runs.values()), None)
         if task is not None:
-            frames = task.frames({name: list(run.verdicts.values()) for name, run in runs.items()})
-            found += [
-                Table(frame, title=f"{key}: {title}", foreign=True) for title, frame in frames.items() if len(frame)
-            ]
+            found += tables.of_task(task, {name: list(run.verdicts.values()) for name, run in runs.items()})
     return Section("tasks", "Task by task", found)
+
+
+def _survival(data: PageData) -> Section:
+    """What pruning takes first of JASCO's clips, where a setting stands beside its base."""
+    found = survivals(data.systems)
+    if all(one.system.is_base for one in found):
+        return Section("survival", "What pruning takes first")
+    drawn = survival.panels(found)
+    said = {"": survival.sentences(found)}
+    own = survival.tables(found)
+    return Section("survival", "What pruning takes first", own, {"": drawn} if drawn else {}, said)
 
 
 def _machine(data: PageData) -> Section:

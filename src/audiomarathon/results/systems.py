@@ -78,7 +78,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     """Return runs as systems; see :func:`read_systems`."""
     if not runs:
         raise RecordError("no run there that can be read")
-    usual = {name: Counter(_mark(one, name) for one in runs).most_common(1)[0][0] for name in _MARKS}
+    usual = {name: _usual(runs, name) for name in _MARKS}
     written: dict[str, set[object]] = {}
     for one in runs:
         written.setdefault(one.checkpoint, set()).add(one.identity.get("checkpoint"))
@@ -88,7 +88,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     for one in runs:
         content = contents[one.checkpoint][one.identity.get("checkpoint")]
         content = f" {short(content)}" if one.checkpoint in ambiguous else ""
-        marks = tuple(_mark(one, name) for name in _MARKS if _mark(one, name) != usual[name])
+        marks = tuple(_mark(one, name) for name in _MARKS if name in one.identity and _mark(one, name) != usual[name])
         tasks = found.setdefault((one.checkpoint + content, one.method, one.control, marks), {})
         if one.key in tasks:
             raise RecordError(_twice(one, tasks[one.key]))
@@ -99,8 +99,13 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
     ]
 
 
+def _usual(runs: Sequence[Run], name: str) -> str:
+    known = Counter(_mark(one, name) for one in runs if name in one.identity)
+    return known.most_common(1)[0][0] if known else ""
+
+
 def _mark(run: Run, name: str) -> str:
-    return _MARKS[name].format(run.identity.get(name, "unknown"))
+    return _MARKS[name].format(run.identity[name])
 
 
 def _twice(one: Run, other: Run) -> str:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from audiomarathon.benchmarks.jasco.rubric import AUDIO, BOTH, NEITHER, SPEECH, UNKNOWN, AsPublished, Strict
+from audiomarathon.benchmarks.jasco.rubric import AUDIO, BOTH, NEITHER, SPEECH, AsPublished, Strict
 from audiomarathon.benchmarks.rows import natural, words_of
 from audiomarathon.judges.judgements import reading_of, request_of, second_of
-from audiomarathon.metrics.statistics import Floats, Sums
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums
 from audiomarathon.records import Figure, Record, Verdict
 from audiomarathon.scoring.judged import Judged, judges_of
+from audiomarathon.scoring.scorer import sums_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PROMPTS = 8
+_SEED = 42  # of the intervals of tables
 HIGHEST = 2  # of ratings
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
@@ -89,21 +91,19 @@ class CoReasoning(Judged):
             }
         return {
             **super().summary(verdicts),
-            "judge_unparsed": {
-                name: sum(_unread(one.values["readings"].get(name)) for one in verdicts) for name in judges
-            },
+            "judge_unparsed": {name: sum(bool(self.lacks(one, name)) for one in verdicts) for name in judges},
             "as_published": {**(published.figures if published and counts else {}), "judges": counts},
             "reply_words": float(np.mean([len(one.record.text.split()) for one in verdicts])),
         }
 
-    def own_score(self, verdict: Verdict) -> float:
-        """Return the mean of the judges' gated ratings, as a share of the highest; 0 where there is none."""
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the mean of the judges' gated ratings, as a share of the highest; None where there is none."""
         gated = [
             one
             for reading in verdict.values["readings"].values()
             if (one := gate(reading["rating"], reading["orientation"])) is not None
         ]
-        return float(np.mean(gated)) / HIGHEST if gated else 0.0
+        return float(np.mean(gated)) / HIGHEST if gated else None
 
     def shown(self, verdict: Verdict) -> str:
         """Return each judge's rating and orientation."""
@@ -115,16 +115,29 @@ class CoReasoning(Judged):
         import pandas as pd
 
         best, depends = [], []
+        judges = judges_of([one for own in verdicts.values() for one in own])
         for name, own in verdicts.items():
-            figures, judges = self.sums(own).figures, judges_of(own)
-            best.append(
-                {"setting": name, **{f"judge {judge}": figures[f"best_mean: {judge}"] for judge in judges}}
-                | {"mean of judges": figures["best_mean"], "mean of 8": figures["mean"]}
-                | {"unread": sum(_unread(one.values["readings"].get(judge)) for one in own for judge in judges)}
-            )
-            shares = {one: figures[one] for one in ORIENTATIONS}
-            depends.append({"setting": name, **{f"{one} %": x and 100 * x for one, x in shares.items()}})
-        frames = {"Best-mean": best, "What replies depend on": depends}
+            sums = sums_of(self, own)
+            found, figures = Resampler(_SEED).of_sums(sums), sums.figures
+            low, high = found["best_mean"].interval or (None, None)
+            row = {
+                "setting": name,
+                "clips": len(sums.clusters),
+                "n": len(own),
+                **{one: figures.get(f"best_mean: {one}") for one in judges},
+            }
+            row |= {
+                "best_mean": figures["best_mean"],
+                "best_mean_low": low,
+                "best_mean_high": high,
+                "mean": figures["mean"],
+            }
+            unread = sum(bool(self.lacks(one, judge)) for one in own for judge in judges)
+            best.append(row | {"unread": unread if judges else None})
+            shares = {f"{one} %": x and 100 * x for one, x in ((one, figures[one]) for one in ORIENTATIONS)}
+            alpha = {f"α {field}": one["alpha"] for field, one in self.agreement(own).items()}
+            depends.append({"setting": name, **shares, **alpha})
+        frames = {"best-mean (0–2)": best, "what replies depend on": depends}
         return {title: pd.DataFrame(rows, dtype=object) for title, rows in frames.items()}
 
 
@@ -169,9 +182,19 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
 def names_keyword(reply: str, keywords: str) -> bool:
     """Return whether a reply holds a keyword of a comma list, as whole words, in the singular or the plural."""
-    text = " ".join(words_of(reply))
-    wanted = [" ".join(words_of(keyword)) for keyword in keywords.split(",")]
-    return any(re.search(rf"\b{one}(?:e?s)?\b", text) for one in wanted if one)
+    wanted = _pattern(keywords)
+    return wanted is not None and wanted.search(_spaced(reply)) is not None
+
+
+@lru_cache(4096)  # survival asks of each reply whether it names any clip's
+def _spaced(text: str) -> str:
+    return " ".join(words_of(text))
+
+
+@lru_cache(4096)
+def _pattern(keywords: str) -> re.Pattern[str] | None:
+    wanted = [one for keyword in keywords.split(",") if (one := _spaced(keyword))]
+    return re.compile(rf"\b(?:{'|'.join(wanted)})(?:e?s)?\b") if wanted else None
 
 
 def _place(record: Record) -> tuple[str, int]:
@@ -190,10 +213,6 @@ def _rows(verdicts: Sequence[Verdict], judge: str, field: str) -> list[Row]:
 def _inherited(verdicts: Sequence[Verdict]) -> dict[str, tuple[list[Row], int]]:
     judges = sorted({name for one in verdicts for name in one.values["as_published"]})
     return {name: inherited(_rows(verdicts, name, "as_published")) for name in judges}
-
-
-def _unread(reading: Mapping[str, Any] | None) -> bool:
-    return reading is None or reading["rating"] is None or reading["orientation"] in (None, UNKNOWN)
 
 
 def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: Floats) -> Sums:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from audiomarathon.judges.protocol import Anchor, Messages, Protocol, injections, verdict_part
+from audiomarathon.judges.protocol import Anchor, Messages, Protocol, injections, last_verdict
 from audiomarathon.records import Record
 
 Prompt = Literal["v2", "v1"]
@@ -18,12 +17,8 @@ RETRY = "Answer only with the two lines Rating: and Orientation:"
 AUDIO, BOTH, SPEECH, NEITHER = "audio", "both", "speech", "neither"
 UNKNOWN = "?"  # as published: an orientation that no question settles
 
-_LEAD = r"^[ \t>*_#\-•]*+"
-_RATING = re.compile(_LEAD + r"rating[\s*_]*+[:=][\s*_(]*+([012])(?!\d|\.\d)", re.IGNORECASE | re.MULTILINE)
-_ORIENTATION = re.compile(
-    _LEAD + r"orientation[\s*_]*+[:=][\s*_]*+(audio|speech|both|good|neither)(?:[- ]oriented)?+\b(?!\s*/)",
-    re.IGNORECASE | re.MULTILINE,
-)
+_RATINGS = r"[012](?!\d|\.\d)"
+_ORIENTATIONS = r"(?:audio|speech|both|good|neither)(?=(?:[- ]oriented)?+\b(?!\s*/))"
 _ORIGINAL = (  # in this order; for Both there is no form with a line break
     (NEITHER, ("Orientation: Neither", "Orientation: \nNeither")),
     (AUDIO, ("Orientation: Audio-Oriented", "Orientation: \nAudio-Oriented")),
@@ -64,7 +59,8 @@ class _Rubric(Protocol):
 class Strict(_Rubric):
     """Reads the last line that states a rating, and the last that states an orientation. Values: both, or one.
 
-    A judge that leaves one of them open is asked once more. What stays unread is missing, never 0.
+    A judge that leaves one of them open, or gives one that the reply states itself, is asked once more. What stays
+    unread is missing, never 0.
 
     Parameters
     ----------
@@ -83,13 +79,12 @@ class Strict(_Rubric):
         """See :meth:`Protocol.read`; a reply without a word is rated 0, with the orientation Neither."""
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
-        said = verdict_part(text)
-        ratings, orientations = _RATING.findall(said), _ORIENTATION.findall(said)
-        if not ratings and not orientations:
+        rating = last_verdict("rating", _RATINGS, text, record.text, worst=["0"])
+        orientation = last_verdict("orientation", _ORIENTATIONS, text, record.text, worst=[AUDIO, SPEECH, NEITHER])
+        if rating is None and orientation is None:
             return None
-        orientation = orientations[-1].lower() if orientations else None
         return {
-            "rating": int(ratings[-1]) if ratings else None,
+            "rating": None if rating is None else int(rating),
             "orientation": BOTH if orientation == "good" else orientation,
         }
 

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
+import numpy.typing as npt
 from rapidfuzz.distance import LCSseq
 
+from audiomarathon.benchmarks.jasco.figures import names_keyword
+from audiomarathon.benchmarks.jasco.speech import Spans
+from audiomarathon.metrics.paired import sign_flip
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, Sums
 from audiomarathon.metrics.wer import normalise
 from audiomarathon.records import Record
 
-FIRST_PROMPT = 3  # 1 and 2 ask for the inference alone
+MODALITIES = ("speech", "sound", "answer")
 LEAST_SKILL = 0.10  # of the unpruned model, below which nothing is left to lose
+_FIRST_PROMPT = 3  # 1 and 2 ask for the inference alone
 _COMMON = frozenset(("sound", "sounds", "noise", "noises", "of", "and", "a", "the", "to", "on", "in", "light", "faint"))
 _ENDING = re.compile(r"(?<=\w{3})(?:ings?|ed|es|s)$")
-_NAMES = ("speech", "sound", "speech_kept", "sound_kept", "difference")
+_WIDTH = 3 * len(MODALITIES)  # of each: replies that count, the share reported, the share of other clips' reported
+
+#: By sample id what its reply adds to the sums: shape (_WIDTH,).
+Reports = Mapping[str, Floats]
 
 
 @lru_cache(4096)  # each clip's text stands beside every reply
 def _words(text: str) -> tuple[str, ...]:
     return tuple(normalise(text).split())
+
+
+@lru_cache(4096)
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(stem(word) for word in _words(text) if word not in _COMMON)
 
 
 def stem(word: str) -> str:
@@ -46,56 +59,122 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
     return speech, [len(wanted & left) / max(1, len(wanted)) for wanted in map(_stems, sounds)]
 
 
-def survival(pairs: Sequence[tuple[Record, Record]], *, seed: int = 42) -> Mapping[str, Estimate]:
-    """Return what a setting's replies report of sound and speech, beside base's of the same samples.
+def reports(records: Iterable[Record]) -> Reports:
+    """Return what each reply reports of its clip's speech, sound and keywords, and of other clips' by chance.
+
+    A reply counts as an answer under every prompt, as a report of speech and sound under those that ask for them.
+    """
+    records = list(records)
+    names = ("spoken_text", "audio_sound", "target_keywords")
+    texts = {one.cluster: tuple(str(one.reference[name]) for name in names) for one in records}
+    found = {}
+    for one in records:
+        each = [texts[one.cluster], *(text for clip, text in texts.items() if clip != one.cluster)]
+        spoken, sounds, keywords = zip(*each, strict=True)
+        named = [float(names_keyword(one.text, text)) for text in keywords]
+        asked = int(one.id.rpartition("-p")[2]) >= _FIRST_PROMPT
+        shares = (*(perceived(one.text, spoken, sounds) if asked else ([0.0], [0.0])), named)
+        counts = (asked, asked, True)
+        found[one.id] = np.array(
+            [(count, share[0], np.mean(share[1:] or [0])) for count, share in zip(counts, shares, strict=True)], float
+        ).ravel()
+    return found
+
+
+def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tuple[dict[str, Estimate], float | None]:
+    """Return what a setting keeps of what base reports, and the p value that it keeps as much speech as sound.
 
     Parameters
     ----------
-    pairs
-        The setting's record and base's of each sample.
+    orders
+        The setting's reports and base's: of the clips as they are, or once for each position of the speech, over which
+        the shares kept are averaged.
 
     Returns
     -------
-    Mapping
-        `speech` and `sound`: base's skill, (share − chance) / (1 − chance), where chance is the share of other clips'
-        texts that the same replies report. `speech_kept` and `sound_kept`: the setting's skill as a share of base's.
-        `difference`: speech kept less sound kept. Intervals resample clips, both settings at once.
+    dict
+        Of each of :data:`MODALITIES` base's skill, (share − chance) / (1 − chance), where chance is the share of other
+        clips' texts that the same replies report; `NAME_kept`, the setting's skill as a share of it; `difference`,
+        speech kept less sound kept; of two orders `position_effect`, the first's difference less the second's.
+        Intervals resample clips, all settings and orders at once.
+    float or None
+        By flipping the signs of the clips' jackknife pseudo-values of the difference (J. Tukey, 1958).
     """
-    asked = [pair for pair in pairs if int(pair[0].id.rpartition("-p")[2]) >= FIRST_PROMPT]
-    texts = {one.cluster: (str(one.reference["spoken_text"]), str(one.reference["audio_sound"])) for one, _ in asked}
-    rows = np.array([[1, *_row(base, texts), *_row(own, texts)] for own, base in asked], np.float64)
-    clusters = tuple(one.cluster for one, _ in asked)
-    return Resampler(seed).of_sums(Sums(_NAMES, rows.reshape(-1, 9), _figures, clusters))
+    samples = [sorted(own.keys() & base.keys()) for own, base in orders]
+    clips = sorted({id_.rpartition("-p")[0] for ids in samples for id_ in ids})
+    place = {clip: number for number, clip in enumerate(clips)}
+    totals = np.zeros((len(clips), len(orders), 2, _WIDTH))
+    for number, (ids, sides) in enumerate(zip(samples, orders, strict=True)):
+        for side, found in enumerate(sides):
+            for id_ in ids:
+                totals[place[id_.rpartition("-p")[0]], number, side] += found[id_]
+    names = (*MODALITIES, *(f"{name}_kept" for name in MODALITIES), "difference")
+    names += ("position_effect",) if len(orders) == 2 else ()
+    sums = Sums(names, totals.reshape(len(clips), -1), partial(_figures, orders=len(orders)), tuple(clips))
+    return Resampler(seed).of_sums(sums), sign_flip(_pseudo_values(sums, "difference"), np.random.default_rng(seed))
+
+
+def _figures(sums: Floats, *, orders: int) -> Floats:
+    """Return the figures of summed reports, shape (n, orders · 2 · _WIDTH): of each order, then their mean."""
+    counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = counted[..., 1:] / counted[..., :1]
+        skill = (shares[..., 0] - shares[..., 1]) / (1 - shares[..., 1])
+        own, base = skill[:, :, 0], skill[:, :, 1]
+        kept = np.where(base > 0, own / base, np.nan)
+    apart = kept[..., 0] - kept[..., 1]
+    figures = [base.mean(axis=1), kept.mean(axis=1), apart.mean(axis=1, keepdims=True)]
+    return np.concatenate([*figures, apart[:, :1] - apart[:, 1:]] if orders == 2 else figures, axis=1)
+
+
+def _pseudo_values(sums: Sums, name: str) -> Floats:
+    whole, n, place = sums.totals.sum(axis=0, keepdims=True), len(sums.totals), sums.names.index(name)
+    without: Floats = sums.statistic(whole - sums.totals)[:, place]
+    return float(n * sums.statistic(whole)[0, place]) - (n - 1) * without
+
+
+def measurable(found: Mapping[str, Estimate], name: str) -> bool:
+    """Return whether the unpruned model reports a modality at all, of more clips than one."""
+    one = found[name]
+    return one.value >= LEAST_SKILL and one.interval is not None and one.low > 0
 
 
 def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
     """Return what survives under a setting, in words; where base reports too little, that."""
     parts = []
-    for name in ("speech", "sound"):
-        skill, kept = found[name], found[f"{name}_kept"]
-        if not skill.value >= LEAST_SKILL or skill.low <= 0:
-            return f"{setting}: not measurable, the unpruned model does not report the {name} (skill {skill.value:.2f})"
-        low, high = (f"{100 * end:.0f}" for end in (kept.low, kept.high))
-        parts.append(f"{100 * kept.value:.0f} % [{low}, {high}] of the {name}")
+    for name in MODALITIES[:2]:
+        if not measurable(found, name):
+            why = f"the unpruned model does not report the {name} (skill {found[name].value:.2f})"
+            return f"{setting}: not measurable, {why}"
+        kept = found[f"{name}_kept"]
+        ends = f" [{100 * kept.low:.0f}, {100 * kept.high:.0f}]" if kept.interval else ""
+        parts.append(f"{100 * kept.value:.0f} %{ends} of the {name}")
     return f"{setting} keeps {' and '.join(parts)}"
 
 
-def _row(record: Record, texts: Mapping[str, tuple[str, str]]) -> tuple[float, float, float, float]:
-    """Return a reply's share of the clip's own speech, of others', of its own sound, of others'."""
-    each = [texts[record.cluster], *(text for clip, text in texts.items() if clip != record.cluster)]
-    speech, sound = perceived(record.text, [text for text, _ in each], [text for _, text in each])
-    return speech[0], float(np.mean(speech[1:] or [0])), sound[0], float(np.mean(sound[1:] or [0]))
+def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], *, seed: int = 42) -> Estimate | None:
+    """Return how much likelier a method keeps a token of speech than any token; over 1, it prefers speech.
+
+    Parameters
+    ----------
+    kept
+        Of each reply: its clip, whether each audio token was kept (without those that stand for a window's padding),
+        the clip's length in seconds, and where its speech lies. Token i of n stands at i / n of the clip.
+    """
+    rows, clips = [], []
+    for clip, bits, seconds, spans in kept:
+        times = np.arange(len(bits)) * seconds / max(1, len(bits))
+        speech = np.zeros(len(bits), bool)
+        for start, end in spans:
+            speech |= (times >= start) & (times < end)
+        rows.append([(bits & speech).sum(), speech.sum(), bits.sum(), len(bits)])
+        clips.append(clip)
+    if not rows:
+        return None
+    sums = Sums(("preference",), np.array(rows, float), _preference, tuple(clips))
+    return Resampler(seed).of_sums(sums)["preference"]
 
 
-def _figures(sums: Floats) -> Floats:
-    """Return the figures of a count and of summed shares: by setting (base first), by modality, own and by chance."""
-    shares = (sums[:, 1:] / sums[:, :1]).reshape(-1, 2, 2, 2)
-    skill = (shares[..., 0] - shares[..., 1]) / np.maximum(1 - shares[..., 1], 1e-9)
-    base, own = skill[:, 0], skill[:, 1]
-    kept = np.divide(own, base, out=np.full_like(base, np.nan), where=base > 0)
-    return np.concatenate([base, kept, kept[:, :1] - kept[:, 1:]], axis=1)
-
-
-@lru_cache(4096)
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(stem(word) for word in _words(text) if word not in _COMMON)
+def _preference(sums: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (sums[:, :1] / sums[:, 1:2]) / (sums[:, 2:3] / sums[:, 3:])

@@ -82,7 +82,9 @@ function table(headings, rows) {
 // The browser of samples: a list to walk, and one sample with its player, picture, strips and replies.
 const taskOf = (sample) => (sample.control ? `${sample.task} [${sample.control}]` : sample.task);
 let visible = [], selected = 0;
-const right = (reply) => reply.score === 1, wrong = (reply) => known(reply.score) && reply.score < 1;
+const right = (reply) => reply.score === 1, graded = (reply) => known(reply.score) && reply.score % 1 !== 0;
+const tally = (replies) => replies.some(graded) ? `mean ${shown(replies.reduce((sum, r) => sum + r.score, 0) / replies.length, 2)}` : `${replies.filter(right).length} of ${replies.length} right`;
+const wrong = (reply) => known(reply.score) && reply.score < 1;
 // By pruning: base of the same sample scored otherwise.
 const flipped = (sample) => sample.replies.some((reply) => {
   const base = sample.replies.find((other) => other.setting === settings[reply.setting].base);
@@ -105,9 +107,9 @@ function list() {
   selected = 0;
   find("#count").textContent = `${visible.length} of ${samples.length} samples${data.total > samples.length ? ` (${data.total} in the runs)` : ""}`;
   find("#list").replaceChildren(...visible.map((sample, index) => {
-    const answered = sample.replies.filter((reply) => !reply.failed).length, failed = sample.replies.length - answered;
+    const scored = sample.replies.filter((reply) => !reply.failed && known(reply.score)), failed = sample.replies.filter((reply) => reply.failed).length;
     const item = node("li", { role: "option", id: `sample-${index}`, "aria-selected": "false" }, node("span", { text: sample.id }),
-      node("span", { class: "marks", text: [taskOf(sample), ...(answered ? [`${sample.replies.filter(right).length} of ${answered} right`] : []), ...(flipped(sample) ? ["flipped"] : []), ...(failed ? [`${failed} failed`] : [])].join(" · ") }));
+      node("span", { class: "marks", text: [taskOf(sample), ...(scored.length ? [tally(scored)] : []), ...(flipped(sample) ? ["flipped"] : []), ...(failed ? [`${failed} failed`] : [])].join(" · ") }));
     item.addEventListener("click", () => select(index));
     return item;
   }));
@@ -163,7 +165,7 @@ function detail(sample) {
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
   if (sample.prompt) parts.push(node("pre", { text: sample.prompt }));
   const rows = sample.replies.map((reply) => {
-    const verdict = reply.failed ? ["odd", "failed"] : [reply.unparsed || !known(reply.score) ? "odd" : right(reply) ? "right" : "wrong", reply.verdict ?? "–"];
+    const verdict = reply.failed ? ["odd", "failed"] : [reply.unparsed || graded(reply) || !known(reply.score) ? "odd" : right(reply) ? "right" : "wrong", reply.verdict ?? "–"];
     return [settings[reply.setting].name, node("td", { text: reply.reply }), node("td", { class: verdict[0], text: verdict[1] }), `${reply.rule ?? "–"}`, `${reply.finish ?? "–"}`];
   });
   parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "rule", "finish"], rows)));

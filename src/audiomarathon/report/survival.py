@@ -1,0 +1,176 @@
+"""What pruning takes first, as tables, pictures and sentences: of `jasco survival`, and of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from audiomarathon.benchmarks.jasco.survival import MODALITIES, measurable, sentence
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.report import charts, series
+from audiomarathon.report.charts import Chart, Line
+from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.survival import AS_IS, BOTH_ORDERS, Survival
+
+_PERCENT = ".0f"
+_LONG = ("model", "setting", "method", "ratio", "speech_stands", "kept_tokens")
+_STANDS = {BOTH_ORDERS: "mean of speech first and speech last"}
+_COLOURS = {"speech": "#0072B2", "sound": "#D55E00", "answer": "#777777"}
+_PREFERENCE = "E: how much likelier a token of speech is kept than any token; above 1, the method prefers speech."
+_NO_PREFERENCE = (
+    "E, how much likelier a token of speech is kept than any, takes speech.csv (audiomarathon jasco speech; --speech)"
+)
+_LATE = (
+    "Speech stands late in most clips, so a method that keeps what is late looks as if it kept speech: run the "
+    "controls speech-first and speech-last too, whose mean is free of that."
+)
+
+
+def rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
+    """Return all that is known, a row a setting and position of the speech; shares in 0–1, None without a value."""
+    return [_row(one) for one in found]
+
+
+def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
+    """Return a row a setting, position and modality: for CSV."""
+    kept = []
+    for one in found:
+        row = _row(one)
+        own = {name: row[name] for name in (*_LONG, *(f"preference{end}" for end in ("", "_low", "_high")))}
+        own |= {name: row[name] for name in ("difference", "difference_low", "difference_high", "p", "p_holm")}
+        for name in MODALITIES:
+            figures = {"skill_of_base": name, "kept": f"{name}_kept"}
+            ends = {f"{to}{end}": row[f"{of}{end}"] for to, of in figures.items() for end in ("", "_low", "_high")}
+            kept.append(own | {"modality": name, "measurable": measurable(one.figures, name)} | ends)
+    return kept
+
+
+def tables(found: Sequence[Survival]) -> list[Table]:
+    """Return what base reports, and what each setting keeps of it."""
+    several = len({one.system.checkpoint for one in found}) > 1
+    model = ["model"] if several else []
+    bases = [_row(one) for one in found if one.system.is_base]
+    kept = [_row(one) for one in found if not one.system.is_base]
+    names = {name: Kind(f"{name} [95 %]", ".2f") for name in MODALITIES}
+    percent = {f"{name}_kept": Kind(f"{name} kept, %", _PERCENT, 100) for name in MODALITIES}
+    percent["difference"] = Kind("speech − sound, points", "+.0f", 100)
+    percent |= {"preference": Kind("E", ".2f"), "kept_tokens": Kind("tokens kept", ".0f")}
+    percent["padding_tokens"] = Kind("of padding", ".0f")
+    percent["speech_stands"] = Kind("speech stands", left=True)
+    notes = [_PREFERENCE if any(one.preference for one in found) else _NO_PREFERENCE]
+    notes += [] if any(one.order == BOTH_ORDERS for one in found) else [_LATE]
+    shown = (*model, "setting", "speech_stands", "kept_tokens", "padding_tokens", *percent, "p_holm")
+    least = ("padding_tokens", "answer_kept", "preference", "kept_tokens", "speech_stands")
+    return [
+        Table.of(
+            bases,
+            (*model, "speech_stands", *MODALITIES),
+            title="What the unpruned model reports, above chance",
+            kinds=names | percent,
+        ),
+        Table.of(
+            kept,
+            tuple(dict.fromkeys(shown)),
+            title="What settings keep of that",
+            kinds=percent,
+            least=least,
+            notes=notes if kept else (),
+            group="setting",
+        ).without_empty("difference"),
+    ]
+
+
+def sentences(found: Sequence[Survival]) -> list[str]:
+    """Say of each method what it keeps at the middle one of its ratios, and what the position of the speech does."""
+    said = []
+    methods: dict[tuple[str, str], list[Survival]] = {}
+    for one in found:
+        if one.headline and not one.system.is_base:
+            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
+    several = len({checkpoint for checkpoint, _method in methods}) > 1
+    for own in methods.values():
+        one = sorted(own, key=_ratio)[(len(own) - 1) // 2]
+        text = sentence(one.system.name(with_checkpoint=several).partition(" [")[0], one.figures)
+        if one.order == BOTH_ORDERS and one.measurable:
+            text += f"; speech first instead of last makes {_points(one.figures['position_effect'])} points of that"
+        said.append(text)
+    return said
+
+
+def panels(found: Sequence[Survival]) -> list[Chart]:
+    """Return a picture a method: the shares kept of speech and of sound against the ratio, with their intervals."""
+    methods: dict[tuple[str, str], list[Survival]] = {}
+    for one in found:
+        if one.headline and not one.system.is_base and one.measurable:
+            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
+    several = len({checkpoint for checkpoint, _method in methods}) > 1
+    drawn = []
+    for (checkpoint, method), of_method in methods.items():
+        own = sorted(of_method, key=_ratio)
+        lines = [Line(name, name, _points_of(own, name), colour=_COLOURS[name]) for name in ("speech", "sound")]
+        reach = [float(point["high"]) for line in lines for point in line.points]
+        chart = charts.line_chart(
+            lines, "fraction of audio removed", "kept of what base reports", span=(0.0, 1.02 * _ratio(own[-1])),
+            range_=(min(0.0, *(float(point["low"]) for line in lines for point in line.points)), max(1.05, *reach)),
+            size=(300, 200),
+        )  # fmt: skip
+        where = "" if own[0].order == AS_IS else f" ({_STANDS.get(own[0].order, f'speech {own[0].order}')})"
+        drawn.append(chart.with_title(" ".join([*[checkpoint] * several, method]) + where))
+    return drawn
+
+
+def _points_of(own: Sequence[Survival], name: str) -> list[dict[str, Any]]:
+    points: list[dict[str, Any]] = [{"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0, "what": "base", "method": "base"}]
+    for one in own:
+        kept = one.figures[f"{name}_kept"]
+        what = f"{one.system.method}: {name}"
+        points.append({"x": _ratio(one), "y": kept.value, "low": kept.low, "high": kept.high, "what": what})
+        points[-1]["method"] = name
+    return points
+
+
+def _row(one: Survival) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": one.system.checkpoint,
+        "setting": " ".join([one.system.method, *one.system.marks]),
+        "method": _line(one),
+        "ratio": _ratio(one),
+        "speech_stands": one.order,
+        "kept_tokens": one.kept_tokens,
+        "padding_tokens": one.padding_tokens or None,
+    }
+    for name, figure in one.figures.items():
+        row |= _with_ends(name, figure)
+    for name in MODALITIES:
+        if not measurable(one.figures, name):
+            row |= {f"{name}_kept{end}": None for end in ("", "_low", "_high")}
+            row |= {f"{name}_said": "not measurable"} if one.system.is_base else {}
+    if not one.measurable:
+        row |= {f"difference{end}": None for end in ("", "_low", "_high")}
+    p = one.p if one.measurable else None
+    return row | _with_ends("preference", one.preference) | {"p": p, "p_holm": one.p_adjusted}
+
+
+def _with_ends(name: str, figure: Estimate | None) -> dict[str, float | None]:
+    if figure is None or figure.value != figure.value:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    low, high = figure.interval or (None, None)
+    return {name: figure.value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _points(figure: Estimate) -> str:
+    ends = f" [{100 * figure.low:+.0f}, {100 * figure.high:+.0f}]" if figure.interval else ""
+    return f"{100 * figure.value:+.0f}{ends}"
+
+
+def _ratio(one: Survival) -> float:
+    return series.method_and_ratio(one.system.identity)[1]
+
+
+def _line(one: Survival) -> str:
+    return series.method_and_ratio(one.system.identity)[0]
+
+
+def to_json(found: Sequence[Survival]) -> Mapping[str, Any]:
+    """Return everything: rows, and sentences."""
+    return {"rows": rows(found), "sentences": sentences(found)}

@@ -1,0 +1,168 @@
+"""What settings of JASCO keep of the speech and of the sound, in which position of the speech, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, SPEECH_FILE, Spans, read_speech, turned
+from audiomarathon.benchmarks.jasco.survival import Reports, measurable, preference, reports, retained
+from audiomarathon.metrics.paired import holm
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.records import Record
+from audiomarathon.results.systems import System, base_of
+from audiomarathon.runs.kept_audio import unpack
+
+TASK = "jasco"
+AS_IS, BOTH_ORDERS = "as is", "mean of both"
+#: By the control of a run, where its speech stands.
+ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
+
+
+@dataclass(frozen=True)
+class Survival:
+    """What one setting keeps, with the speech in one position.
+
+    Attributes
+    ----------
+    system
+        The setting; of both positions together, that of the first.
+    order
+        Where the speech stands: `as is`, `first`, `last`, or `mean of both` of these.
+    figures
+        See :func:`audiomarathon.benchmarks.jasco.survival.retained`.
+    p, p_adjusted
+        That it keeps as much of the speech as of the sound; the latter after Holm over a checkpoint's settings, and of
+        headline rows alone.
+    preference
+        How much likelier it keeps a token of speech than any; None where that is not known.
+    kept_tokens, padding_tokens
+        Audio tokens of a clip that were kept, and that stand for a window's padding; None where not known.
+    headline
+        Whether this position is the one to look at: both, where both were run.
+    """
+
+    system: System
+    order: str
+    figures: Mapping[str, Estimate]
+    p: float | None
+    preference: Estimate | None
+    kept_tokens: float | None
+    padding_tokens: float | None
+    headline: bool
+    p_adjusted: float | None = None
+
+    @property
+    def measurable(self) -> bool:
+        """Whether base reports both speech and sound."""
+        return all(measurable(self.figures, name) for name in ("speech", "sound"))
+
+
+def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
+    """Return what each setting that has a base keeps, a row a position of the speech; base itself keeps all.
+
+    Parameters
+    ----------
+    speech
+        By clip where its speech lies, as it was recorded; None looks for :data:`SPEECH_FILE` where the runs' data lay.
+    """
+    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
+    spans = _speech_of(systems) if speech is None else speech
+    told = _Reports()
+    found: list[Survival] = []
+    for own in _by_setting(systems):
+        bases = ((one, base_of(one, systems)) for one in own)
+        pairs = {one.control: (one, base) for one, base in bases if base is not None and _shared(one, base)}
+        rows = [_row([pair], told, spans) for pair in pairs.values()]
+        if {FIRST, LAST} <= pairs.keys():
+            rows.append(_row([pairs[FIRST], pairs[LAST]], told, spans))
+        if rows:
+            first = next((row for row in rows[::-1] if row.order in (BOTH_ORDERS, AS_IS)), rows[0])
+            found += [replace(row, headline=row is first) for row in rows]
+    return _adjusted(found)
+
+
+def left_out(systems: Sequence[System]) -> list[str]:
+    """Return the names of settings that cannot be told from their base's: it is not there, or shares no reply."""
+    systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
+    bases = [(one, base_of(one, systems)) for one in systems]
+    return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
+
+
+class _Reports:
+    """What settings report, worked out once for the same replies: base stands beside every setting."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[str, ...]], Reports] = {}
+
+    def of(self, system: System, ids: tuple[str, ...]) -> Reports:
+        """Return the reports of some samples; what is chance is told by these samples' clips alone."""
+        key = (id(system), ids)
+        if key not in self._known:
+            self._known[key] = reports(system.runs[TASK].records[id_] for id_ in ids)
+        return self._known[key]
+
+
+def _shared(own: System, base: System) -> tuple[str, ...]:
+    """Return the samples that both answered, about the same clips."""
+    ours, theirs = own.runs[TASK].records, base.runs[TASK].records
+    return tuple(id_ for id_ in sorted(ours) if id_ in theirs and ours[id_].clips == theirs[id_].clips)
+
+
+def _by_setting(systems: Sequence[System]) -> list[list[System]]:
+    groups: dict[tuple[object, ...], list[System]] = {}
+    for one in systems:
+        groups.setdefault((one.checkpoint, one.method, one.marks), []).append(one)
+    return [sorted(own, key=lambda one: list(ORDERS).index(one.control)) for own in groups.values()]
+
+
+def _row(pairs: Sequence[tuple[System, System]], told: _Reports, spans: Mapping[str, Spans]) -> Survival:
+    shared = [(own, base, _shared(own, base)) for own, base in pairs]
+    figures, p = retained([(told.of(own, ids), told.of(base, ids)) for own, base, ids in shared])
+    system = pairs[0][0]
+    order = ORDERS[system.control] if len(pairs) == 1 else BOTH_ORDERS
+    records = [one for own, _base in pairs for one in own.runs[TASK].records.values()]
+    kept = [one.kept_audio_tokens for one in records if one.kept_audio_tokens is not None]
+    padding = float(np.mean([one.window_padding_tokens for one in records])) if records else None
+    prefers = None if system.is_base else preference(_kept(records, spans))
+    tokens = float(np.mean(kept)) if kept else None
+    return Survival(system, order, figures, None if system.is_base else p, prefers, tokens, padding, headline=False)
+
+
+def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
+    """Yield which tokens of each clip with speech were kept, without those of padding.
+
+    Of a pruner joined with a press only the pruner's choice is on record, so it yields none.
+    """
+    for one in records:
+        if one.kept_audio_bits and one.audio_tokens and (own := spans.get(one.cluster)):
+            bits = unpack(one.kept_audio_bits, one.audio_tokens)
+            if bits.sum() != one.kept_audio_tokens:
+                continue
+            heard = bits[: one.audio_tokens - one.window_padding_tokens]
+            yield one.cluster, heard, one.clip_seconds, turned(own, one.clip_seconds, one.control or "")
+
+
+def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
+    for one in systems:
+        file = Path(str(one.runs[TASK].facts.get("data_folder", ""))) / SPEECH_FILE
+        if not one.control and file.is_file():
+            return read_speech(file)
+    return {}
+
+
+def _adjusted(found: Sequence[Survival]) -> list[Survival]:
+    """Set Holm's p values over the headline rows of each checkpoint."""
+    rows = list(found)
+    for checkpoint in {row.system.checkpoint for row in rows}:
+        own = [
+            (place, row.p)
+            for place, row in enumerate(rows)
+            if row.system.checkpoint == checkpoint and row.headline and row.measurable and row.p is not None
+        ]
+        for (place, _p), adjusted in zip(own, holm([p for _place, p in own]), strict=True):
+            rows[place] = replace(rows[place], p_adjusted=adjusted)
+    return rows
