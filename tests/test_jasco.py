@@ -8,7 +8,10 @@ import functools
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -18,19 +21,24 @@ from typing import Any
 import pytest
 from conftest import call
 from fake_lm import FakeLM
-from jasco_folders import build_jasco, write_judgements
+from jasco_folders import build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks import get_task, registry, select
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
-from audiomarathon.benchmarks.jasco.exchange import NEEDED
+from audiomarathon.benchmarks.jasco.exchange import NEEDED, as_csv, read_replies
+from audiomarathon.benchmarks.jasco.rubric import Strict
 from audiomarathon.benchmarks.jasco.task import COLUMNS, read_csv
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.evaluate import evaluate
 from audiomarathon.errors import DataError
+from audiomarathon.judges.judgements import Judgement
+from audiomarathon.models.registry import get_model
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job, RunFolder, read_records
 
 TASK = get_task("jasco")
+DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"
 METADATA = Path("dataset/v0/v0.csv")
 REAL = os.environ.get("JASCO_DATA_PATH", "")  # a clone of the original; it is not ours to ship
 
@@ -111,7 +119,12 @@ def test_the_tower_runs_once_a_clip(root: Path, tmp_path: Path, size: int | None
         assert all(one.encoder_shared for one in jobs[0].folder.records.values())
 
 
-@pytest.mark.skipif(not REAL, reason="JASCO_DATA_PATH names no clone of github.com/BenoitWang/What_Are_They_Doing")
+real_clips = pytest.mark.skipif(
+    not REAL, reason="JASCO_DATA_PATH names no clone of github.com/BenoitWang/What_Are_They_Doing"
+)
+
+
+@real_clips
 def test_the_real_clips_agree_with_the_originals_example() -> None:
     loaded = TASK.load(TASK.find(Path(REAL)))
     assert (len(loaded.samples), loaded.bad_rows) == (640, ())
@@ -122,6 +135,59 @@ def test_the_real_clips_agree_with_the_originals_example() -> None:
     for sample in loaded.samples:
         row = rows[sample.cluster, sample.question]
         assert {name: row[name] for name in COLUMNS} == {name: sample.meta[name] for name in COLUMNS}
+
+
+@real_clips
+def test_the_real_clips_are_whole_and_each_has_its_anchors() -> None:
+    code, output = call("data", "verify", "jasco", "--data", REAL)
+    assert code == 0, output
+    assert "640" in output
+    samples = TASK.load(TASK.find(Path(REAL))).samples
+    records = [Record(one.id, one.cluster, reply="?", reference=TASK.reference(one)) for one in samples]
+    protocol = TASK.scorer.protocol  # type: ignore[attr-defined]
+    kinds = Counter(anchor.kind for record in records for anchor in protocol.anchors(record))
+    once = ("correct", "audio only", "speech only", "no action", "too general")
+    assert kinds == {**dict.fromkeys(once, 80), "injection": 160}
+
+
+@real_clips
+def test_the_real_example_goes_through_the_originals_call(tmp_path: Path) -> None:
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    rows = [row for _line, row in read_csv(Path(REAL) / "evaluation" / "example.csv", NEEDED)]
+    for place, row in enumerate(rows):
+        row["allm_output"] = f"{row['tgt_text'] if place % 8 == 7 else row['audio_only_target']}"
+    file.write_text(as_csv(rows, rows[0]), encoding="utf-8")
+    lines = []
+    for _row, record in read_replies(file):
+        good = record.reply == record.reference["tgt_text"]
+        text = "Rating: 2\nOrientation: Both" if good else "Rating: 0\nOrientation: Audio-Oriented"
+        (hashed,) = said(Strict(), record, text)
+        lines.append(Judgement("j", "jasco-v2", "1", record.id, hashed, text).to_line())
+    (tmp_path / "judgements-j.jsonl").write_bytes(b"".join(lines))
+    done = subprocess.run(
+        [sys.executable, str(DOOR), f"replay:{tmp_path / 'judgements-j.jsonl'}", str(file), str(out)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["best-mean :  2.0", "Audio-Oriented % :  0.875"]
+    judged = [row for _line, row in read_csv(out, NEEDED)]
+    assert [{name: row[name] for name in rows[0]} for row in judged] == rows
+    assert Counter(row["gated"] for row in judged) == {"0": 560, "2": 80}
+
+
+@real_clips
+def test_the_tower_runs_once_a_real_clip(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    samples = select(TASK.load(TASK.find(Path(REAL))).samples, 0, 42)
+    lm = get_model("qwen2.5-omni").load_family().load(
+        tiny_checkpoint, device="cpu", dtype="float32", attn_implementation="sdpa"
+    )  # fmt: skip
+    runs, forward = [], lm.audio_tower.forward
+    lm.audio_tower.forward = lambda *args, **kwargs: runs.append(1) or forward(*args, **kwargs)
+    with RunFolder(tmp_path / "base", {}) as folder:
+        evaluate(lm, Plan(TASK, samples, 1, warm_up=False), [Job(get_method("base"), folder)], progress=False)
+        assert [one.error for one in folder.records.values()] == [None] * 640
+        shared = sum(bool(one.encoder_shared) for one in folder.records.values())
+    assert (len(runs), shared) == (80, 560)
 
 
 class Asked(type(TASK)):  # type: ignore[misc]
@@ -215,9 +281,11 @@ def test_tables_name_the_judges_and_unlike_judged_runs_are_not_compared(
     with (tmp_path / "t.csv").open(newline="") as stream:
         rows = {row["setting"]: row for row in csv.DictReader(stream)}
     summary = json.loads((folders["base-0"] / "summary.json").read_text())
-    assert float(rows["base-0"]["best_mean: b"]) == summary["best_mean: b"]
-    assert rows["frame-0.5-layer2"]["best_mean: b"] == ""
-    code, output = call("jasco", "survival", out, "-o", tmp_path / "s.csv")
+    assert float(rows["embedded base-0"]["b"]) == summary["best_mean: b"]
+    assert float(rows["embedded base-0"]["best_mean"]) == summary["best_mean"]
+    assert rows["embedded frame-0.5-layer2"]["b"] == ""
+    code, output = call("jasco", "survival", out, "-o", tmp_path / "s")
     assert (code, "not measurable" in output) == (0, True)
-    assert (tmp_path / "s.csv").read_text().startswith("model,setting,speech,")
+    assert sorted(file.name for file in (tmp_path / "s").iterdir()) == ["survival.csv", "survival.json"]
+    assert "no setting beside its base" in call("jasco", "survival", folders["base-0"])[1]
     assert "other judges (a, b)" in call("reproduce", "jasco", *place, "--limit", 8)[1]

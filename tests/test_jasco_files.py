@@ -177,8 +177,13 @@ def test_the_door_goes_on_where_it_was(five: tuple[Path, Path], tmp_path: Path) 
     judgements.write_bytes(b"".join(lines[:4]))
     out = tmp_path / "out.csv"
     code, output = call("jasco", "eval", f"replay:{judgements}", file, out)
-    assert (code, "requests failed" in output) == (1, True)
+    assert (code, "3 of 5 rows without a judgement" in output) == (1, True)
     assert [row["rule"] for row in rows_of(out)][-1] == "failed"
+    again = tmp_path / "again.csv"
+    code, output = call("jasco", "eval", "x", out, again)  # read again: what is blank is missing still, never 0
+    blank = sum(not row["llama3_extract"] for row in rows_of(out))
+    assert (code, 0 < blank < 5, f"error: {blank} of 5 rows without" in output) == (1, True, True)
+    assert (rows_of(again)[-1]["gated"], rows_of(again)[-1]["rule"]) == ("", "absent")
     judgements.write_bytes(b"".join(lines))
     assert call("jasco", "eval", f"replay:{judgements}", file, out)[0] == 0
     assert [row["llama3_extract"] for row in rows_of(out)] == [text for text, _ in TRAPS]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import socket
 import subprocess
@@ -14,19 +16,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import call
+from real_recordings import build_jasco
 from real_weights import real_weights
 from toy_judged import Grade, Grades, replies_to
 
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.jasco.exchange import as_csv
+from audiomarathon.benchmarks.jasco.rubric import Strict
 from audiomarathon.endpoint.client import Endpoint
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.endpoint import EndpointJudge
 from audiomarathon.judges.judge import Judge
-from audiomarathon.judges.judgements import Request
+from audiomarathon.judges.judgements import Judgement, Request, lines_in, request_of, second_of
 from audiomarathon.judges.local import LocalJudge
 from audiomarathon.judges.protocol import Messages
 from audiomarathon.judges.room import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import read_records
+from audiomarathon.runs.read import Run
 from audiomarathon.runs.scored import judged
 
 pytestmark = pytest.mark.real
@@ -98,7 +106,8 @@ def same_or_a_near_tie(judge: LocalJudge, request: Request, one: str, other: str
         return True
     model, tokenizer = judge._loaded
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (one, other)]
-    common = next(place for place, pair in enumerate(zip(*ids, strict=False)) if pair[0] != pair[1])
+    shared = (place for place, pair in enumerate(zip(*ids, strict=False)) if pair[0] != pair[1])
+    common = next(shared, min(map(len, ids)))
     with torch.inference_mode():
         logits = model(torch.tensor([judge._tokens(request) + ids[0][:common]])).logits[0, -1]
     first, second = logits.topk(2).values
@@ -129,3 +138,67 @@ def test_it_says_the_same_behind_a_server(smollm2: Path, served: str, tmp_path: 
     print(f"{same} of {len(requests)} texts are the same", here[:3])  # noqa: T201
     for request, one, other in zip(requests, here, there, strict=True):
         assert same_or_a_near_tie(local, request, one, other)
+
+
+@pytest.fixture(scope="module")
+def jasco_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Replies to a JASCO of voice prompts over sounds, brought in as users do; of two of its twelve clips, for time."""
+    place = tmp_path_factory.mktemp("jasco")
+    clone, file = build_jasco(place / "clone"), place / "replies.csv"
+    assert call("jasco", "example", "-o", file, "--data", clone)[0] == 0
+    rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+    assert len(rows) == 12 * 8
+    replies = [row | {"allm_output": f"{row['tgt_text']} I hear {row['audio_sound'].lower()}."} for row in rows[:16]]
+    file.write_text(as_csv(replies, replies[0]), encoding="utf-8")
+    assert call("jasco", "import", file, "--model-name", "M", "--results", place / "out")[0] == 0
+    return next((place / "out").rglob("run.json")).parent
+
+
+@pytest.fixture(scope="module")
+def judged_jasco(jasco_run: Path, served: str, smollm2: Path) -> Iterator[tuple[Path, str]]:
+    """The run with its anchors judged behind the server, and what the command said.
+
+    Answers are of 32 tokens: given a thousand this model fills them with one line again and again, for 20 s each.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Strict, "max_new_tokens", 32)
+        patch.setenv("OPENAI_BASE_URL", served)
+        for name in ("OPENAI_API_KEY", "OPENAI_PRICE_IN", "OPENAI_PRICE_OUT"):
+            patch.delenv(name, raising=False)
+        given = f"smollm2=endpoint:{smollm2}"
+        code, output = call("judge", jasco_run, "--with", given, "--anchors-only", "--no-cache", "--batch-size", 2)
+        assert code == 0, output
+        yield jasco_run, output
+
+
+def test_it_judges_jascos_anchors_and_is_marked_as_weak(judged_jasco: tuple[Path, str]) -> None:
+    folder, output = judged_jasco
+    lines = list(lines_in(folder / "judgements-smollm2.jsonl"))
+    said = {(one.sample, one.request_hash): one for one in lines}
+    assert len(said) == len(lines)  # one line a request
+    asked = 0
+    for record in Case(folder, list(read_records(folder).values()), Strict(), anchors_only=True).asked():
+        first = request_of(Strict(), record)
+        assert first
+        again = second_of(Strict(), said[record.id, first.hash].text, record)
+        asked += 1 + (again is not None and (record.id, again.hash) in said)
+        assert again is None or (record.id, again.hash) in said
+    assert asked == len(lines) >= 14
+    assert [one.error for one in lines] == [None] * len(lines)
+    assert all(1_000 < one.prompt_tokens < 1_400 for one in lines if one.prompt_tokens)
+    scorer, verdicts = get_task("jasco").scorer, list(Run.read(folder).verdicts.values())
+    certificate = scorer.certificates(verdicts)["smollm2"]  # type: ignore[attr-defined]
+    print(certificate, f"{len(lines)} requests")  # noqa: T201
+    assert [n for _right, n in certificate.kinds.values()] == [2, 2, 4, 2, 2, 2]
+    assert certificate.weak
+    assert output.count("weak") == len(certificate.weak)
+
+
+def test_it_says_the_same_of_jasco_here_and_behind_a_server(judged_jasco: tuple[Path, str], smollm2: Path) -> None:
+    found: list[Judgement] = list(lines_in(judged_jasco[0] / "judgements-smollm2.jsonl"))[:6]
+    local, requests = LocalJudge("l", str(smollm2), 1), [Request([*map(dict, one.messages)], 32) for one in found]
+    assert [one.hash for one in requests] == [one.request_hash for one in found]
+    here = answers(local, requests)
+    print(sum(one == other.text for one, other in zip(here, found, strict=True)), "texts are the same")  # noqa: T201
+    for request, one, other in zip(requests, here, found, strict=True):
+        assert same_or_a_near_tie(local, request, one, other.text)
