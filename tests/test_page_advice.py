@@ -11,6 +11,7 @@ from builders import a_run, as_control, changed, changed_records, finished
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
+from audiomarathon.judges.anchors import Certificate
 from audiomarathon.records import Figure
 from audiomarathon.report.page import PageOptions, page
 from audiomarathon.report.page_data import PageData
@@ -66,6 +67,15 @@ def test_what_could_not_be_ranked_is_named_and_does_not_lead(root: Path) -> None
     assert first_table(root)[0]["setting"] == "dart-0.5-layer2"
     notes = sections(data_of(root))[0].notes[""]
     assert any("not ranked: dart-0.9-layer2" in note for note in notes)
+
+
+@pytest.mark.parametrize("mark", [Certificate({}).mark, Certificate({"injection": (1, 10)}).mark])
+def test_a_recommendation_that_rests_on_weak_judges_says_so(root: Path, mark: str) -> None:
+    folder = a_pruned(root)
+    assert len(said(root)) == 1
+    finished(folder, notes=[f"judge A: {mark}"])
+    _advised, warning = said(root)
+    assert "do not choose by these scores alone" in warning
 
 
 def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:

@@ -169,9 +169,13 @@ def table(
 
     read = {one.name(with_checkpoint=True): list(one.runs["jasco"].verdicts.values()) for one in _systems(runs)}
     task = get_task("jasco")
-    notes = [f"{name}: {note}" for name, own in read.items() for note in task.scorer.notes(own)]
+    told: dict[str, list[str]] = {}
+    for name, own in read.items():
+        for note in task.scorer.notes(own):
+            told.setdefault(note, []).append(name)
+    notes = [f"{note} ({', '.join(own) if len(own) < 3 else f'{len(own)} rows'})" for note, own in told.items()]
     shown = tables.of_task(task, read)[:2]
-    if len({tuple(judges_of(own)) for own in read.values()}) > 1:
+    if len({tuple(judges_of(own)) for own in read.values()} - {()}) > 1:
         notes.append("not all rows have the same judges: best_mean and mean of different judges are not comparable")
     shown[0] = replace(shown[0], notes=notes)
     for one in shown:

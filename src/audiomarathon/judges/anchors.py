@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WEAK_MARK = "weak, it misreads known answers"
+_WEAK, _UNKNOWN = "weak, it misreads known answers", "not certified: it has judged no anchors"
+#: How the marks begin that tables show of judges whose scores are not to be trusted alone.
+MARKS = (_WEAK, _UNKNOWN)
 WEAK = 0.8  # a judge below this share on any kind of anchor is marked in every table that it feeds
 
 
@@ -27,9 +29,9 @@ class Certificate:
     def mark(self) -> str:
         """What tables say of the judge; "" of one that reads enough of every kind."""
         if not self.kinds:
-            return "not certified: it has judged no anchors"
+            return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
-        return f"{WEAK_MARK} ({', '.join(shown)} right)" if self.weak else ""
+        return f"{_WEAK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate for `summary.json`: of each kind `right`, `n`, and Wilson's 95 % interval."""

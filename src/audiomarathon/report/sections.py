@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from audiomarathon.judges.anchors import WEAK_MARK
+from audiomarathon.judges.anchors import MARKS
 from audiomarathon.report import charts, series, survival, tables
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
@@ -91,10 +91,13 @@ def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 def advice(data: PageData) -> list[str]:
     """Return a recommendation a checkpoint: the fastest setting that keeps the score within a point of base's."""
     none = "Nothing is recommended: that takes base and another setting of the same checkpoint."
-    weak = "Some judges of these replies are weak (see the notes): do not choose by these scores alone."
+    weak = (
+        "Some judges of these replies are weak, or not certified (see the notes): do not choose by these scores alone."
+    )
     notes = [note for system in data.systems for run in system.runs.values() for note in _notes(run)]
     advised = [_advised(one, data.point) for one in data.advice]
-    return [*advised, *[weak] * any(WEAK_MARK in note for note in notes)] if advised else [none]
+    marked = any(mark in note for note in notes for mark in MARKS)
+    return [*advised, *[weak] * marked] if advised else [none]
 
 
 def _notes(run: Run) -> Sequence[str]:
