@@ -124,15 +124,8 @@ def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
     if read is None:
         return {"rating": "", "orientation": "", "gated": "", "rule": verdict.values["missing"].get(judge, "absent")}
     gated = gate(read["rating"], read["orientation"])
-    rule = (
-        "unanswered"
-        if read.get("unanswered")
-        else "second question"
-        if read.get("asked_again")
-        else "inherited"
-        if read["rating"] is None
-        else parser
-    )
+    whys = {"unanswered": read.get("unanswered"), "second question": read.get("asked_again")}
+    rule = next((why for why, holds in whys.items() if holds), "inherited" if read["rating"] is None else parser)
     shown = {"rating": read["rating"], "orientation": read["orientation"], "gated": gated}
     return {name: "" if value is None else str(value) for name, value in shown.items()} | {"rule": rule}
 
