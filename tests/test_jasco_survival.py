@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +226,14 @@ def test_kept_bits_say_why() -> None:
     assert at(found, "fast_v-0.5", "last").preference.value == 0  # type: ignore[union-attr]
     assert at(found, "base-0", "mean of both").preference is None
     assert at(survivals(a_sweep(), {}), "fast_v-0.5", "first").preference is None
+
+
+def test_a_speech_file_that_cannot_be_read_costs_no_page(tmp_path: Path) -> None:
+    (tmp_path / "speech.csv").write_text("id,start,end\n1,late,2\n")
+    systems = a_sweep()
+    systems[0].runs["jasco"].facts["data_folder"] = str(tmp_path)  # type: ignore[index]
+    with pytest.warns(UserWarning, match="line 2: start and end"):
+        assert all(one.preference is None for one in survivals(systems))
 
 
 def test_p_values_are_of_headline_rows_and_adjusted_for_their_number() -> None:
