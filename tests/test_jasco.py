@@ -28,6 +28,7 @@ from audiomarathon.benchmarks.jasco.benchmark import JASCO
 from audiomarathon.benchmarks.jasco.exchange import NEEDED, as_csv, read_replies
 from audiomarathon.benchmarks.jasco.rubric import Strict
 from audiomarathon.benchmarks.jasco.task import COLUMNS, read_csv
+from audiomarathon.cli import doctor_checks
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.evaluate import evaluate
@@ -35,7 +36,9 @@ from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import Judgement
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
+from audiomarathon.report.page_data import _by_duration
 from audiomarathon.runs.folder import Job, RunFolder, read_records
+from audiomarathon.runs.read import Run
 
 TASK = get_task("jasco")
 DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"
@@ -234,6 +237,12 @@ def test_the_licence_is_said_before_the_archive_is_fetched(
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
 
 
+def test_the_doctor_names_the_licence(root: Path, no_env: Callable[[str, str], None]) -> None:
+    no_env("JASCO_DATA_PATH", str(root))
+    (found,) = (one for one in doctor_checks._data() if "data jasco" in one.text)
+    assert "CC-BY-NC-4.0: not for commercial use" in found.text
+
+
 def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_env: object) -> None:
     out = tmp_path / "out"
     command = ("run", "jasco", "--model", "embedded", "--data", root, "--results", out, "--max-new-tokens", "4")
@@ -242,6 +251,7 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     assert folder.relative_to(out).parts == ("jasco", "embedded", "base-0")
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["score"]) == (16, None)
+    assert list(_by_duration(Run.read(folder))) == []  # nobody has judged a reply: none of them is 0
     records = [one for one in read_records(folder).values() if one.text.strip()]
     assert records
     texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")
@@ -254,6 +264,7 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     assert (judged["best_mean: a"], judged["best_mean: b"]) == (1, 2 - len(empty))
     assert judged["score"] == pytest.approx((judged["best_mean: a"] + judged["best_mean: b"]) / 2)
     assert judged["as_published"]["best_mean"] == judged["score"]
+    assert sum(row["n"] for row in _by_duration(Run.read(folder))) == 16
     before = (folder / "summary.json").read_bytes()
     (folder / "verdicts-jasco.jsonl").unlink()
     assert call("score", folder)[0] == 0
@@ -284,6 +295,8 @@ def test_tables_name_the_judges_and_unlike_judged_runs_are_not_compared(
     assert float(rows["embedded base-0"]["b"]) == summary["best_mean: b"]
     assert float(rows["embedded base-0"]["best_mean"]) == summary["best_mean"]
     assert rows["embedded frame-0.5-layer2"]["b"] == ""
+    assert "judge a: not certified: it has judged no anchors" in " ".join(output.split())
+    assert "best_mean and mean of different judges are not comparable" in " ".join(output.split())
     code, output = call("jasco", "survival", out, "-o", tmp_path / "s")
     assert (code, "not measurable" in output) == (0, True)
     assert sorted(file.name for file in (tmp_path / "s").iterdir()) == ["survival.csv", "survival.json"]

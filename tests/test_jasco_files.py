@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from conftest import call
-from jasco_folders import TEXTS, build_jasco, said
+from jasco_folders import TEXTS, build_jasco, said, write_judgements
 
 from audiomarathon.benchmarks.jasco.exchange import NEEDED, as_csv, read_replies, read_whole
 from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict
 from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
 from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import Judgement
+from audiomarathon.runs.folder import read_records
 
 DOOR = Path(__file__).parent.parent / "JASCO" / "evaluation" / "eval.py"
 COLUMNS = [*NEEDED, "note"]
@@ -69,6 +70,21 @@ def test_the_example_is_filled_in_and_imported(tmp_path: Path) -> None:
     assert (facts["origin"], facts["checkpoint"], len(facts["samples"])) == ("imported", "M/1", 24)
     assert (summary["n"], summary["complete"], summary["reply_words"]) == (24, True, 1)
     assert call("jasco", "table", folder)[0] == 0
+
+
+def test_imports_of_the_same_questions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their replies; a second import of other replies under one name is refused."""
+    monkeypatch.chdir(tmp_path)
+    files = [a_file(tmp_path / "a.csv"), a_file(tmp_path / "b.csv", allm_output="They sail.")]
+    for name, file in zip("AB", files, strict=True):
+        assert call("jasco", "import", file, "--model-name", name)[0] == 0
+        folder = tmp_path / "results" / "jasco" / name / "imported"
+        write_judgements(folder, "j", [(one, "Rating: 2\nOrientation: Both") for one in read_records(folder).values()])
+        assert call("score", folder)[0] == 0
+    code, output = call("compare", "results")
+    assert code == 0, output
+    code, output = call("jasco", "import", files[1], "--model-name", "A")
+    assert (code, "holds another reply to 2-p1" in output) == (2, True)
 
 
 @pytest.mark.parametrize(

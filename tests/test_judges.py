@@ -6,11 +6,13 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -325,6 +327,50 @@ def test_another_judge_needs_another_name(toy: Path) -> None:
     with pytest.raises(RecordError, match="of another judge"):
         judge_run(case_of(toy), Bench("A", Scripted(key="two")))
     assert (toy / "judgements-A.jsonl").read_bytes() == before
+
+
+def test_a_judge_that_failed_elsewhere_leaves_its_name_free(toy: Path) -> None:
+    elsewhere = Scripted(lambda _messages: "error: no", key="one")
+    assert judge_run(case_of(toy), Bench("A", elsewhere)) > 0
+    assert judge_run(case_of(toy), Bench("A", Scripted(key="two"))) == 0
+    assert {one.values["readings"]["A"]["grade"] for one in verdicts_of(toy)} == {0, 2}
+
+
+def test_an_answer_that_holds_the_key_is_not_kept_masked(toy: Path, server: Callable[[], int]) -> None:
+    """A key of one letter stands in every answer; masked, it would be a judgement that nobody gave."""
+    bench = Bench("A", judge := open_judges("endpoint:tiny")["tiny"])
+    chat = judge.endpoint.chat  # type: ignore[attr-defined]
+    judge.endpoint.chat = lambda *given, **more: replace(chat(*given, **more), masked=True)  # type: ignore[attr-defined]
+    assert judge_run(case_of(toy), bench) > 0
+    assert {one.values["missing"].get("A") for one in verdicts_of(toy)} == {"failed", None}  # none is asked of ""
+    judge.endpoint.chat = chat  # type: ignore[attr-defined]
+    assert judge_run(case_of(toy), bench) == 0
+
+
+def test_runs_that_share_requests_are_planned_once_and_share_a_table_of_anchors(
+    toy: Path, server: Callable[[], int]
+) -> None:
+    other = copied(toy, "again")
+    command = ("judge", toy, other, "--with", "A=endpoint:tiny")
+    planned = call(*command, "--plan")[1].splitlines()
+    (calls,) = (int(re.search(r"(\d+) calls", line)[1]) for line in planned if str(toy) in line)  # type: ignore[index]
+    assert any(f"0 on file, {calls} cached, 0 calls" in line for line in planned)
+    assert any(line.startswith(f"in all {calls} calls") for line in planned)
+    code, said = call(*command)
+    assert (code, server(), said.count("Anchors: ")) == (0, calls, 1)
+
+
+def test_half_a_reading_is_missing(toy: Path) -> None:
+    class Halves(Grades):
+        protocols = (Grade(),)
+
+        def judge(self, record: Record) -> dict[str, Any]:
+            values = super().judge(record)
+            return values | {"readings": {"A": {"grade": None}}, "missing": {}}
+
+    verdicts = verdicts_of(toy, Halves())
+    assert Halves().summary(verdicts)["judged"]["judges"]["A"]["missing"] == {"unreadable": 6}
+    assert "judge A: 6 of 6 judgements missing (not counted as 0)" in Halves().notes(verdicts)
 
 
 def test_two_processes_do_not_judge_one_run_at_once(toy: Path) -> None:
