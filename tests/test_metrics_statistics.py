@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from audiomarathon.metrics.statistics import (
     expanded_tail,
     interval_of_mean,
     mean_over,
+    means_of_items,
     wilson_reach,
 )
 
@@ -153,16 +156,27 @@ class TestWhatDoesNotVary:
         ("value", "ends", "expected"),
         [
             (10.0, (0.0, 10.0), (6.097, 10.0)), (1.0, (0.0, 10.0), (1.0, 1.0)), (0.0, (0.0,), (0.0, 0.3903)),
-            (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), (1.0, 1.0)),
+            (1.0, (0.0,), (1.0, 1.0)), (1.0, (1.0,), (0.6097, 1.0)), (1.0, (), None),
         ],
     )  # fmt: skip
     def test_is_of_the_figures_own_ends(
-        self, value: float, ends: tuple[float, ...], expected: tuple[float, float]
+        self, value: float, ends: tuple[float, ...], expected: tuple[float, float] | None
     ) -> None:
-        """Of a share both ends; of a word error rate only 0, for there is no worst one."""
+        """Of a share both ends; of a word error rate only 0, for there is no worst one; of CIDEr-D none."""
         columns = np.column_stack([np.full(6, value), np.ones(6)])
         sums = Sums(("figure",), columns, mean, tuple("abcdef"), {"figure": ends})
-        assert Resampler(0).of_sums(sums)["figure"].interval == pytest.approx(expected, abs=1e-3)
+        assert Resampler(0).of_sums(sums)["figure"].interval == (expected and pytest.approx(expected, abs=1e-3))
+
+    def test_rests_on_the_clusters_that_have_a_part_in_it(self) -> None:
+        """One sample of twenty has no interval, two all right ones have none, three Wilson's of three."""
+        columns = {str(n): [1.0] * n + [None] * (20 - n) for n in (1, 2, 3, 20)}
+        sums = means_of_items(columns, [str(n) for n in range(20)])
+        sums = replace(sums, ends=dict.fromkeys(sums.names, (0.0, 1.0)))
+        found = Resampler(0).of_sums(sums)
+        assert [found[name].interval for name in ("1", "2")] == [None, None]
+        assert found["3"].interval == pytest.approx((1 - wilson_reach(3), 1))
+        assert found["20"].interval == pytest.approx((1 - wilson_reach(20), 1))
+        assert Resampler(0).of_sums(replace(sums, ends={}))["1"].interval is None
 
     def test_below_three_clusters_has_none(self) -> None:
         assert cluster_bootstrap(totals_of(np.ones(4), np.arange(4) // 2), mean, seed=0) == [None]

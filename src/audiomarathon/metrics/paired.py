@@ -102,9 +102,9 @@ class Pair:
         ]
         drawn = np.concatenate(blocks)
         each = zip(self.sums.names, scores.T.tolist(), drawn.T, strict=True)
-        ends = self.sums.ends
+        ends, counted = self.sums.ends, self.sums.counted
         return {
-            name: _difference(own, other, column, self.clusters, ends.get(name, ()))
+            name: _difference(own, other, column, counted.get(name, self.clusters), ends.get(name, ()))
             for name, (own, other), column in each
         }
 

@@ -45,7 +45,10 @@ class Sums:
         The cluster of each unit.
     ends
         By figure the values that it has when all units are right, or all wrong: (0, 1) of a share of right ones. Where
-        a figure stands at one of them in every resample, its interval is Wilson's, stretched to their distance.
+        a figure stands at one of them in every resample, its interval is Wilson's, stretched to their distance. Of one
+        that has no ends, (), there is no interval then.
+    counted
+        By figure how many clusters have a part in it, where that is not all of them.
     """
 
     names: tuple[str, ...]
@@ -53,6 +56,7 @@ class Sums:
     statistic: Statistic
     clusters: tuple[str, ...] = ()
     ends: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    counted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def totals(self) -> Floats:
@@ -138,6 +142,27 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
     return totals
 
 
+def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
+    """Return figures that are means over the items that have a value, None being none.
+
+    Parameters
+    ----------
+    columns
+        By figure a value an item.
+    """
+    values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
+    there = ~np.isnan(values)
+
+    def statistic(sums: Floats) -> Floats:
+        totals, counts = np.split(sums, 2, axis=1)
+        return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+
+    rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
+    own = np.asarray(clusters, dtype=np.str_)
+    counted = {name: len(set(own[has])) for name, has in zip(columns, there.T, strict=True)}
+    return Sums(tuple(columns), rows, statistic, tuple(clusters), counted=counted)
+
+
 class Resampler:
     """Draws whole clusters; intervals of sums, means and medians all come from the same draws.
 
@@ -164,8 +189,12 @@ class Resampler:
     def of_sums(self, sums: Sums) -> dict[str, Estimate]:
         """Return each figure with its interval, by name."""
         each = self.of_totals(sums.totals, sums.statistic)
-        named = zip(sums.names, each, strict=True)
-        return {name: _at_end(one, sums.ends.get(name, ())) for name, one in named}
+        found = {}
+        for name, one in zip(sums.names, each, strict=True):
+            own = replace(one, clusters=sums.counted.get(name, one.clusters))
+            own = replace(own, interval=None) if own.clusters < 2 else own
+            found[name] = _at_end(own, sums.ends[name]) if name in sums.ends else own
+        return found
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
         """Return each figure that `statistic` makes of totals, shape (clusters, columns), with its interval."""
@@ -245,6 +274,8 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 def _at_end(one: Estimate, ends: Sequence[float]) -> Estimate:
     """Return an estimate, with Wilson's interval where it is one of the ends in every resample."""
+    if one.fixed and not ends:
+        return replace(one, interval=None)
     if not one.fixed or one.value not in ends:
         return one
     if one.clusters < FEWEST_CLUSTERS:
