@@ -61,7 +61,16 @@ ODD = ("abc", "-1", "nan", "inf", "1e9", "٣", "²", "1_0", "0x1", "9" * 5000, "
 
 @pytest.mark.parametrize("odd", ODD)
 def test_what_is_odd_is_taken_as_it_is_or_refused_in_one_short_line(odd: str) -> None:
-    free = {"PRUNE_METHOD", "RESULTS_DIR", "MODEL_PATH", "AUDIOMARATHON_DATA", "SKIP_PERSONS", "SKIP_EMOTION"}
+    free = {
+        "PRUNE_METHOD",
+        "RESULTS_DIR",
+        "MODEL_PATH",
+        "AUDIOMARATHON_DATA",
+        "SKIP_PERSONS",
+        "SKIP_EMOTION",
+        "TASK_SPLIT",
+        "TASK_PROMPT",
+    }
     for name in env_names():
         if name in free and odd.isprintable() and len(odd) < 1000:
             assert odd in str(RunSettings.read({name: odd}))

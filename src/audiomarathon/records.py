@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The references of all of a task's data, by which scorers weigh words, whatever part of it was run.
+
+    Attributes
+    ----------
+    references
+        The texts of each item.
+    """
+
+    references: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the texts, in hex, whatever the items' order."""
+        return hashlib.sha256(json.dumps(sorted(self.references)).encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        """Return the texts' hash, worked out once."""
+        return hash(self.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +84,8 @@ class Record:
     judgements
         What judges answered about this sample: by judge and request hash their texts, None for a failed request. They
         lie in files of their own (`judges/judgements.py`), and are put here by what reads a run folder.
+    corpus
+        The references of the whole data, where the task's scorer weighs words by them; put here like judgements.
     """
 
     id: str
@@ -91,6 +118,7 @@ class Record:
     attempts: int | None = None
     cost: float | None = None
     judgements: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    corpus: Corpus | None = None
 
     @property
     def answered(self) -> bool:
@@ -117,7 +145,7 @@ class Record:
         return cls(**known)
 
 
-_NAMES = tuple(one.name for one in fields(Record) if one.name != "judgements")
+_NAMES = tuple(one.name for one in fields(Record) if one.name not in ("judgements", "corpus"))
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")

@@ -151,12 +151,26 @@ class RunSettings:
         _TASKS, "", "SKIP_EMOTION", str, "Emotion to leave out (vesus), with persons only theirs", "an emotion"
     )
     balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Take as many real clips as fake ones (had)", _ON_OFF)
+    split: str = _setting(
+        _TASKS,
+        "",
+        "TASK_SPLIT",
+        str,
+        "Part of the data (lalm/clotho)",
+        "development, validation, evaluation (the default) or all",
+    )
+    prompt: str = _setting(
+        _TASKS, "", "TASK_PROMPT", str, "Which prompt (lalm/…)", "see docs/lalm-bench.md; empty = the task's own"
+    )
     allow_bad_rows: bool = _setting(
         _DATA, False, "ALLOW_BAD_ROWS", _switch, "Leave out wrong rows of metadata, and count them", _ON_OFF
     )
 
     data_paths: tuple[tuple[str, str], ...] = ()
     """`<TASK>_DATA_PATH` variables by name, for the tasks' own folders."""
+
+    samples: tuple[str, ...] = ()
+    """Ids of the samples to run, in this order; empty: as `limit` says."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

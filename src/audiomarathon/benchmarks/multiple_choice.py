@@ -171,8 +171,13 @@ class MultipleChoice(Task):
 
     def prompt(self, sample: Sample) -> str:
         """Return question, lettered options and instruction, a blank line between them."""
-        options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
-        return f"{sample.question}\n\n{options}\n\n{INSTRUCTION}"
+        return lettered(sample)
+
+
+def lettered(sample: Sample) -> str:
+    """Return question (if it is not spoken), lettered options and instruction, a blank line between them."""
+    options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
+    return "\n\n".join(filter(None, (sample.question, options, INSTRUCTION)))
 
 
 def _listed(options: Sequence[str]) -> str:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.task import BadRow, Sample
-from audiomarathon.errors import DataError
+from audiomarathon.errors import DataError, SettingsError, told
 from audiomarathon.files import write_text
 from audiomarathon.records import LETTERS
 
 MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
+MAX_VALUES = 10_000_000  # of a parquet table, in which a million nulls take no room
 MAX_ID_LENGTH = 200
 MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud in a clip has some 5,000
 MAX_SHOWN = 120
@@ -51,7 +52,7 @@ class Row:
         value = self.fields.get(name)
         if isinstance(value, str):
             return clean(value, f"field {name!r}")
-        if _is_absent(value):
+        if is_absent(value):
             raise RowError(f"field {name!r} is missing")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise RowError(f"field {name!r} holds a {type(value).__name__}, expected text")
@@ -110,7 +111,7 @@ class Row:
 
     def _lacks(self, name: str) -> bool:
         value = self.fields.get(name)
-        return value == "" or _is_absent(value)
+        return value == "" or is_absent(value)
 
 
 def read_rows(file: Path, key: str | None = None) -> list[Any]:
@@ -149,16 +150,20 @@ def read_text(file: Path) -> str:
         It is none; nothing was opened.
     """
     try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{file}: is not a plain file")
-        if status.st_size > MAX_METADATA_BYTES:
-            raise DataError(f"{file}: {status.st_size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
+        _check_plain(file)
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
+
+
+def _check_plain(file: Path) -> None:
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{file}: is not a plain file")
+    if status.st_size > MAX_METADATA_BYTES:
+        raise DataError(f"{file}: {status.st_size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
 
 
 def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
@@ -179,6 +184,52 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
     if long := next((line for line, row in rows if None in row), 0):
         raise DataError(f"{file}: line {long} has more fields than there are columns")
     return rows
+
+
+def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
+    """Return the needed columns of a parquet file, and the others that it has, in its order, as a `pyarrow.Table`.
+
+    Raises
+    ------
+    SettingsError
+        pyarrow is not installed.
+    DataError
+        The file cannot be read, lacks a column, or holds more than metadata does.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SettingsError("parquet files need pyarrow: pip install 'audiomarathon[lalm]'") from error
+    try:
+        _check_plain(file)
+        with parquet.ParquetFile(file) as opened:  # read_table would take columns from folders called name=value
+            fields = [field for field in opened.schema_arrow if field.name in {*needed, *others}]
+            names = [field.name for field in fields]
+            if lacking := [name for name in needed if name not in names]:
+                raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
+            table = pyarrow.Table.from_batches(_batches(file, opened, names), pyarrow.schema(fields))
+            table.validate(full=True)  # that texts are UTF-8
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{file}: cannot be read as parquet: {told(error)}") from error
+    return table
+
+
+def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
+    """Return a parquet file's batches, up to a bound: 50 kB can unpack to gigabytes."""
+    groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
+    values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
+    # A value that many rows share is stored once, so a row takes at most what its group does.
+    rows = MAX_METADATA_BYTES // max([1, *(group.total_byte_size for group in groups)])
+    size, batches = 0, []
+    if values <= MAX_VALUES:
+        for batch in opened.iter_batches(min(max(1, rows), 64), columns=columns):
+            if (size := size + batch.nbytes) > MAX_METADATA_BYTES:
+                break
+            batches.append(batch)
+        else:
+            return batches
+    raise DataError(f"{file}: is too large for metadata (unpacked at most 256 MB, and {MAX_VALUES:,} values)")
 
 
 def write_ascii(file: Path, content: object) -> None:
@@ -300,7 +351,7 @@ def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, .
     return top, (top, *(str(folder / sub) for sub in subfolders), str(folder.parent))
 
 
-def _is_absent(value: Any) -> bool:
+def is_absent(value: Any) -> bool:
     """Whether a field holds nothing: tables turned into JSON write NaN where a cell is empty."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 

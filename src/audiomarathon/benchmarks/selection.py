@@ -10,7 +10,7 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import SettingsError
 
 
-def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ...]:
+def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] = ()) -> tuple[Sample, ...]:
     """Return the first `limit` samples of one fixed order (0: all), so that smaller runs nest in larger ones.
 
     At every length n the number of samples of a class with share p lies within 1 of n·p. Within a class, clusters come
@@ -27,14 +27,21 @@ def select(samples: Sequence[Sample], limit: int, seed: int) -> tuple[Sample, ..
         How many to take at least; 0 or more than there are: all.
     seed
         Another seed gives another order.
+    ids
+        Take exactly these samples, in this order; the limit does not count.
 
     Raises
     ------
     SettingsError
-        The limit is negative.
+        The limit is negative, or one of `ids` is unknown.
     """
     if limit < 0:
         raise SettingsError(f"SAMPLE_LIMIT={limit}: must be 0 (all) or more")
+    if ids:
+        by_id = {sample.id: sample for sample in samples}
+        if unknown := [id_ for id_ in ids if id_ not in by_id]:
+            raise SettingsError(f"{unknown[0]!r}: there is no such sample")
+        return tuple(by_id[id_] for id_ in ids)
     bundles: dict[str, list[Sample]] = {}
     for sample in sorted(samples, key=lambda sample: sample.id):
         # A bundle may be called what a sample is.

@@ -48,11 +48,13 @@ class Sample:
         For each option the class it stands for (`"metro_station"`), by which macro-F1 is averaged. Tasks whose options
         are no classes (reading comprehension) use the letters themselves.
     answer
-        The letter of the right option; for transcription the reference text.
+        The letter of the right option, "" where none is right; for open tasks the reference text.
     cluster
         What makes samples dependent: the speaker, person, location or clip. Intervals resample whole clusters.
     bundle
         Samples of one bundle only count together: a limited run takes all of them, or none. "" stands alone.
+    kind
+        By what a limited run is balanced where options are no classes, such as the kind of question.
     meta
         Whatever else the data says about the sample, JSON-compatible (onset of the deciding event, for one).
     """
@@ -66,11 +68,19 @@ class Sample:
     labels: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     bundle: str = ""
+    kind: str = ""
 
     @property
     def stratum(self) -> str:
-        """The class by which a limited run is balanced: the label of the right option, or "" for open tasks."""
-        return self.labels[LETTERS.index(self.answer)] if self.options else ""
+        """The class by which a limited run is balanced: the kind, else the label of the right option, else ""."""
+        return self.kind or (self.labels[LETTERS.index(self.answer)] if self.options else "")
+
+    @property
+    def right(self) -> str:
+        """The right answer for a reader: `B. Jazz`, or a text; "none" where no option is right."""
+        if not self.options or not self.answer:
+            return self.answer or "none"
+        return f"{self.answer}. {self.options[LETTERS.index(self.answer)]}"
 
 
 @dataclass(frozen=True)
@@ -96,12 +106,15 @@ class Loaded:
         The task's own folder, found under the data root.
     left_out
         For each setting that removes samples (`SKIP_PERSONS`, `BALANCE`) how many it removed.
+    defects
+        By name how many samples have a defect of the data under which they are used all the same.
     """
 
     folder: Path
     samples: tuple[Sample, ...]
     bad_rows: tuple[BadRow, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    defects: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)
@@ -115,17 +128,21 @@ class Part:
     changes
         By sample the fields to set in its row; None takes a field away.
     paths
-        By sample, where its clip lies in the target; default: where it lies in the task's folder.
+        By sample, where each of its clips lies in the target; default: where it lies in the task's folder.
     """
 
     loaded: Loaded
     kept: Sequence[Sample]
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
-    paths: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    paths: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def clips(self, sample: Sample) -> list[str]:
+        """Return where a sample's clips lie in the target, in their order."""
+        return list(self.paths.get(sample.id) or (relative(self.loaded, clip) for clip in sample.clips))
 
     def path(self, sample: Sample) -> str:
-        """Return where a sample's clip lies in the target."""
-        return self.paths.get(sample.id) or relative_clip(self.loaded, sample)
+        """Return where a sample's only clip lies in the target."""
+        return self.clips(sample)[0]
 
     def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return a sample's fields with its changes."""
@@ -150,19 +167,31 @@ class Variation:
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def relative_clip(loaded: Loaded, sample: Sample) -> str:
-    """Return where a sample's clip lies in its task's folder."""
-    return sample.clips[0].relative_to(loaded.folder).as_posix()
+def relative(loaded: Loaded, clip: Path) -> str:
+    """Return where a clip lies in its task's folder."""
+    return clip.relative_to(loaded.folder).as_posix()
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Settings that leave samples out, off by default."""
+    """Settings that decide what a task's samples are.
+
+    Attributes
+    ----------
+    skip_persons, skip_emotion, balance, seed
+        What is left out; off by default.
+    split
+        Part of the data; "" is the task's default.
+    prompt
+        Which of the task's prompts; "" is its default.
+    """
 
     skip_persons: tuple[str, ...] = ()
     skip_emotion: str = ""
     balance: bool = False
     seed: int = 42
+    split: str = ""
+    prompt: str = ""
 
 
 class Task(ABC):
@@ -231,6 +260,10 @@ class Task(ABC):
         if not sample.options:
             return {"answer": sample.answer}
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
+
+    def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
+        """Return the reference texts of each item of the whole data, where the scorer weighs words by them."""
+        return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
         """Return by what a sample's record can be told from others; None where the task names no such fields."""

@@ -109,8 +109,7 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
         raise DataError(f"{task.key}: {id_}: has no clip to draw")
     onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
     events = () if onset is None else ((float(onset), float(length or 1.0)),)
-    right = f"{sample.answer}. {_option(sample, sample.answer)}" if sample.options else sample.answer
-    title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {right}"
+    title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {sample.right}"
     judge, limit = _judge(task, sample), task.max_new_tokens
     return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcribes)
 
@@ -128,13 +127,6 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
         return shown if says_all else f"{shown}: {reply.strip()}", task.scorer.right(verdict)
 
     return judge
-
-
-def _option(sample: Sample, letter: str) -> str:
-    from audiomarathon.records import LETTERS
-
-    place = LETTERS.index(letter)
-    return sample.options[place] if place < len(sample.options) else "?"
 
 
 def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:

@@ -95,11 +95,12 @@ def import_(
     Example: audiomarathon jasco import my.csv --model-name SALMONN-7B
     """
     from audiomarathon.benchmarks.jasco.exchange import read_whole
+    from audiomarathon.engine.imported import as_run
     from audiomarathon.files import file_name
 
     records = read_whole(file, allow_missing=allow_missing)
     folder = results / "jasco" / file_name(model_name) / "imported"
-    return show([_as_run(folder, file, model_name, records)])
+    return show([as_run(folder, "jasco", file, model_name, records)])
 
 
 def evaluate(
@@ -230,7 +231,7 @@ def survival(
 
 def beside_published(runs: Sequence[Path], model: str) -> None:
     """Print a model's figures beside the published ones, and say whose judges they are of."""
-    from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO
+    from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
     from audiomarathon.judges.judgements import read_judgements
     from audiomarathon.judges.registry import KNOWN
     from audiomarathon.report import render
@@ -243,7 +244,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
             raise DataError(f"{run.folder}: not finished; run the same command again")
         judges, asked = sorted(summary["judged"]["judges"]), read_judgements(run.folder) if run.folder else {}
         models = {_model_of(asked[name]) for name in judges if name in asked}
-        same = models == {name.rpartition("/")[2].lower() for name in KNOWN.values()}
+        same = models == {KNOWN[name].rpartition("/")[2].lower() for name in JUDGES}
         whose = "the paper's judges" if same else f"other judges ({', '.join(judges) or 'none yet'})"
         readings = [one for verdict in run.verdicts.values() for one in verdict.values["readings"].values()]
         whose += ", asked with prompt v1" if any("prompt" in one for one in readings) else ""
@@ -261,7 +262,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
             render.Table.of(rows, title=title, kinds=two | {"ours": render.Kind("ours [95 %]", ".2f")}, notes=notes)
         )
         if not judges:
-            say(f"next: audiomarathon judge {run.folder} --with {','.join(KNOWN)}; then this command again")
+            say(f"next: audiomarathon judge {run.folder} --with {','.join(JUDGES)}; then this command again")
 
 
 def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
@@ -270,35 +271,11 @@ def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
     return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()
 
 
-def _as_run(folder: Path, file: Path, name: str, records: Sequence[Record]) -> Any:
-    """Write records as a run folder, or go on with one that holds some of them, and score it.
-
-    Runs of the same questions are comparable, whatever the replies.
-    """
-    import hashlib
-    import json
-
-    from audiomarathon.engine.run import score
-    from audiomarathon.runs.folder import RunFolder
-
-    asked = json.dumps([[one.id, one.reference] for one in sorted(records, key=lambda one: one.id)])
-    digest = hashlib.sha256(asked.encode()).hexdigest()
-    with RunFolder(folder, {"task": "jasco", "origin": "imported", "data": digest}) as run:
-        facts = {"task": "jasco", "method": "imported", "model": name, "checkpoint": name, "checkpoint_name": name}
-        origin = {"origin": "imported", "file": file.name, "settings": {"seed": 42}}
-        run.write_run({**facts, **origin, "samples": [one.id for one in records]})
-        for one in records:
-            if (known := run.records.get(one.id, one)).reply != one.reply:
-                raise DataError(f"{folder}: holds another reply to {one.id} than {file}; remove that folder first")
-            if known is one:
-                run.append(one)
-    return score(folder)
-
-
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
     """Let a judge answer both readings' questions; return its name, and the records with its answers."""
+    from audiomarathon.engine.imported import as_run
     from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Bench, Case, judge_run
@@ -310,7 +287,7 @@ def _judged(
         raise SettingsError(f"{judge}: name one judge; several judge a run: audiomarathon judge RUN --with A,B,C")
     ((name, opened),) = open_judges(judge, batch_size=batch_size).items()
     bench = Bench(name, opened, None if opened.stored else Cache(cache_folder(), opened.identity()))
-    _as_run(folder, file, file.stem, records)
+    as_run(folder, "jasco", file, file.stem, records)
     for protocol in protocols:
         case = Case(folder, records, protocol)
         with progress_of(len(records), name, "judgement") as step:

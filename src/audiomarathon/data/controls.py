@@ -25,7 +25,7 @@ from audiomarathon.audio.noise import Kind, background, noise_like
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.selection import draw
-from audiomarathon.benchmarks.task import Variation, relative_clip
+from audiomarathon.benchmarks.task import Variation, relative
 from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError
 from audiomarathon.lock import hold
@@ -72,6 +72,7 @@ class _Clip:
     """One clip to write: for whom, from what, where to."""
 
     samples: tuple[Sample, ...]
+    source: Path
     window: Window
     length: float
     path: str
@@ -159,11 +160,13 @@ def _write_variant(
     lines: list[str] = []
     for task, loaded in tasks:
         if kind in KINDS:
-            groups = _by_clip(loaded)
-            plan = [one for group in groups for one in _plan(task, loaded, group, seconds, kind, seed) if one.samples]
+            groups = _by_clip(loaded).items()
+            plan = [one for clip, group in groups for one in _plan(task, loaded, clip, group, seconds, kind, seed)]
         else:
             plan = _own_plan(task, loaded, kind)
-        kept = {sample.id for one in plan for sample in one.samples}
+        of = {(sample.id, one.source): one for one in plan for sample in one.samples}
+        kept = {one.id: one for one in loaded.samples if all((one.id, clip) in of for clip in one.clips)}
+        plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
         left_out[task.key] = len(loaded.samples) - len(kept)
         if not kept:
             raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {name}")
@@ -177,73 +180,79 @@ def _write_variant(
                 rows.append(row)
                 count(1)
         lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
-        changes = {sample.id: _changes(one, sample, kind) for one in plan for sample in one.samples}
-        paths = {sample.id: one.path for one in plan for sample in one.samples}
-        write_rows(task, loaded, kept, folder, changes, paths)
+        changes = {id_: _changes(of[id_, sample.clips[0]], sample, kind) for id_, sample in kept.items()}
+        paths = {id_: [p for clip in sample.clips if (p := of[id_, clip].path)] for id_, sample in kept.items()}
+        write_rows(task, loaded, set(kept), folder, changes, paths)
         manifest = read_manifest(loaded.folder)
         lengths = [row["seconds"] for row in rows]
         entry = {"count": len(kept), "min_seconds": min(lengths), "max_seconds": max(lengths)}
         control = {"kind": kind, "seconds": seconds, "seed": seed}
-        facts = {"name": f"{manifest.name}, control {name}", "licence": manifest.licence, "control": control}
+        facts = {"name": f"{manifest.name}, control {name}", "licence": manifest.licence_of(task), "control": control}
         write_manifest(partial, facts, {task.key: entry})
     (partial / RECORD_FILE).write_text("".join(lines), encoding="utf-8")
     return left_out
 
 
-def _by_clip(loaded: Loaded) -> list[list[Sample]]:
+def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
+    """Return the samples that each clip is of."""
     groups: dict[Path, list[Sample]] = {}
     for sample in loaded.samples:
-        if len(sample.clips) != 1:
-            raise DataError(f"{sample.id}: has {len(sample.clips)} clips; controls are made of one")
-        groups.setdefault(sample.clips[0], []).append(sample)
-    return list(groups.values())
+        if not sample.clips:
+            raise DataError(f"{sample.id}: has no clip; controls are made of clips")
+        for clip in dict.fromkeys(sample.clips):
+            groups.setdefault(clip, []).append(sample)
+    return groups
 
 
-def _events(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples]
+def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
+    """Return the deciding parts of a clip; of a sample's clips the first has them."""
+    told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
     return [(float(on), float(on + long)) for on, long in told if on is not None and long is not None]
 
 
 def _plan(
-    task: Task, loaded: Loaded, group: Sequence[Sample], seconds: float | None, kind: str, seed: int
+    task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], seconds: float | None, kind: str, seed: int
 ) -> list[_Clip]:
     """Return the clips to write for one clip: one, or one a question where their deciding parts lie too far apart."""
-    length = probe(group[0].clips[0]).seconds
+    length = probe(clip).seconds
     wanted = seconds or length
     if not task.cuttable and kind == "audio" and wanted < length:
         return []
-    path = Path(_path(loaded, group[0]))
-    partner = _partner(task, loaded, group[0], seed) if kind == "mismatched" else None
-    if together := window(length, wanted, _events(group)):
-        return [_Clip(tuple(group), together, wanted, path.as_posix(), partner)]
+    path = Path(_path(loaded, clip))
+    partner = _partner(task, loaded, group[0], clip, seed) if kind == "mismatched" else None
+    if together := window(length, wanted, _events(group, clip)):
+        return [_Clip(tuple(group), clip, together, wanted, path.as_posix(), partner)]
     clips = []
     for number, sample in enumerate(group):
         own = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
-        found = window(length, wanted, events := _events([sample]))
+        found = window(length, wanted, events := _events([sample], clip))
         if found is None:  # the deciding part is longer than the window, which begins where that does
             found = Window(max(0.0, min(events[0][0], length - wanted)), None)
-        clips.append(_Clip((sample,), found, wanted, own.as_posix(), partner))
+        clips.append(_Clip((sample,), clip, found, wanted, own.as_posix(), partner))
     return clips
 
 
 def _own_plan(task: Task, loaded: Loaded, control: str) -> list[_Clip]:
     """Return the clips of a control of the task's own, at their lengths; a sample without audio has an empty path."""
     varied, clips = task.vary(loaded, control), []
-    for group in _by_clip(loaded):
+    for clip, group in _by_clip(loaded).items():
         own = varied[group[0].id]
-        length, path = (probe(group[0].clips[0]).seconds, _path(loaded, group[0])) if own.audio else (0.0, "")
-        clips.append(_Clip(tuple(group), Window(0.0, None), length, path, own=own))
+        length, path = (probe(clip).seconds, _path(loaded, clip)) if own.audio else (0.0, "")
+        clips.append(_Clip(tuple(group), clip, Window(0.0, None), length, path, own=own))
     return clips
 
 
-def _path(loaded: Loaded, sample: Sample) -> str:
+def _path(loaded: Loaded, clip: Path) -> str:
     """Return where a variant's clip lies: where the clip does, in a format that keeps 16-bit audio exact."""
-    path = Path(relative_clip(loaded, sample))
+    path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 
 
-def _partner(task: Task, loaded: Loaded, sample: Sample, seed: int) -> Path:
-    """Return the clip of another speaker, place or passage and, where options are classes, of another class."""
+def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, seed: int) -> Path:
+    """Return the clip of another speaker, place or passage and, where options are classes, of another class.
+
+    Of a sample of several clips it is the first; each clip of a sample has a partner of its own.
+    """
     classes = bool(getattr(task, "classes", ()))
     others = [
         other
@@ -252,7 +261,8 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, seed: int) -> Path:
     ]
     if not others:
         raise DataError(f"{task.key}: {sample.id}: no other sample's audio to swap in")
-    return min(others, key=lambda other: (draw(seed, "mismatched", sample.id, other.id), other.id)).clips[0]
+    whose = (sample.id,) if clip == sample.clips[0] else (sample.id, clip.name)
+    return min(others, key=lambda other: (draw(seed, "mismatched", *whose, other.id), other.id)).clips[0]
 
 
 def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
@@ -266,7 +276,7 @@ def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
 
 def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[str, Any]:
     """Write one clip and return the row that says what was done."""
-    source = one.samples[0].clips[0]
+    source = one.source
     if one.own and one.own.audio is None:
         said = {"clip": None, "source": source.name, "samples": [s.id for s in one.samples], "kind": kind}
         return {**said, "seconds": 0.0, **one.own.fields}
@@ -295,7 +305,7 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[
         row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
     if one.partner:
         row["audio_of"] = one.partner.name
-    told = "whole" if one.window.event else "cut" if _events(one.samples) else "unknown"
+    told = "whole" if one.window.event else "cut" if _events(one.samples, source) else "unknown"
     row["deciding_part"] = told if kind == "audio" or one.own else "absent"
     target = folder / one.path
     target.parent.mkdir(parents=True, exist_ok=True)

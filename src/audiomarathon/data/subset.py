@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ def write_rows(
     ids: set[str],
     target: Path,
     changes: Changes = MappingProxyType({}),
-    paths: Mapping[str, str] | None = None,
+    paths: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Write the metadata of some samples into a folder; clips are the caller's to put there, under the same paths.
 
@@ -37,7 +37,7 @@ def write_rows(
     changes
         By sample the fields to set in its row. A field set to None is taken away.
     paths
-        By sample, where its clip lies in the target; default: where it lies in the task's folder.
+        By sample, where each of its clips lies in the target; default: where it lies in the task's folder.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def write_rows(
         The task is a third party's, whose format is not known.
     """
     kept = [sample for sample in loaded.samples if sample.id in ids]
-    task.write_rows(Part(loaded, kept, changes, paths or {}), target)
+    task.write_rows(Part(loaded, kept, changes, paths), target)
 
 
 def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any] | None]) -> None:

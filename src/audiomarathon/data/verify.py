@@ -39,7 +39,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What verifying one task found; `state` is `ok`, `wrong` or `missing`."""
+    """What verifying one task found; `state` is `ok`, `wrong` or `missing`.
+
+    `notes` tell how many samples have a known defect of the data; they make nothing wrong.
+    """
 
     task: str
     state: Literal["ok", "wrong", "missing"]
@@ -51,6 +54,7 @@ class TaskReport:
     hours: float = 0.0
     seconds: tuple[float, float] | None = None
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as JSON-compatible values."""
@@ -115,10 +119,11 @@ def verify(
         "wrong" if problems else "ok",
         expected,
         folder,
-        manifest.licence,
+        manifest.licence_of(task),
         len(loaded.samples),
         len(probed),
         round(sum(seconds) / 3600, 4),
         (min(seconds), max(seconds)) if seconds else None,
         tuple(problems),
+        tuple(f"{counted(count, 'sample')}: {name}" for name, count in loaded.defects.items()),
     )

@@ -122,7 +122,7 @@ def _part(
     try:
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
-        samples = select(data.samples, settings.limit, settings.seed)
+        samples = select(data.samples, settings.limit, settings.seed, settings.samples)
         todo = what_is_left(samples, folders, model.spec.heard_seconds)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)

@@ -30,7 +30,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.models.registry import ModelSpec, get_model
 from audiomarathon.records import Record
-from audiomarathon.runs.folder import Job, RunFolder, read_run, with_judgements
+from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
@@ -88,7 +88,7 @@ def run(
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
-        if line := too_long(spec, task, select(data.samples, settings.limit, settings.seed)):
+        if line := too_long(spec, task, select(data.samples, settings.limit, settings.seed, settings.samples)):
             say(line)
 
     def anything_left(setup: Setup) -> bool:
@@ -122,7 +122,9 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
         When there are none, or rows are bad and may not be left out.
     """
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
-    filters = Filters(settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed)
+    filters = Filters(
+        settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed, settings.split, settings.prompt
+    )
     loaded = task.load(folder, filters)
     if loaded.bad_rows and not settings.allow_bad_rows:
         shown = "; ".join(str(row) for row in loaded.bad_rows[:3])
@@ -134,6 +136,8 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     for name, count in {"bad rows": len(loaded.bad_rows), **loaded.left_out}.items():
         if count:
             say(f"{task.key}: left out {counted(count, 'sample')} ({name})")
+    for name, count in loaded.defects.items():
+        say(f"{task.key}: {counted(count, 'sample')}: {name}")
     if not loaded.samples:
         raise DataError(f"{task.key}: {folder} holds no samples")
     expected = read_manifest(folder).expected(task)
@@ -150,7 +154,8 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     SettingsError
         When samples have no clips, and the model takes no prompt without.
     """
-    samples = select(data.samples, setup.settings.limit, setup.settings.seed)
+    settings = setup.settings
+    samples = select(data.samples, settings.limit, settings.seed, settings.samples)
     _check_clips(setup.spec, task, samples)
     clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
@@ -183,7 +188,7 @@ def run_task(
     from audiomarathon.engine.batches import Plan
 
     settings = setup.settings
-    samples = select(data.samples, settings.limit, settings.seed)
+    samples = select(data.samples, settings.limit, settings.seed, settings.samples)
     plan = Plan(
         task,
         samples,
@@ -201,8 +206,11 @@ def run_task(
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
         say(f"{task.key}: {counted(len(samples), 'sample')} under {counted(len(jobs), 'setting')}")
+        corpus = task.corpus(data)
         for job in jobs:
             report_resume(job.folder, plan.clips or {}, say)
+            if corpus:
+                job.folder.write_corpus(corpus)
         if engine is not None:
             run_session(replace(engine, say=say), task, data, plan, jobs)
         for job in jobs:
@@ -223,7 +231,7 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
     def failed(record: Record, error: BaseException) -> None:
         raise cannot_be_judged(task.scorer, record, error) from error
 
-    known = with_judgements(folder.path, folder.records)
+    known = with_context(folder.path, folder.records)
     verdicts = judged(task.scorer, known.values(), folder.path, failed)
     write_verdicts(folder.path, task.scorer, verdicts.values())
     records = [known[id_] for id_ in folder.run["samples"] if id_ in known]

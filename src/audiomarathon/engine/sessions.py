@@ -84,6 +84,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "control": dict(read_manifest(data.folder).control or {}) or None,
         "bad_rows": [str(row) for row in data.bad_rows],
         "left_out": dict(data.left_out),
+        "defects": dict(data.defects),
         "samples": [sample.id for sample in samples],
     }
 

@@ -148,6 +148,21 @@ def verdict_part(text: str) -> str:
     return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
 
 
+def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:
+    """Return the first question, its answer and one more request; None where every value of the answer was read."""
+    if None not in (protocol.read(text, record) or {"": None}).values():
+        return None
+    turns = [{"role": "assistant", "content": text}, {"role": "user", "content": request}]
+    return [*protocol.messages(record), *turns]
+
+
+def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the values of an answer, those that it lacks from a second one; None where neither was read."""
+    if first is None or second is None:
+        return dict(first or second or {}) or None
+    return {name: value if value is not None else second[name] for name, value in first.items()}
+
+
 def injections(wrong: Anchor, texts: Sequence[str]) -> list[Anchor]:
     """Return anchors that ask for a better verdict: a wrong reply with each text after it must be read as wrong."""
     return [Anchor("injection", f"{wrong.reply}\n{text}", wrong.expected) for text in texts]

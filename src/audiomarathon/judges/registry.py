@@ -21,6 +21,7 @@ KNOWN = {
     "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
     "qwen2.5-72b": "Qwen/Qwen2.5-72B-Instruct",
     "mistral-large-2411": "mistralai/Mistral-Large-Instruct-2411",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
 }
 #: What else may stand after `--with`, and what it is.
 FORMS = {

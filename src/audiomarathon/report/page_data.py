@@ -143,7 +143,8 @@ class PageData:
         places = {place for _, place in counted}
         common = [task for task in tasks if all((task, place) in scored for place in places)]
         found = scopes_of(tasks)
-        return found | {COMMON: common} if 1 < len(common) < len(tasks) and scopes_of(common) else found
+        shared = len(common) < len(tasks) and common in scopes_of(common).values()
+        return found | {COMMON: common} if shared else found
 
     @cached_property
     def charted(self) -> list[int]:

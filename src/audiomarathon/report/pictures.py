@@ -186,7 +186,8 @@ def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     drawn = [one for one in found if one.seconds]
     own = [_histogram(one, (min(one.seconds), max(one.seconds)), (480, 240)) for one in drawn]
     paths = [
-        charts.save(chart, folder / f"{file_name(one.task.key)}.png") for one, chart in zip(drawn, own, strict=True)
+        charts.save(chart, folder / f"{file_name(one.task.key.replace('/', '-'))}.png")
+        for one, chart in zip(drawn, own, strict=True)
     ]
     if len(drawn) < 2:
         return paths

@@ -56,15 +56,17 @@ def choose(systems: Sequence[System], limit: int) -> Shown:
     Of each kind every task has its turn.
     """
     scores: dict[Key, set[float | None]] = {}
+    failed: set[Key] = set()
     for system in systems:
         for task, run in system.runs.items():
             for id_ in (*run.records, *run.failed):
                 scores.setdefault((task, system.control, id_), set()).add(_own_score(run, id_))
+            failed |= {(task, system.control, id_) for id_ in run.failed}
     turns: Counter[tuple[int, str, str]] = Counter()
     places = {}
     for key in sorted(scores):
         answered = scores[key] - {None}
-        kind = 0 if len(answered) > 1 else 1 if None in scores[key] else 2 if answered != {1.0} else 3
+        kind = 0 if len(answered) > 1 else 1 if key in failed else 2 if answered != {1.0} else 3
         places[key] = kind, turns[kind, key[0], key[1]], key
         turns[kind, key[0], key[1]] += 1
     return Shown(sorted(scores, key=lambda key: places[key])[:limit], len(scores))
@@ -131,6 +133,7 @@ def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]
     ]
     record = min((record for *_, record in own), key=lambda record: not record.answered)
     reference = record.reference or {}
+    answer = str(reference.get("answer") or "\n".join(reference.get("references") or ()))
     options = [f"{ascii_uppercase[place]}. {text}" for place, text in enumerate(reference.get("options") or ())]
     return {
         "task": task,
@@ -139,7 +142,7 @@ def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]
         "cluster": record.cluster,
         "seconds": record.clip_seconds if record.answered else None,
         "truncated": bool(record.truncated),
-        "answer": None if reference.get("answer") is None else _shortened(str(reference["answer"]), longest),
+        "answer": _shortened(answer, longest) if answer else None,
         "prompt": _shortened("\n".join(["Options (the whole prompt wants the data):", *options])) if options else None,
         "replies": [_reply(index, run, record, longest) for index, run, record in own],
     }

@@ -36,7 +36,8 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
 }
 ACROSS = "times are of different sessions on the same machine, quiet in both"
 
-_SAME_QUESTION = ("prompts", "max_new_tokens", "data")
+_SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
+_SAID = {"corpus": "words weighed by other references", "origin": "what an imported run was asked is not known"}
 _SAME_MACHINE = ("cpu", "threads", "cuda")
 _SAME_PRECISION = ("dtype", "attention")
 
@@ -105,7 +106,8 @@ class Pairs:
         asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's clips have names of their own
         own, other = run.identity, base.identity
         if differing := [name for name in asked if own.get(name) != other.get(name)]:
-            shown = ", ".join(f"{name} {own.get(name)} and {other.get(name)}" for name in differing)
+            plain = [_SAID[name] for name in differing if name in _SAID][:1]
+            shown = ", ".join(plain or (f"{name} {own.get(name)} and {other.get(name)}" for name in differing))
             raise RecordError(f"not asked the same ({shown})")
         both, lost = _paired(run, base, same_clips=same_audio)
         if not both:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from audiomarathon.benchmarks.registry import OTHER, benchmark_of, group_of, groups_of
+from audiomarathon.benchmarks.registry import OTHER, benchmark_of, group_of, groups_of, on_one_scale
 
 OVERALL = "overall"
 COMMON = "in common"  # the tasks that every system has a score of, where they are not all
@@ -13,8 +13,8 @@ COMMON = "in common"  # the tasks that every system has a score of, where they a
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
     """Return by name the tasks of each mean: of several tasks of a group, and of several of a benchmark.
 
-    Means stay within a benchmark. Where tasks of several benchmarks are there, a mean bears the benchmark's name too. A
-    group that holds all of the tasks has no mean of its own.
+    Means stay within a benchmark, and are of scores on one scale. Where tasks of several benchmarks are there, a mean
+    bears the benchmark's name too. A group that holds all of the tasks has no mean of its own.
     """
     keys = list(dict.fromkeys(tasks))
     benchmarks: dict[str, list[str]] = {}
@@ -31,7 +31,7 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
         groups = {group: own for group, own in groups.items() if own}
         if len(groups) > 1:
             scopes |= {f"{of}{group}": own for group, own in groups.items() if group and len(own) > 1}
-        if len(members) > 1:
+        if len(members) > 1 and on_one_scale(members):
             scopes[f"{of}{OVERALL}"] = members
     return scopes
 

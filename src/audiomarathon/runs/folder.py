@@ -24,10 +24,11 @@ from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.judges.judgements import read_judgements
 from audiomarathon.lock import hold_run
 from audiomarathon.plain_file import open_plain, read_plain
-from audiomarathon.records import Record
+from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.record_line import from_line, to_line
 from audiomarathon.text import counted
 
+CORPUS_FILE = "corpus.json"
 SCHEMA_VERSION = 2  # 1: verdicts stood in the records, and the version in the identity
 _NUMBER = int | float
 _OF_RUN = (  # what kind each field of run.json is
@@ -156,6 +157,11 @@ class RunFolder:
         self.run = {**own, **content, **own, **weak}
         write_json(self.path / "run.json", self.run)
 
+    def write_corpus(self, references: Sequence[Sequence[str]]) -> None:
+        """Write `corpus.json`."""
+        corpus = Corpus(tuple(map(tuple, references)))
+        write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`."""
         write_json(self.path / "summary.json", summary)
@@ -170,7 +176,7 @@ class RunFolder:
         """
         self._check_identity()
         if self.samples_file.exists():
-            self.records = {id_: one for id_, one in read_records(self.path).items() if self._fits(one)}
+            self.records = {id_: one for id_, one in _bare_records(self.path).items() if self._fits(one)}
 
     def _check_identity(self) -> None:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
@@ -240,7 +246,7 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run folder's records by id, as a resume would, but touch nothing: another process may be writing.
+    """Read a run folder's records by id with their context, and touch nothing: another process may be writing.
 
     A half-written last line is left out, and so are lines that are no records, with a warning.
 
@@ -249,6 +255,10 @@ def read_records(path: Path) -> dict[str, Record]:
     RecordError
         When there is no such file, or it cannot be read.
     """
+    return with_context(path, _bare_records(path))
+
+
+def _bare_records(path: Path) -> dict[str, Record]:
     file = path / "samples.jsonl"
     try:
         content = read_plain(file)
@@ -259,11 +269,14 @@ def read_records(path: Path) -> dict[str, Record]:
     if odd := len(lines) - len(found):
         unreadable = counted(odd, "unreadable line")
         warnings.warn(f"{file}: {unreadable} left out; the run, given again, redoes what they held", stacklevel=2)
-    return with_judgements(path, {record.id: record for record in found})
+    return {record.id: record for record in found}
 
 
-def with_judgements(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Return a run's records with what its judges said of each, every judge named in all of them."""
+def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
+    """Return a run's records with its corpus, and what its judges said of each, every judge named in all of them."""
+    if (file := path / CORPUS_FILE).exists():
+        corpus = _corpus(file)
+        records = {id_: replace(record, corpus=corpus) for id_, record in records.items()}
     if not (judges := read_judgements(path)):
         return dict(records)
 
@@ -275,6 +288,19 @@ def with_judgements(path: Path, records: Mapping[str, Record]) -> dict[str, Reco
         }
 
     return {id_: replace(record, judgements=said(id_)) for id_, record in records.items()}
+
+
+def _corpus(file: Path) -> Corpus:
+    content = read_object(file)
+    references = content.get("references")
+    if not isinstance(references, list) or not all(
+        isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts) for texts in references
+    ):
+        raise RecordError(f"{file}: its 'references' are not as they should be")
+    corpus = Corpus(tuple(map(tuple, references)))
+    if corpus.hash != content.get("hash"):
+        raise RecordError(f"{file}: its 'references' are not those that were written")
+    return corpus
 
 
 def what_failed(path: Path, errors: int) -> str:

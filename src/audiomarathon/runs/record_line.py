@@ -29,7 +29,10 @@ def to_line(record: Record) -> bytes:
     content = record.to_json()
     if why := damage_of(content):
         raise RecordError(f"the record of sample {record.id!r} could not be read again: {why}")
-    return sealed({"schema": 2, **content})
+    try:
+        return sealed({"schema": 2, **content})
+    except ValueError as error:  # such as a NaN in its reference
+        raise RecordError(f"the record of sample {record.id!r} cannot be written as JSON: {error}") from error
 
 
 def from_line(line: bytes) -> Record | None:

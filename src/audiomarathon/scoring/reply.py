@@ -61,7 +61,7 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     options
         The options' texts in the order A, B, …; at most 26 are looked at.
     """
-    letter, rule = _decide(_visible(reply), dict(zip(LETTERS, map(_normal, options), strict=False)))
+    letter, rule = _decide(visible(reply), dict(zip(LETTERS, map(_normal, options), strict=False)))
     exact: set[str] = set()
     if letter is not None:
         text = options[LETTERS.index(letter)].strip()
@@ -89,7 +89,7 @@ def _normal(text: str) -> str:
     return unicodedata.normalize("NFKC", text).replace("’", "'").replace("‘", "'")
 
 
-def _visible(reply: str) -> str:
+def visible(reply: str) -> str:
     """Return the reply without a model's thinking, finished or cut off, and with look-alike characters made plain."""
     text = _OPEN_THOUGHT.split(_CLOSE_THOUGHT.split(reply)[-1], maxsplit=1)[0]
     text = _normal(next((part for part in _END.split(text) if part.strip()), "")).strip()

@@ -131,9 +131,11 @@ class Scorer(ABC):
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
-        """Return what a stored verdict must carry to be this version's of this reply, its judgements and reference."""
+        """Return what a stored verdict must carry to be this version's of this reply and of all that it rests on."""
         own = [self.key, self.version, record.text, record.reference]
-        what = json.dumps([*own, record.judgements] if record.judgements else own, sort_keys=True)
+        own += [record.judgements] if record.judgements else []
+        own += [record.corpus.hash] if record.corpus else []
+        what = json.dumps(own, sort_keys=True)
         return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

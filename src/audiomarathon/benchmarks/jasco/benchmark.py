@@ -14,6 +14,9 @@ DEPENDENCE = {
     "Qwen2-Audio-Instruct-7B": ((1.23, 0.16, 0.50, 0.34), (1.38, 0.13, 0.56, 0.31)),
 }
 
+#: Who judged in the paper.
+JUDGES = ("llama-3.1-70b", "qwen2.5-72b", "mistral-large-2411")
+
 JASCO = Benchmark(
     key="jasco",
     title="Does a model use the sound and the speech of a clip together?",

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from audiomarathon.judges.protocol import Anchor, Messages, Protocol, injections, last_verdict
+from audiomarathon.judges.protocol import Anchor, Messages, Protocol, asked_again, completed, injections, last_verdict
 from audiomarathon.records import Record
 
 Prompt = Literal["v2", "v1"]
@@ -90,20 +90,11 @@ class Strict(_Rubric):
 
     def second(self, text: str, record: Record) -> Messages | None:
         """Ask for the two lines alone where one cannot be read."""
-        if None not in (self.read(text, record) or {"": None}).values():
-            return None
-        return [
-            *self.messages(record),
-            {"role": "assistant", "content": text},
-            {"role": "user", "content": RETRY},
-        ]
+        return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
         """Return the first answer's values, completed by the second's."""
-        first, again = self.read(text, record), self.read(second, record)
-        if first is None or again is None:
-            return first or again
-        return {name: value if value is not None else again[name] for name, value in first.items()}
+        return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
         """Return the data's own answers, which a judge must tell apart; made once a clip, from its first prompt."""
