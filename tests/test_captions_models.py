@@ -14,7 +14,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from audiomarathon.errors import ModelError
-from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
+from audiomarathon.scoring.caption_models import (
+    Echecker,
+    SentenceEncoder,
+    checker_file,
+    fluency_checker,
+    text_encoder,
+)
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "barks", "rain", "falls", "##s"]
 TEXTS = ["a dog barks", "rain", "", "dogs a a a a falls", "rain"]
@@ -125,3 +131,19 @@ def test_a_pickle_that_runs_code_is_refused(bert: Path, tmp_path: Path) -> None:
 def test_weights_of_another_shape_are_refused(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded as FENSE"):
         checkpoint(bert, tmp_path, num_classes=5).error(["a"])
+
+
+def test_scorers_take_what_is_on_the_machine(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path))
+    monkeypatch.delenv("TEXT_ENCODER", raising=False)
+    assert text_encoder() is None
+    assert text_encoder(str(tmp_path / "none")) is None
+    assert (one := text_encoder(str(bert))) is not None
+    assert (one.name, one.download) == (bert.name, False)
+    monkeypatch.setenv("TEXT_ENCODER", str(bert))
+    assert text_encoder() is one
+    assert fluency_checker() is None
+    checker_file().parent.mkdir()
+    checker_file().write_bytes(b"x")
+    assert (checker := fluency_checker()) is not None
+    assert checker.checkpoint == checker_file()

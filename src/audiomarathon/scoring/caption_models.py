@@ -6,10 +6,11 @@ Both are small BERTs. What cannot be had is one ModelError, which a caller turns
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,58 @@ from audiomarathon.errors import ModelError
 from audiomarathon.metrics.captions.lengths import CHECKER_WINDOW, ENCODER_WINDOW
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.plain_file import open_plain
+from audiomarathon.settings import cache_folder
 
 ENCODER = "sentence-transformers/paraphrase-TinyBERT-L6-v2"
 CHECKER_URL = "https://github.com/blmoistawinde/fense/releases/download/V0.1/echecker_clotho_audiocaps_base.ckpt"
 CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2fa"
+
+#: Env var that names a folder or hub id of a sentence encoder, for scores that need one.
+ENCODER_VARIABLE = "TEXT_ENCODER"
+
+
+def text_encoder(default: str = "") -> SentenceEncoder | None:
+    """Return the sentence encoder that `TEXT_ENCODER` names; without it the default, if it is in the hub's cache.
+
+    The hub is not asked: scoring works offline, and fetches nothing unasked.
+
+    Raises
+    ------
+    ModelError
+        There is none of that name.
+    """
+    if named := os.environ.get(ENCODER_VARIABLE, "").strip():
+        return _encoder(named)
+    return _encoder(default) if default and _is_cached(default) else None
+
+
+def fluency_checker() -> Echecker | None:
+    """Return FENSE's checker where `audiomarathon models download fense` has put it; None elsewhere."""
+    return _checker(file) if (file := checker_file()).is_file() else None
+
+
+def checker_file() -> Path:
+    """Return where the checker's checkpoint is kept."""
+    return cache_folder() / "fense" / CHECKER_URL.rpartition("/")[2]
+
+
+@lru_cache(1)
+def _encoder(source: str) -> SentenceEncoder:
+    find_checkpoint(source, download=False)
+    return SentenceEncoder(source, download=False)
+
+
+@lru_cache(1)
+def _is_cached(source: str) -> bool:
+    try:
+        return bool(find_checkpoint(source, download=False))
+    except ModelError:
+        return False
+
+
+@lru_cache(1)
+def _checker(file: Path) -> Echecker:
+    return Echecker(file, download=False)
 
 
 @dataclass
@@ -43,6 +92,16 @@ class SentenceEncoder:
     batch_size: int = 64
     download: bool = True
     _known: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def name(self) -> str:
+        """What tables call it: the folder's name, or the hub's."""
+        return find_checkpoint(self.source, download=self.download).name
+
+    @cached_property
+    def hash(self) -> str:
+        """Fingerprint of its files."""
+        return find_checkpoint(self.source, download=self.download).fingerprint()
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
@@ -66,7 +125,7 @@ class SentenceEncoder:
         import torch
 
         model, tokenizer = self._loaded
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        new = sorted(set(texts) - self._known.keys(), key=_by_length)
         for batch in _batches(new, self.batch_size):
             inputs = tokenizer(batch, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
             with torch.inference_mode():
@@ -100,6 +159,7 @@ class Echecker:
     sha256: str = CHECKER_SHA256
     batch_size: int = 64
     download: bool = True
+    _known: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any, Any]:
@@ -132,18 +192,28 @@ class Echecker:
         return model["encoder"].eval(), model["clf"].eval(), tokenizer
 
     def error(self, texts: list[str]) -> npt.NDArray[np.float64]:
-        """Return the probability of an error in each text; only its first 64 word pieces count."""
+        """Return the probability of an error in each text, of which only the first 64 word pieces count.
+
+        Each text is read once in the object's life.
+        """
         import torch
 
         encoder, head, tokenizer = self._loaded
-        found = []
-        for batch in _batches([re.sub(r"[^\w\s]", "", text).lower() for text in texts], self.batch_size):
+        plain = [re.sub(r"[^\w\s]", "", text).lower() for text in texts]
+        new = sorted(set(plain) - self._known.keys(), key=_by_length)
+        for batch in _batches(new, self.batch_size):
             inputs = tokenizer(batch, padding=True, truncation=True, max_length=CHECKER_WINDOW, return_tensors="pt")
             with torch.inference_mode():
-                found.append(head(encoder(**inputs).last_hidden_state[:, 0]).sigmoid()[:, -1].double().numpy())
-        return np.concatenate(found) if found else np.zeros(0)
+                errors = head(encoder(**inputs).last_hidden_state[:, 0]).sigmoid()[:, -1].tolist()
+            self._known.update(zip(batch, errors, strict=True))
+        return np.array([self._known[text] for text in plain], np.float64)
 
 
 def _batches(texts: Sequence[str], size: int) -> Iterator[list[str]]:
     for start in range(0, len(texts), size):
         yield list(texts[start : start + size])
+
+
+def _by_length(text: str) -> tuple[int, str]:
+    """Return a sort key: texts of a batch are padded to one length, and batches must not depend on chance."""
+    return len(text), text

@@ -1,0 +1,246 @@
+"""Captioning: Clotho v2.1 and AudioCaps, the same task from two kinds of tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from audiomarathon.benchmarks.finding import nearest, the_one
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, clean, natural, read_csv, shown
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import write_text
+from audiomarathon.plain_file import open_plain
+from audiomarathon.scoring.caption import Caption
+
+#: By the name that `TASK_PROMPT` takes. The first makes long replies, which CIDEr-D cannot reward: its factor for the
+#: length is 0.32 at 20 words beside 11, and 0.007 at 30.
+PROMPTS = {
+    "detail": "Describe the sound in detail.",
+    "short": "Describe the sound in one sentence of 8 to 20 words.",
+}
+
+ALL = "all"  # every split
+
+Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, names that its clip may have, captions
+
+
+class Captioning(Task):
+    """One caption a clip, scored against several; a subclass says how its table is read.
+
+    The table of the whole split gives the document frequencies, whatever part of it is run. Where a folder holds a part
+    of the data (`data download --limit`), `corpus_<table>` beside the table is the whole one.
+
+    Attributes
+    ----------
+    splits
+        By its name the split's table, the default first.
+    folders
+        Where clips lie beside the table; `{split}` is the split's name.
+    columns
+        Of the table.
+    """
+
+    max_new_tokens = 256
+    scorer = Caption()
+    cuttable = False  # which part of a clip a caption tells of is not known
+    splits: ClassVar[Mapping[str, str]] = {}
+    folders: ClassVar[tuple[str, ...]] = ("", "{split}")
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
+        """Return the items of a table's rows."""
+
+    @abstractmethod
+    def rows(self, item: Item) -> list[dict[str, str]]:
+        """Return an item's rows in a table: the reverse of :meth:`items`."""
+
+    def find(self, root: Path) -> Path:
+        """Return the nearest folder that holds the table of any split."""
+        tables = set(self.splits.values())
+        found = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
+        return the_one(self, root, found, next(iter(self.splits.values())))
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Read a split's table and find its clips."""
+        split = filters.split or next(iter(self.splits))
+        if split not in (*self.splits, ALL):
+            raise SettingsError(f"TASK_SPLIT={split}: allowed for {self.key}: {', '.join(self.splits)}, {ALL}")
+        question = PROMPTS.get(filters.prompt or "detail", filters.prompt)
+        if " " not in question:
+            raise SettingsError(f"TASK_PROMPT={question}: allowed for {self.key}: {', '.join(PROMPTS)}, or a sentence")
+        folder = folder.absolute()
+        samples, bad = dict[str, Sample](), []
+        tables = self.tables(folder, split)
+        for part, items in tables.items():
+            places = [place.format(split=part) for place in self.folders]
+            clips, looked = _clips(folder, places), ", ".join(f"{place or '.'}/" for place in places)
+            meta = {"split": part, "splits": tuple(tables)}
+            for number, item in enumerate(items, start=1):
+                try:
+                    sample = _sample(item, clips, looked, question, meta)
+                    if sample.id in samples:
+                        raise RowError(f"duplicate id {shown(sample.id)}")
+                    samples[sample.id] = sample
+                except RowError as error:
+                    bad.append(BadRow(folder / self.splits[part], number, str(error)))
+        return Loaded(folder, tuple(sorted(samples.values(), key=lambda one: natural(one.id))), tuple(bad))
+
+    def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
+        """Return by split a table's items in the file's order; for `all` those of every table that is there."""
+        there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
+        parts = there if split == ALL else [split]
+        if not {*parts} <= {*there}:
+            has = f"it has {', '.join(self.splits[part] for part in there)}" if there else "it has no split"
+            get = f"next: audiomarathon data download {self.key} --split {split}"
+            raise DataError(f"{self.key}: {folder} has no {self.splits[split]}; {has}; {get}")
+        return {part: self.items(self._table(folder / self.splits[part])) for part in parts}
+
+    def prompt(self, sample: Sample) -> str:
+        """Return the instruction and nothing else."""
+        return sample.question
+
+    def reference(self, sample: Sample) -> dict[str, Any]:
+        """Return the captions."""
+        return {"references": list(sample.meta["references"])}
+
+    def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
+        """Return the captions of the whole split, of clips that are missing too."""
+        splits = loaded.samples[0].meta["splits"]
+        return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
+
+    def captions(self, folder: Path, split: str) -> list[tuple[str, ...]]:
+        """Return the captions of each item of a whole split."""
+        table = folder / self.splits[split]
+        whole = table.with_name(f"corpus_{table.name}")
+        return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
+
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write a split's rows, and beside them the whole split's captions where the rows are fewer."""
+        for split in part.kept[0].meta["splits"]:
+            own = [one for one in part.kept if one.meta["split"] == split]
+            kept = [(one.id, tuple(one.meta["names"]), tuple(one.meta["references"])) for one in own]
+            self._write(target / self.splits[split], kept)
+            if len(corpus := self.captions(part.loaded.folder, split)) > len(kept):
+                others = [(f"{number}_0", (str(number),), texts) for number, texts in enumerate(corpus, 1)]
+                self._write(target / f"corpus_{self.splits[split]}", others)
+
+    def _write(self, file: Path, items: Sequence[Item]) -> None:
+        lines = io.StringIO()
+        out = csv.DictWriter(lines, self.columns, lineterminator="\n")
+        out.writeheader()
+        for item in items:
+            out.writerows(self.rows(item))
+        write_text(file, lines.getvalue())
+
+    def _table(self, file: Path) -> list[dict[str, str]]:
+        return [row for _line, row in read_csv(file, self.columns)]
+
+    def _is_ours(self, file: Path) -> bool:
+        """Whether a file's first line has the columns, or it is empty, as in a mirror: `test.csv` is a common name."""
+        try:
+            with open_plain(file) as lines:
+                first = lines.readline(10_000).decode("utf-8-sig", "replace")
+        except OSError:
+            return False
+        return not first or set(self.columns) <= set(next(csv.reader([first]), []))
+
+
+class Clotho(Captioning):
+    """Clotho v2.1: clips of 15 to 30 s with five captions each (arXiv 1910.09387).
+
+    `clotho_captions_<split>.csv` with the clips in `<split>/` beside it, or as Zenodo's archives unpack.
+    """
+
+    key = "lalm/clotho"
+    aliases = ("clotho",)
+    title = "Audio captioning (Clotho)"
+    splits: ClassVar[Mapping[str, str]] = {
+        split: f"clotho_captions_{split}.csv" for split in ("evaluation", "validation", "development")
+    }
+    metadata_file = splits["evaluation"]
+    folders = ("{split}", "clotho_audio_{split}", "clotho_audio_{split}/{split}")
+    columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
+
+    def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
+        """Return an item a row; its id is the file's name."""
+        return [
+            (row["file_name"], (row["file_name"],), tuple(filter(str.strip, map(row.__getitem__, self.columns[1:]))))
+            for row in rows
+        ]
+
+    def rows(self, item: Item) -> list[dict[str, str]]:
+        """Return the item's row."""
+        captions = [*item[2], *[""] * 5]
+        return [{"file_name": item[0], **dict(zip(self.columns[1:], captions, strict=False))}]
+
+
+class AudioCaps(Captioning):
+    """AudioCaps: ten-second clips of YouTube; five captions each in test and val, one in train (NAACL 2019).
+
+    `<split>.csv`, a row a caption, with the clips beside it or in `<split>/`, `audio/` or `wavs/`, called
+    `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
+    """
+
+    key = "lalm/audiocaps"
+    aliases = ("audiocaps",)
+    title = "Audio captioning (AudioCaps)"
+    splits: ClassVar[Mapping[str, str]] = {split: f"{split}.csv" for split in ("test", "val", "train")}
+    metadata_file = splits["test"]
+    folders = ("", "{split}", "audio", "audio/{split}", "wavs")
+    columns = ("audiocap_id", "youtube_id", "start_time", "caption")
+
+    def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
+        """Return an item a clip; its id is the video's with the start in seconds."""
+        found: dict[str, Item] = {}
+        for row in rows:
+            video, start = row["youtube_id"], row["start_time"]
+            id_ = f"{video}_{start}"
+            first = (id_, (id_, video, f"Y{video}", row["audiocap_id"]), ())
+            _, names, captions = found.get(id_, first)
+            found[id_] = (id_, names, (*captions, *filter(str.strip, [row["caption"]])))
+        return list(found.values())
+
+    def rows(self, item: Item) -> list[dict[str, str]]:
+        """Return a row a caption; all have the number of the item's first, which may name its clip."""
+        video, _, start = item[0].rpartition("_")
+        return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
+
+
+def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, meta: Mapping[str, Any]) -> Sample:
+    id_, names, captions = item
+    clean(id_, "the clip's name")
+    if not captions:
+        raise RowError(f"{shown(id_)} has no caption")
+    texts = tuple(clean(text, "a caption") for text in captions)
+    found = next((clip for name in names for key in _keys(name) if (clip := clips.get(key))), None)
+    if found is None:
+        others = f", nor one called {', '.join(names[1:])}" if len(names) > 1 else ""
+        raise RowError(f"clip {shown(id_)} is missing{others}, in {places}")
+    own = {"references": texts, "names": names, **meta}
+    return Sample(storable(id_), (found,), question, "\n".join(texts), storable(id_), meta=own)
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """Return under what a name is looked up: as it is, then without its suffix; Unicode has two forms of an é."""
+    plain = unicodedata.normalize("NFC", name)
+    stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
+    return plain, f"{stem}\0"
+
+
+def _clips(folder: Path, parts: Sequence[str]) -> dict[str, Path]:
+    """Return the audio files of some folders by name, and by name without suffix."""
+    found: dict[str, Path] = {}
+    for part in parts:
+        place = folder / part
+        for clip in sorted(place.iterdir()) if place.is_dir() else ():
+            if clip.name.lower().endswith(AUDIO_SUFFIXES) and not clip.name.startswith(".") and clip.is_file():
+                for key in _keys(clip.name):
+                    found.setdefault(key, clip)
+    return found

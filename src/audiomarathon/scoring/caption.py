@@ -1,0 +1,233 @@
+"""Captions: CIDEr-D, FENSE where its models are on this machine, lengths, and how well people do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.errors import DataError, ModelError
+from audiomarathon.records import Corpus, Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from audiomarathon.metrics.captions.cider_d import Frequencies
+    from audiomarathon.metrics.statistics import Floats, Sums
+    from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
+
+_SEED = 42  # of the intervals of tables
+_OF_MODELS = ("sbert_sim", "fer", "fense", "fense_first_sentence", "human_fense")
+_FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
+
+
+class Caption(Scorer):
+    """CIDEr-D with the document frequencies of the whole data, and FENSE.
+
+    A verdict is `cider_d`, `human_cider_d` (of the item's own references, each against the others), `words`, and as far
+    as there are models for them `pieces`, `sbert_sim`, `fer`, `fense`, `fense_first_sentence` and `human_fense`; else
+    None. `encoder` is the sentence encoder's name, `encoder_hash` and `checker` are hashes of the two models, `why` is
+    what kept them from being used. A record's reference holds `references`, at least one text.
+    """
+
+    key = "caption"
+    figure = Figure("cider_d", "CIDEr-D", 0.0, 10.0)
+    instant = False
+    needs = ("references",)
+    modules = tuple(f"audiomarathon.metrics.captions.{name}" for name in ("cider_d", "fense", "lengths", "ptb"))
+
+    def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
+        """Judge a batch; each item's values rest on its own texts and on the corpus, never on the batch."""
+        from audiomarathon.metrics.captions.cider_d import cider_d
+        from audiomarathon.metrics.captions.ptb import tokens
+
+        corpus = records[0].corpus
+        if corpus is None:
+            raise DataError("the run folder has no corpus.json, by which CIDEr-D weighs words")
+        replies = [record.text for record in records]
+        references = [tuple(record.reference["references"]) for record in records]
+        scores = cider_d(replies, references, _frequencies(corpus)).tolist()
+        columns = _by_models(replies, references)
+        for place, (record, reply, texts) in enumerate(zip(records, replies, references, strict=True)):
+            own = {"cider_d": scores[place], "human_cider_d": _human(corpus, texts), "words": len(tokens(reply))}
+            yield Verdict(record, own | {name: values[place] for name, values in columns.items()})
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Whether its score is one, and it was made with the models that this machine has; without any it stays."""
+        encoder, checker = _models()
+        used = (verdict.values.get("encoder_hash"), verdict.values.get("checker"))
+        now = (encoder.hash if encoder else used[0], checker.sha256 if checker else used[1])
+        return used == now and isinstance(verdict.values.get("cider_d"), float)
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return CIDEr-D and the words of a reply; runs scored with other models are compared by these."""
+        means = _means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
+        return replace(means, ends={"cider_d": ()})  # no share of right answers
+
+    def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the means of what FENSE's models say, over the items that have it."""
+        means = _means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
+        return replace(means, ends={"fer": (0.0, 1.0)})
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return CIDEr-D with the document frequencies of the evaluated items, as aac-metrics counts it."""
+        from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
+
+        references = tuple(tuple(one.record.reference["references"]) for one in verdicts)
+        if {one.record.corpus.hash for one in verdicts if one.record.corpus} == {Corpus(references).hash}:
+            scores = [one.values["cider_d"] for one in verdicts]
+        elif len(verdicts) > 1:
+            scores = cider_d([one.record.text for one in verdicts], references, Frequencies.of(references)).tolist()
+        else:
+            scores = [None] * len(verdicts)
+        return _means({"cider_d_as_published": scores}, verdicts)
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the original's figure, lengths, what people score, and how large the corpus is."""
+        from audiomarathon.metrics.captions.lengths import lengths
+
+        texts = [one.record.text for one in verdicts]
+        pieces = [one.values["pieces"] for one in verdicts]
+        count = None if None in pieces else lambda _texts: pieces
+        human = _means({name: _column(f"human_{name}", verdicts) for name in ("cider_d", "fense")}, verdicts)
+        corpus = verdicts[0].record.corpus
+        return {
+            **self.published(verdicts).figures,
+            **self.of_models(verdicts).figures,
+            "lengths": lengths(texts, count),
+            "human": human.figures,
+            "corpus": {"items": len(corpus.references), "hash": corpus.hash} if corpus else None,
+        }
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return CIDEr-D as a share of the highest."""
+        return float(verdict.values["cider_d"]) / 10
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return CIDEr-D, and FENSE where it was computed."""
+        fense = verdict.values["fense"]
+        return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say why FENSE was not computed, how many replies its models see a part of, and of what corpus words weigh."""
+        summary = self.summary(verdicts)
+        found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
+        beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}
+        if beyond[64]:
+            found.append(
+                f"{beyond[64]:.0%} of replies are longer than the 64 word pieces that FENSE's checker reads, "
+                f"{beyond[128]:.0%} than its encoder's 128"
+            )
+        people = ", ".join(f"{name} {value:.3f}" for name, value in summary["human"].items() if value is not None)
+        corpus = summary["corpus"]
+        weighed = f"words weighed by the references of {corpus['items']:,} items" if corpus else ""
+        return [
+            *found,
+            *([f"people, one reference against the others: {people}"] if people else []),
+            *filter(None, [weighed]),
+        ]
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return every figure of captions, a row a setting, and people's below."""
+        import pandas as pd
+
+        from audiomarathon.metrics.statistics import Resampler
+
+        rows: list[dict[str, Any]] = []
+        for name, own in verdicts.items():
+            row: dict[str, Any] = {"setting": name, "n": len(own)}
+            both = [Resampler(_SEED).of_sums(sums) for sums in (self.sums(own), self.of_models(own))]
+            for figure, one in (both[0] | both[1]).items():
+                low, high = one.interval or (None, None)
+                row |= {figure: one.value, f"{figure}_low": low, f"{figure}_high": high}
+            summary = self.summary(own)
+            spread = {f"words {part}": summary["lengths"]["words"][part] for part in ("p5", "p95")}
+            rows.append(row | {"cider_d_as_published": summary["cider_d_as_published"]} | spread)
+        if verdicts:
+            rows.append({"setting": "people (one reference against the others)", "n": len(own), **summary["human"]})
+        return {"Captions": pd.DataFrame(rows, dtype=object)}
+
+
+def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
+    """Return the models that are on this machine."""
+    from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
+
+    return text_encoder(ENCODER), fluency_checker()
+
+
+def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) -> dict[str, list[Any]]:
+    """Return what FENSE's models say of each item, by the names of a verdict's values."""
+    from audiomarathon.metrics.captions.fense import fense, sbert_sim
+    from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
+
+    def fense_of(candidates: Sequence[str], texts: Sequence[Sequence[str]]) -> Floats:
+        assert encoder is not None
+        assert checker is not None
+        return fense(candidates, texts, encoder, checker).fense
+
+    found: dict[str, list[Any]] = {}
+    encoder, checker = _models()
+    lacking = [*["the sentence encoder"] * (not encoder), *["the fluency checker"] * (not checker)]
+    why = f"{' and '.join(lacking)} not on this machine; next: {_FETCH}" if lacking else ""
+    try:
+        if encoder:
+            found["pieces"] = encoder.count_pieces(list(replies))
+            found["sbert_sim"] = sbert_sim(replies, references, encoder).tolist()
+            found |= {"encoder": [encoder.name] * len(replies), "encoder_hash": [encoder.hash] * len(replies)}
+        if checker:
+            found["checker"] = [checker.sha256] * len(replies)
+        if encoder and checker:
+            whole = fense(replies, references, encoder, checker)
+            found |= {"fer": whole.fer.tolist(), "fense": whole.fense.tolist()}
+            found["fense_first_sentence"] = fense_of([first_sentence(one) for one in replies], references).tolist()
+            human = human_ceiling(references, fense_of).tolist()
+            found["human_fense"] = [None if math.isnan(one) else one for one in human]
+    except ModelError as error:
+        why = str(error)
+    nothing = [None] * len(replies)
+    return {
+        **dict.fromkeys(("pieces", "encoder", "encoder_hash", "checker", *_OF_MODELS), nothing),
+        **found,
+        "why": [why] * len(replies),
+    }
+
+
+@lru_cache(2)
+def _frequencies(corpus: Corpus) -> Frequencies:
+    from audiomarathon.metrics.captions.cider_d import Frequencies
+
+    return Frequencies.of(corpus.references)
+
+
+@lru_cache(1 << 13)
+def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
+    """Return CIDEr-D of each of an item's references against the others, averaged; None of a single one."""
+    from audiomarathon.metrics.captions.cider_d import cider_d
+    from audiomarathon.metrics.captions.lengths import human_ceiling
+
+    if len(texts) < 2:
+        return None
+    return float(human_ceiling([texts], lambda own, others: cider_d(own, others, _frequencies(corpus)))[0])
+
+
+def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
+    return [one.values[name] for one in verdicts]
+
+
+def _named(name: str, verdicts: Sequence[Verdict]) -> str:
+    """Return a figure's name: under another encoder than FENSE's it names that."""
+    from audiomarathon.scoring.caption_models import ENCODER
+
+    others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}
+    return f"{name}[{', '.join(sorted(others))}]" if others and name in _OF_MODELS and name != "fer" else name
+
+
+def _means(columns: Mapping[str, Sequence[float | None]], verdicts: Sequence[Verdict]) -> Sums:
+    from audiomarathon.metrics.statistics import means_of_items
+
+    return means_of_items(columns, [one.record.cluster for one in verdicts])

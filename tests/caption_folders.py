@@ -1,0 +1,69 @@
+"""Folders in the form of Clotho and AudioCaps, with clips that are tones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+CAPTIONS = {
+    "Rain on a tin roof.wav": (
+        "Rain is falling on a metal roof.",
+        "Rain drums on tin while the wind blows.",
+        "A steady rain falls on a roof.",
+        "Heavy rain hits a tin roof.",
+        "Water is falling on metal.",
+    ),
+    "Café, evening.wav": (
+        "People are talking in a cafe.",
+        "A crowd of people is talking and cups clatter.",
+        "Many people talk at once in a room.",
+        "Voices and cups in a busy cafe.",
+        "People chat while dishes clatter.",
+    ),
+    'dog "barks".wav': (
+        "A dog barks twice in the distance.",
+        "A dog is barking while a car passes.",
+        "A dog barks and a car drives by.",
+        "A far dog barks.",
+        "Two barks of a dog are heard.",
+    ),
+}
+
+
+def tone(file: Path, seconds: float = 1.0, rate: int = 16000, pitch: float = 440.0) -> None:
+    """Write a clip."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    time = np.arange(round(seconds * rate)) / rate
+    soundfile.write(file, (0.2 * np.sin(2 * np.pi * pitch * time)).astype(np.float32), rate)
+
+
+def table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a CSV file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out).writerows([columns, *rows])
+
+
+def clotho_folder(
+    root: Path,
+    captions: Mapping[str, Sequence[str]] = CAPTIONS,
+    *,
+    split: str = "evaluation",
+    place: str = "{split}",
+    clips: Mapping[str, Path] | None = None,
+) -> Path:
+    """Make a Clotho-shaped folder and return it; a clip is a tone unless `clips` gives a recording."""
+    columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
+    table(root / f"clotho_captions_{split}.csv", columns, [(name, *texts) for name, texts in captions.items()])
+    for number, name in enumerate(captions):
+        target = root / place.format(split=split) / name
+        if clips:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(clips[name].read_bytes())
+        else:
+            tone(target, pitch=300.0 + 100 * number)
+    return root

@@ -1,0 +1,381 @@
+"""Clotho and AudioCaps: their tables, the corpus that words are weighed by, and the caption scorer."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from caption_folders import CAPTIONS, clotho_folder, table, tone
+from conftest import call, content_of
+
+from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.benchmarks.task import Filters, Loaded
+from audiomarathon.data.controls import build_controls
+from audiomarathon.data.subset import write_rows
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
+from audiomarathon.records import Corpus, Record, Verdict
+from audiomarathon.runs.folder import read_records
+from audiomarathon.scoring import caption_models
+from audiomarathon.scoring.caption import Caption
+from audiomarathon.scoring.scorer import figures_of
+
+REFERENCES = tuple(CAPTIONS.values())
+CORPUS = Corpus(REFERENCES)
+REPLIES = ("Rain falls on a metal roof.", "", "A dog barks and a car drives by.")
+
+
+def load(root: Path, key: str = "lalm/clotho", **filters: Any) -> Loaded:
+    return get_task(key).load(get_task(key).find(root), Filters(**filters))
+
+
+def records(replies: tuple[str, ...] = REPLIES, corpus: Corpus = CORPUS) -> list[Record]:
+    return [
+        Record(str(n), str(n), reply=reply, reference={"references": list(texts)}, corpus=corpus)
+        for n, (reply, texts) in enumerate(zip(replies, REFERENCES, strict=False))
+    ]
+
+
+def verdicts(own: list[Record] | None = None) -> list[Verdict]:
+    return list(Caption().verdicts(own or records()))
+
+
+class Encoder:
+    """A bag of words: equal texts are equal vectors."""
+
+    name, hash, window = "bag", "1a", 128
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.array([[text.lower().split().count(word) for word in ("rain", "a", "dog", "of")] for text in texts])
+
+    def count_pieces(self, texts: list[str]) -> list[int]:
+        return [len(text.split()) + 60 for text in texts]
+
+
+class Checker:
+    """Flags what has no period."""
+
+    sha256 = "checked"
+
+    def error(self, texts: list[str]) -> np.ndarray:
+        return np.array([0.0 if text.endswith(".") else 0.95 for text in texts])
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Encoder:
+    encoder = Encoder()
+    monkeypatch.setattr(caption_models, "text_encoder", lambda _default="": encoder)
+    monkeypatch.setattr(caption_models, "fluency_checker", Checker)
+    return encoder
+
+
+def test_a_split_is_read_with_names_of_every_kind(tmp_path: Path) -> None:
+    decomposed = {unicodedata.normalize("NFD", name): texts for name, texts in CAPTIONS.items()}
+    clotho_folder(tmp_path / "clotho", decomposed)
+    clotho_folder(tmp_path / "clotho", {"x.wav": REFERENCES[0]}, split="validation", place="clotho_audio_{split}")
+    clotho_folder(
+        tmp_path / "clotho", {"y.wav": REFERENCES[1]}, split="development", place="clotho_audio_{split}/{split}"
+    )
+    composed = tmp_path / "clotho" / "clotho_captions_evaluation.csv"
+    composed.write_text(unicodedata.normalize("NFC", composed.read_text(encoding="utf-8")), encoding="utf-8")
+    loaded = load(tmp_path)
+    assert {one.id for one in loaded.samples} == set(CAPTIONS)
+    assert not loaded.bad_rows
+    assert all(one.clips[0].is_file() and one.cluster == one.id for one in loaded.samples)
+    assert {one.id: one.meta["references"] for one in loaded.samples} == CAPTIONS
+    assert [one.id for split in ("validation", "development") for one in load(tmp_path, split=split).samples] == [
+        "x.wav",
+        "y.wav",
+    ]
+
+
+def test_prompts(tmp_path: Path) -> None:
+    clotho_folder(tmp_path)
+    task = get_task("clotho")
+
+    def asked(prompt: str) -> set[str]:
+        return {task.prompt(one) for one in load(tmp_path, prompt=prompt).samples}
+
+    assert asked("") == asked("detail") == {"Describe the sound in detail."}
+    assert asked("short") == {"Describe the sound in one sentence of 8 to 20 words."}
+    assert asked("Say what you hear.") == {"Say what you hear."}
+    with pytest.raises(SettingsError, match=r"TASK_PROMPT=shrt: allowed for lalm/clotho: detail, short"):
+        asked("shrt")
+    with pytest.raises(SettingsError, match=r"TASK_SPLIT=test: allowed for lalm/clotho: evaluation, validation"):
+        load(tmp_path, split="test")
+
+
+def test_a_split_that_is_not_there_is_named_with_how_to_get_it(tmp_path: Path) -> None:
+    clotho_folder(tmp_path)
+    with pytest.raises(
+        DataError,
+        match=r"has no clotho_captions_validation.csv; it has clotho_captions_evaluation.csv; next: .* --split valid",
+    ):
+        load(tmp_path, split="validation")
+
+
+def test_bad_rows_are_named_and_count_in_the_corpus(tmp_path: Path) -> None:
+    many = {**CAPTIONS, "gone.wav": ("Nothing.",) * 5, "mute.wav": ("", " ", "", "", "")}
+    folder = clotho_folder(tmp_path, many)
+    (folder / "evaluation" / "gone.wav").unlink()
+    loaded = load(tmp_path)
+    assert [(one.row, one.reason) for one in loaded.bad_rows] == [
+        (
+            4,
+            "clip 'gone.wav' is missing, in evaluation/, clotho_audio_evaluation/, clotho_audio_evaluation/evaluation/",
+        ),
+        (5, "'mute.wav' has no caption"),
+    ]
+    corpus = get_task("clotho").corpus(loaded)
+    assert [*map(tuple, corpus)] == [*REFERENCES, ("Nothing.",) * 5]
+
+
+def test_audiocaps_is_read_a_row_a_caption(tmp_path: Path) -> None:
+    rows = [
+        (str(number), video, start, f"{text} {video}")
+        for video, start in (("a_b-c", "30"), ("zz", "0"), ("q", "5"), ("lost", "1"))
+        for number, text in enumerate(("Rain on", "A dog by"))
+    ]
+    table(tmp_path / "sub" / "test.csv", get_task("audiocaps").columns, rows)  # type: ignore[attr-defined]
+    (tmp_path / "test.csv").write_text("audiocap_id,what\n1,2\n")  # another table of that name, nearer
+    for clip in ("a_b-c_30.wav", "audio/Yzz.flac", "test/q.wav"):
+        tone(tmp_path / "sub" / clip)
+    loaded = load(tmp_path, "audiocaps")
+    assert [(one.id, one.meta["references"]) for one in loaded.samples] == [
+        ("a_b-c_30", ("Rain on a_b-c", "A dog by a_b-c")),
+        ("q_5", ("Rain on q", "A dog by q")),
+        ("zz_0", ("Rain on zz", "A dog by zz")),
+    ]
+    (bad,) = loaded.bad_rows
+    assert bad.reason.startswith("clip 'lost_1' is missing, nor one called lost, Ylost, 0, in ./, test/, audio/")
+
+
+@pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
+def test_a_part_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> None:
+    task = get_task(key)
+    if key == "lalm/clotho":
+        clotho_folder(tmp_path / "all")
+    else:
+        rows = [
+            (f"{n}{v}", v, "0", text)
+            for v, texts in zip("abc", REFERENCES, strict=True)
+            for n, text in enumerate(texts)
+        ]
+        table(tmp_path / "all" / "test.csv", task.columns, rows)  # type: ignore[attr-defined]
+        for video in "abc":
+            tone(tmp_path / "all" / f"{video}.wav")
+    whole = load(tmp_path / "all", key)
+    chosen = whole.samples[1]
+    write_rows(task, whole, {chosen.id}, tmp_path / "part")
+    clip = tmp_path / "part" / chosen.clips[0].relative_to(whole.folder)
+    tone(clip)
+    part = load(tmp_path / "part", key)
+    assert [(one.id, one.meta["references"]) for one in part.samples] == [(chosen.id, chosen.meta["references"])]
+    assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
+    write_rows(task, part, {chosen.id}, tmp_path / "again")  # a part of a part
+    tone(tmp_path / "again" / clip.relative_to(tmp_path / "part"))
+    assert task.corpus(load(tmp_path / "again", key)) == task.corpus(whole)
+
+
+def test_all_splits_are_one_task_and_a_part_of_them_keeps_the_whole_corpus(tmp_path: Path) -> None:
+    clotho_folder(tmp_path / "all")
+    clotho_folder(tmp_path / "all", {"x.wav": REFERENCES[0], "y.wav": REFERENCES[1]}, split="development")
+    task, whole = get_task("clotho"), load(tmp_path / "all", split="all")
+    assert {one.id: one.meta["split"] for one in whole.samples} == {
+        **dict.fromkeys(CAPTIONS, "evaluation"),
+        **dict.fromkeys(("x.wav", "y.wav"), "development"),
+    }
+    corpus = [*map(list, (*REFERENCES[:2], *REFERENCES))]
+    assert task.corpus(whole) == corpus
+    write_rows(task, replace(whole, samples=whole.samples[-1:]), {"y.wav"}, tmp_path / "part")
+    tone(tmp_path / "part" / "development" / "y.wav")
+    part = load(tmp_path / "part", split="all")
+    assert [one.id for one in part.samples] == ["y.wav"]
+    assert task.corpus(part) == corpus
+
+
+@pytest.mark.parametrize("key", ["lalm/clotho", "lalm/audiocaps"])
+def test_a_control_keeps_every_sample_with_its_own_clip(tmp_path: Path, key: str) -> None:
+    """Clips of another Unicode form or suffix than the table's, and clips that are called by a row's number."""
+    task, seconds = get_task(key), {"a": 1.0, "b": 1.5, "c": 2.0}
+    if key == "lalm/clotho":
+        names = (unicodedata.normalize("NFD", "Café.wav"), "x.wav", "y.wav")
+        clotho_folder(tmp_path / "data", dict(zip(names, REFERENCES, strict=True)))
+        place = tmp_path / "data" / "evaluation"
+        for old, new, length in zip(names, ("Café.wav", "x.ogg", "y.wav"), seconds.values(), strict=True):
+            (place / old).unlink()
+            tone(place / new, length)
+    else:
+        names = ("c_1", "b_1", "a_1")
+        rows = [
+            (str(3 * n + k), one[0], "1", texts[k])
+            for n, (one, texts) in enumerate(zip(names, REFERENCES, strict=True))
+            for k in range(3)
+        ]
+        table(tmp_path / "data" / "test.csv", task.columns, rows)  # type: ignore[attr-defined]
+        for n, length in enumerate(seconds.values()):
+            tone(tmp_path / "data" / f"{3 * n}.wav", length)
+    whole = load(tmp_path / "data", key)
+    assert (len(whole.samples), whole.bad_rows) == (3, ())
+    folder, _ = build_controls([(task, whole)], tmp_path / "out", seconds=None, kind="noise")
+    made = load(folder, key)
+    assert not made.bad_rows
+    told = [
+        [(one.id, one.meta["references"], probe(one.clips[0]).seconds) for one in data.samples]
+        for data in (whole, made)
+    ]
+    assert told[0] == told[1]
+    assert sorted(task.corpus(made)) == sorted(task.corpus(whole))
+    assert Corpus(REFERENCES[::-1]).hash == CORPUS.hash != Corpus(REFERENCES[1:]).hash
+
+
+def test_cider_d_weighs_by_the_whole_split_and_as_published_by_what_was_run() -> None:
+    whole = verdicts()
+    expected = cider_d(REPLIES, REFERENCES, Frequencies.of(REFERENCES))
+    assert [one.values["cider_d"] for one in whole] == expected.tolist()
+    figures = figures_of(Caption(), whole, seed=0)
+    assert figures["cider_d"] == figures["score"] == pytest.approx(expected.mean())
+    assert figures["cider_d_as_published"] == figures["cider_d"]
+    part = [whole[0], whole[2]]
+    figures = figures_of(Caption(), part, seed=0)
+    assert figures["cider_d"] == pytest.approx(expected[[0, 2]].mean())
+    own = cider_d(
+        [REPLIES[0], REPLIES[2]], [REFERENCES[0], REFERENCES[2]], Frequencies.of([REFERENCES[0], REFERENCES[2]])
+    )
+    assert figures["cider_d_as_published"] == pytest.approx(own.mean())
+    assert figures["cider_d_as_published"] != pytest.approx(figures["cider_d"])
+    assert figures_of(Caption(), whole[:1], seed=0)["cider_d_as_published"] is None
+    assert figures["corpus"] == {"items": 3, "hash": CORPUS.hash}
+    low, high = figures["intervals"]["cider_d"]
+    assert low < figures["cider_d"] < high
+    assert Caption().own_score(whole[0]) == pytest.approx(expected[0] / 10)
+
+
+def test_replies_that_all_score_nothing_have_no_interval() -> None:
+    own = figures_of(Caption(), verdicts(records(("x", "y", "z"))), seed=0)
+    assert (own["cider_d"], own["intervals"]["score"]) == (0, None)
+
+
+def test_runs_scored_with_other_models_are_compared(models: Encoder) -> None:
+    with_models = Caption().sums(verdicts()).names
+    models.name = caption_models.ENCODER
+    assert Caption().sums(verdicts()).names == with_models == ("cider_d", "words")
+
+
+def test_people_are_scored_against_each_other() -> None:
+    frequencies = Frequencies.of(REFERENCES)
+    left_out = [
+        cider_d([text], [[*texts[:n], *texts[n + 1 :]]], frequencies)[0]
+        for texts in REFERENCES
+        for n, text in enumerate(texts)
+    ]
+    summary = Caption().summary(verdicts())
+    assert summary["human"] == {"cider_d": pytest.approx(np.mean(left_out)), "fense": None}
+    assert any(
+        f"people, one reference against the others: cider_d {np.mean(left_out):.3f}" in note
+        for note in Caption().notes(verdicts())
+    )
+
+
+def test_without_models_fense_is_not_computed() -> None:
+    whole = verdicts()
+    figures = figures_of(Caption(), whole, seed=0)
+    assert {figures[name] for name in ("sbert_sim", "fer", "fense", "fense_first_sentence")} == {None}
+    (note,) = [one for one in figures["notes"] if "FENSE" in one]
+    assert note.startswith(
+        "FENSE not computed: the sentence encoder and the fluency checker not on this machine; next: "
+    )
+    assert all(map(Caption().sound, whole))
+
+
+def test_with_models_fense_is_computed(models: Encoder) -> None:
+    without_period = ("Rain falls on a metal roof", "", "A dog barks. and then")
+    whole = verdicts(records(without_period))
+    figures = figures_of(Caption(), whole, seed=0)
+    similarity = [one.values["sbert_sim"] for one in whole]
+    assert [one.values["fer"] for one in whole] == [1, 1, 1]
+    assert figures["sbert_sim[bag]"] == pytest.approx(np.mean(similarity))
+    assert figures["fense[bag]"] == pytest.approx(0.1 * np.mean(similarity))
+    assert whole[2].values["fense_first_sentence"] > whole[2].values["fense"]  # "A dog barks." is sound
+    assert figures["fer"] == 1
+    assert Caption().summary(whole)["human"]["fense"] > 0
+    assert figures["lengths"]["beyond_64"] == pytest.approx(2 / 3)
+    assert "67% of replies are longer than the 64 word pieces" in " ".join(figures["notes"])
+    models.name = caption_models.ENCODER
+    assert "fense" in figures_of(Caption(), verdicts(), seed=0)
+
+
+def test_verdicts_are_made_anew_when_models_appear_and_stay_when_they_go(
+    models: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_models = verdicts()
+    without = [
+        replace(one, values={**one.values, "encoder": None, "encoder_hash": None, "checker": None, "fense": None})
+        for one in with_models
+    ]
+    assert all(map(Caption().sound, with_models))
+    assert not any(map(Caption().sound, without))
+    models.hash = "2b"  # another encoder of the same name
+    assert not any(map(Caption().sound, with_models))
+    monkeypatch.setattr(caption_models, "text_encoder", lambda _default="": None)
+    monkeypatch.setattr(caption_models, "fluency_checker", lambda: None)
+    assert all(map(Caption().sound, with_models))
+    other = replace(with_models[0].record, corpus=Corpus(REFERENCES[:2]))
+    assert Caption().stamp(other) != Caption().stamp(with_models[0].record)
+
+
+def test_a_limited_run_is_scored_by_the_whole_split(tmp_path: Path) -> None:
+    data, results = clotho_folder(tmp_path / "data"), tmp_path / "results"
+    arguments = ("run", "clotho", "--model", "embedded", "--data", data, "--results", results, "--no-timing")
+    code, output = call(*arguments, "--limit", 2, "--max-new-tokens", 4)
+    assert code == 0, output
+    assert "FENSE not computed" in output
+    folder = results / "lalm" / "clotho" / "embedded" / "base-0"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["n"], summary["corpus"]["items"]) == (2, 3)
+    assert {one.corpus.hash for one in read_records(folder).values() if one.corpus} == {CORPUS.hash}
+    page = tmp_path / "page.html"
+    assert call("report", results, "-o", page)[0] == 0
+    shown = {one["id"]: one["answer"] for one in content_of(page.read_text())["samples"]}
+    assert len(shown) == 2
+    assert all(answer == "\n".join(CAPTIONS[id_]) for id_, answer in shown.items())
+    assert read_manifest(data).licence_of(get_task("clotho")).startswith("captions not for commercial use")
+    assert read_manifest(data).licence_of(get_task("tau")) == "CC-BY-NC-4.0"
+    (folder / "corpus.json").unlink()
+    code, output = call("score", folder)
+    assert code == 2
+    assert "has no corpus.json" in output
+    (folder / "corpus.json").write_text('{"hash": "", "references": [["a"], ["b"]]}')
+    code, output = call("score", folder)
+    assert (code, "its 'references' are not those that were written" in output) == (2, True)
+    (folder / "corpus.json").write_text('{"references": [["a"], [1]]}')
+    code, output = call("score", folder)
+    assert code == 2
+    assert "corpus.json: its 'references' are not as they should be" in output
+    assert call(*arguments, "--max-new-tokens", 4)[0] == 0  # writes the corpus again
+    assert json.loads((folder / "summary.json").read_text())["n"] == 3
+
+
+def test_a_corpus_of_one_item_weighs_nothing() -> None:
+    with pytest.raises(DataError, match="at least 2 items"):
+        verdicts(records(corpus=Corpus(REFERENCES[:1])))
+
+
+def test_a_bad_encoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEXT_ENCODER", "/nowhere")
+    with pytest.raises(Exception, match="/nowhere: no such folder"):
+        verdicts()
+
+
+def test_the_page_shows_captions_and_people(models: Encoder) -> None:
+    frame = Caption().frames({"base": verdicts(), "frame 0.5": verdicts()[:2]})["Captions"]
+    assert [*frame["setting"]] == ["base", "frame 0.5", "people (one reference against the others)"]
+    assert frame.loc[0, "cider_d_low"] <= frame.loc[0, "cider_d"] <= frame.loc[0, "cider_d_high"]
+    assert frame.loc[2, "cider_d"] > 0
