@@ -71,13 +71,13 @@ def admitted(requirement: Requirement) -> list[Version]:
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
 def test_a_requirements_file_pins_all_that_the_project_asks_for(file: Path) -> None:
-    extras = ("report", "dev", *OF_FAMILIES) if file == CPU else own_extra(file)
+    extras = ("report", "dev", "lalm", *OF_FAMILIES) if file == CPU else own_extra(file)
     assert set(declared(*extras)) <= set(pins(file))
 
 
 @pytest.mark.parametrize("file", [CPU, *FAMILIES], ids=lambda file: file.stem)
 def test_pins_lie_within_what_the_project_allows(file: Path) -> None:
-    allowed = declared("report", "dev", *OF_FAMILIES)
+    allowed = declared("report", "dev", "lalm", *OF_FAMILIES)
     for name, pin in pins(file).items():
         assert admitted(pin), f"{name} is not pinned"
         outside = [
@@ -185,6 +185,7 @@ def test_the_wheel_ships_the_embedded_checkpoint(wheel: zipfile.ZipFile) -> None
 
 def test_the_wheel_ships_the_texts_that_judges_are_asked(wheel: zipfile.ZipFile) -> None:
     names = {f"audiomarathon/benchmarks/jasco/texts/{name}.txt" for name in ("judge_v1", "judge_v2", "second_question")}
+    names.add("audiomarathon/benchmarks/lalm_bench/texts/open_ended.txt")
     assert names <= set(wheel.namelist())
 
 

@@ -54,3 +54,12 @@ def test_weights_are_1_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.weights_of(["tau", "vox"]) == [1.0, 1.0]
     monkeypatch.setattr(registry, "BUILT_IN", (replace(AUDIOMARATHON, weights={"tau": 3.0, "vox": 1.0}),))
     assert registry.weights_of(["tau", "vox"]) == [1.5, 0.5]
+
+
+def test_scores_on_different_scales_have_no_mean() -> None:
+    """CIDEr-D reaches 10, accuracy 1."""
+    assert scopes_of(["lalm/clotho", "lalm/mmau_pro"]) == {}
+    assert scopes_of(["lalm/clotho", "lalm/audiocaps"]) == {"overall": ["lalm/clotho", "lalm/audiocaps"]}
+    assert scopes_of(["lalm/clotho", "lalm/audiocaps", "lalm/mmau_pro"]) == {
+        "captioning": ["lalm/clotho", "lalm/audiocaps"]
+    }

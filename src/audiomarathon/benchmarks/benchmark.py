@@ -48,6 +48,8 @@ class Benchmark:
         Of tasks in the mean, by key; None weighs them alike.
     archive, licence
         Address of the data as one archive, and its licence; "" for data that is not fetched so.
+    hubs
+        By task its data set on the hub, which may hold archives; tasks have data sets of their own.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Benchmark:
     weights: Mapping[str, float] | None = None
     archive: str = ""
     licence: str = ""
+    hubs: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 
     @property

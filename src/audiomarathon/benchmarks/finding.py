@@ -97,15 +97,19 @@ def path_variable(task: Task) -> str:
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
-#: Tasks that `audiomarathon data download` fetches from elsewhere, and what they weigh.
-OWN_ARCHIVES = {"jasco": "20 MB, CC BY-NC 4.0"}
+#: Tasks that `audiomarathon data download` fetches from elsewhere: what they weigh, and their licence.
+OWN_ARCHIVES = {
+    "jasco": ("20 MB", "CC BY-NC 4.0"),
+    "lalm/clotho": ("2 GB a split", "captions not for commercial use; each clip its own, clotho_metadata_*.csv"),
+    "lalm/mmau_pro": ("47.5 GB", "as its page on the hub says"),
+}
 
 
 def how_to_get(task: Task) -> str:
     """Return in one line the command that downloads a task's data, and the env vars to set after it."""
     advice = ""
     if facts := OWN_ARCHIVES.get(task.key):
-        advice = f"Get it with: audiomarathon data download {task.key} ({facts}); then "
+        advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(facts)}); then "
     elif task.key in HUB_TASKS:
         advice = f"Get it with: audiomarathon data download {task.key}; then "
         if task.key != "vesus":

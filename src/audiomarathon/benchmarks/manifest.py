@@ -8,7 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from audiomarathon.benchmarks.registry import facts_of
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.finding import OWN_ARCHIVES
+from audiomarathon.benchmarks.registry import benchmark_of, facts_of
 from audiomarathon.benchmarks.rows import read_json
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import DataError
@@ -45,6 +47,12 @@ class Manifest:
     file: Path | None = None
     control: Mapping[str, Any] | None = None
     """For a control variant of a data root (`audiomarathon data controls`) what was done to its audio."""
+
+    def licence_of(self, task: Task) -> str:
+        """Return a task's licence; without a file that of its benchmark."""
+        if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
+            return self.licence
+        return OWN_ARCHIVES.get(task.key, ("", "not stated"))[1]
 
     def expected(self, task: Task) -> Expected | None:
         """Return what is expected of a task; None of one of which neither the file nor a paper says anything."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
+from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import guard, look_up, plugins
@@ -21,7 +22,7 @@ BENCHMARKS = "audiomarathon.benchmarks"
 OTHER = "other"
 
 #: The benchmarks of the suite.
-BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO)
+BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH)
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -92,6 +93,12 @@ def facts_of(key: str) -> TaskFacts | None:
 def groups_of(benchmark: str) -> tuple[str, ...]:
     """Return the names of a benchmark's groups, in its order."""
     return next((tuple(one.groups) for one in all_benchmarks() if one.key == benchmark), ())
+
+
+def on_one_scale(keys: Iterable[str]) -> bool:
+    """Return whether the headlines of tasks have one range and direction, so that their mean says something."""
+    figures = [task.scorer.figure for one in all_benchmarks() for task in one.tasks if task.key in set(keys)]
+    return len({(one.low, one.high, one.better) for one in figures}) < 2
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:

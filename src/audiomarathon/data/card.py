@@ -14,6 +14,7 @@ import soundfile
 from audiomarathon.audio.decode import decode, probe
 from audiomarathon.benchmarks import Loaded, Sample, Task, select
 from audiomarathon.benchmarks.manifest import Manifest, read_manifest
+from audiomarathon.benchmarks.registry import benchmark_of
 from audiomarathon.data.durations import Durations, durations
 from audiomarathon.errors import AudioError, DataError, SettingsError
 from audiomarathon.records import LETTERS
@@ -42,7 +43,7 @@ class _Part:
             "title": self.task.title,
             "samples": len(self.loaded.samples),
             "expected": expected.count if expected else len(self.loaded.samples),
-            "licence": self.manifest.licence,
+            "licence": self.manifest.licence_of(self.task),
             "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
             "clusters": len({sample.cluster for sample in self.loaded.samples}),
             "bad": len(self.loaded.bad_rows) + len(self.found.broken),
@@ -78,8 +79,8 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
         (folder / "audio").mkdir(parents=True, exist_ok=True)
         rows = [part.row() for part in parts]
         content: dict[str, Any] = {
-            "name": parts[0].manifest.name,
-            "licences": sorted({part.manifest.licence for part in parts}),
+            "name": parts[0].manifest.name if parts[0].manifest.file else benchmark_of(parts[0].task.key),
+            "licences": sorted({row["licence"] for row in rows}),
             "tasks": rows,
             "hours": sum(row["total_hours"] for row in rows),
             "examples": _examples(parts, folder, seed),
@@ -116,14 +117,13 @@ def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str,
     for part, sample in turns:
         if len(examples) == EXAMPLES:
             break
-        name = f"{len(examples):02d}-{part.task.key}.wav"
+        name = f"{len(examples):02d}-{part.task.key.replace('/', '-')}.wav"
         try:
             _write_excerpt(sample, folder / "audio" / name)
         except AudioError:
             continue  # counted among the faulty; another sample takes its place
-        answer = f"{sample.answer}. {sample.options[LETTERS.index(sample.answer)]}" if sample.options else sample.answer
         options = list(zip(LETTERS, sample.options, strict=False))
-        facts = {"task": part.task.key, "id": sample.id, "question": sample.question, "answer": answer}
+        facts = {"task": part.task.key, "id": sample.id, "question": sample.question, "answer": sample.right}
         examples.append({**facts, "audio": f"audio/{name}", "options": options})
     return examples
 

@@ -1,0 +1,69 @@
+"""Which option a reply to MMAU-Pro means: as the suite reads letters, and numbers and bold type besides.
+
+The original numbers its options, so replies do: "The answer is **2) Blues**".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from audiomarathon.benchmarks.rows import words_of
+from audiomarathon.records import LETTERS
+from audiomarathon.scoring.reply import read_reply, visible
+
+_NUMBER = re.compile(r"(?<![\w.,:/-])(\d{1,2})([).:])(?=\s|\*|$)[\s*]*")
+_ALONE = re.compile(r"[\s*_(\[]*(?:option|choice|answer)?[\s:*_(\[]*(\d{1,2})[\s).:\]*_]*", re.IGNORECASE)
+_COUNTS = re.compile(r"\d|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
+#: Bold type that is no heading of a list, nor denied, asked or one of two where it stands.
+_BOLD = re.compile(
+    r"(?<!\bnot )(?<!n't )(?<!\bno )(?<!\bnot a )(?<!\bnot the )(?<!rule out )(?<!\bor )"
+    r"\*\*([^*]+)\*\*(?!\s*[:?]|\s*,?\s+or\b)",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"\s*[A-Z][).:]\s")
+
+
+def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
+    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
+
+    The rules, in this order: `verbatim` (the reply is the option), those of :func:`read_reply` where each number before
+    its own option's text counts as that option's letter, `number` (alone, where no option has a number in it), and
+    `bold` (all bold type that is an option, of the labelled ones if there are any, is one option). Else `unparsed`.
+
+    Parameters
+    ----------
+    options
+        At most 26.
+    """
+    read = read_reply(reply, options)
+    if read.letter and read.strict:
+        return read.letter, "verbatim"
+    text = _lettered(visible(reply), options)
+    if (read := read_reply(text, options)).letter:
+        return read.letter, read.rule
+    if (
+        (alone := _ALONE.fullmatch(text))
+        and 0 < int(alone[1]) <= len(options)
+        and not any(map(_COUNTS.search, options))
+    ):
+        return LETTERS[int(alone[1]) - 1], "number"
+    bold = [one for one in _BOLD.findall(text) if not one.rstrip().endswith(":")]
+    labelled = [one for one in bold if _LABEL.match(one)]
+    named = {words_of(_LABEL.sub("", one, count=1)) for one in labelled or bold}
+    letters = [letter for letter, option in zip(LETTERS, options, strict=False) if words_of(option) in named]
+    return (letters[0], "bold") if len(letters) == 1 else (None, "unparsed")
+
+
+def _lettered(reply: str, options: Sequence[str]) -> str:
+    """Return a reply in which a number before its own option's text is that option's letter."""
+
+    def letter(found: re.Match[str]) -> str:
+        place = int(found[1]) - 1
+        if not 0 <= place < len(options):
+            return found[0]
+        wanted = words_of(options[place])
+        after = words_of(reply[found.end() : found.end() + len(options[place]) + 40])
+        return f"{LETTERS[place]}{found[2]} " if wanted and after[: len(wanted)] == wanted else found[0]
+
+    return _NUMBER.sub(letter, reply)

@@ -1,0 +1,374 @@
+"""Figures of MMAU-Pro: a scorer for each type of question, and what they add up to, corrected and as published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from audiomarathon.benchmarks.lalm_bench.choices import read_option
+from audiomarathon.benchmarks.lalm_bench.instructions import follows
+from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded, OpenEndedAsPublished
+from audiomarathon.judges.judgements import reading_of
+from audiomarathon.metrics.statistics import Floats, Resampler, Sums, means_of_items
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.caption_models import text_encoder
+from audiomarathon.scoring.judged import Judged, judges_of
+from audiomarathon.scoring.scorer import sums_of
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+#: Whose questions, left or right, no model can answer that hears the mix of both channels.
+SPATIAL = "spatial_audio"
+IN_MONO = f"{SPATIAL} (heard in mono)"
+ENCODER_OF_PAPER = "NV-Embed-v2"
+_SEED = 42  # of the intervals of tables
+_TYPES = ("closed", "open", "following")
+_SKILLS = ("reasoning_skills", "perceptual_skills")
+_PUBLISHED = OpenEndedAsPublished()
+
+
+class QuestionTypes(Judged):
+    """Closed questions by the option that a reply means, open ones by judges, instructions by rules.
+
+    A verdict holds `score`, 0…1, or None where there is none: of an open reply that nobody has judged, and of a closed
+    question without a right option. `as_published` is the same by the official script's rules, beside it what
+    :class:`Judged` says of open replies. Of closed ones `parsed` is the letter, `rule` what read it, and `matched` the
+    option nearest to the reply by the sentence encoder that `TEXT_ENCODER` names (`encoder`; None without): the
+    official script takes that of NV-Embed-v2, whatever the reply.
+    """
+
+    key = "mmau_pro"
+    figure = Figure("accuracy", "accuracy")
+    needs = ("type", "category", "question", "answer", "options")
+    protocols = (OpenEnded(), _PUBLISHED)
+    modules: ClassVar[tuple[str, ...]] = (
+        *Judged.modules,
+        *(f"audiomarathon.benchmarks.lalm_bench.{name}" for name in ("choices", "instructions", "open_ended")),
+        "audiomarathon.scoring.reply",
+    )
+
+    def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
+        """Judge a batch; the encoder sees all of its texts at once."""
+        matched = _matched(records)
+        for record in records:
+            yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """See :meth:`Scorer.judge`; without what an encoder says."""
+        told, kind = record.reference, record.reference["type"]
+        if kind == "open":
+            values = super().judge(record)
+            overall = [one["overall"] for one in values["readings"].values() if one["overall"] is not None]
+            read = (reading_of(_PUBLISHED, record, said).values for said in record.judgements.values())
+            published = [one["overall"] / 5 for one in read if one]
+            score = 0.0 if values["fixed"] else _mean([(one - 1) / 4 for one in overall])
+            return values | {"score": score, "as_published": _mean(published)}
+        own: dict[str, Any] = {"readings": {}, "missing": {}, "anchors": {}, "fixed": True, "shielded": []}
+        if kind == "following":
+            given = {**told["kwargs"], "question": told["question"], "transcription": told["transcription"]}
+            kept = [follows(told["kind"], given, record.text, corrected=corrected) for corrected in (True, False)]
+            return own | {"score": float(kept[0]), "as_published": float(kept[1])}
+        letter, rule = read_option(record.text, told["options"])
+        score = float(letter == told["answer"]) if _answerable(record) else None
+        read_as = {"parsed": letter, "rule": rule, "matched": None, "encoder": None, "encoder_hash": None}
+        return own | read_as | {"score": score, "as_published": None}
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Whether its values are whole, and of the encoder that this machine has; without one they stay."""
+        score, encoder = verdict.values.get("score", -1), text_encoder()
+        stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
+        return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the figures over what can be answered: `accuracy` is the mean of what can also be heard.
+
+        `macro` is the mean of the categories' own (`accuracy: NAME`), `chance_corrected` that of closed questions over
+        what guessing gives. `guessing`, `always_last` and `longest_option` are what blind choices would score.
+        """
+        columns: dict[str, list[float | None]] = {
+            "accuracy": [_heard(one) for one in verdicts],
+            **{kind: [_heard(one) if _type(one) == kind else None for one in verdicts] for kind in _TYPES},
+            **{f"open: {judge}": [_graded(one, judge) for one in verdicts] for judge in judges_of(verdicts)},
+            "correctness": [_correctness(one) for one in verdicts],
+            "spatial_in_mono": [one.values["score"] if not _is_heard(one) else None for one in verdicts],
+            "guessing": [_guess(one) if _is_heard(one) else None for one in verdicts],
+            "always_last": [_of_closed(one, _last(one)) for one in verdicts],
+            "longest_option": [_of_closed(one, _longest(one)) for one in verdicts],
+        }
+        categories = sorted({_category(one) for one in verdicts})
+        for name in categories:
+            columns[f"accuracy: {name}"] = [one.values["score"] if _category(one) == name else None for one in verdicts]
+        for name in categories:
+            columns[f"guessing: {name}"] = [_guess(one) if _category(one) == name else None for one in verdicts]
+        means = means_of_items(columns, [one.record.cluster for one in verdicts])
+
+        places = {name: place for place, name in enumerate(means.names)}
+        own = [places[f"accuracy: {name}"] for name in categories]
+        scored = [places["closed"], *own]
+        guessed = [places["guessing"], *(places[f"guessing: {name}"] for name in categories)]
+
+        def statistic(sums: Floats) -> Floats:
+            values = means.statistic(sums)
+            count = (~np.isnan(values[:, own])).sum(axis=1)
+            total = np.nansum(values[:, own], axis=1)
+            macro = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+            chance = values[:, guessed]
+            over = np.divide(values[:, scored] - chance, 1 - chance, out=np.full_like(chance, np.nan), where=chance < 1)
+            return np.column_stack([values, macro, over])
+
+        over = ("chance_corrected", *(f"chance_corrected: {name}" for name in categories))
+        ends = dict.fromkeys((*means.names, "macro"), (0.0, 1.0))
+        return replace(means, names=(*means.names, "macro", *over), statistic=statistic, ends=ends)
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the official script's scores, overall first; that is none while any reply that counts has none."""
+        own = {
+            kind: [one.values["as_published"] if _type(one) == kind else None for one in verdicts] for kind in _TYPES
+        }
+        whole = all(one.values["as_published"] is not None for one in verdicts if _counts_as_published(one))
+        every = [one.values["as_published"] if whole else None for one in verdicts]
+        columns = {"as_published": every, **{f"{kind}_as_published": one for kind, one in own.items()}}
+        return means_of_items(columns, [one.record.cluster for one in verdicts])
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the official figures, how replies were read, and what is counted nowhere."""
+        closed = [one for one in verdicts if _type(one) == "closed"]
+        rules = [one.values["rule"] for one in closed]
+        opens = [one for one in verdicts if _type(one) == "open"]
+        return {
+            **(super().summary(opens) if opens else {}),
+            **self.published(verdicts).figures,
+            "encoder": _encoder(verdicts),
+            "rules": {rule: rules.count(rule) for rule in sorted(set(rules))},
+            "not_answerable": sum(not _answerable(one.record) for one in closed),
+            "not_judged": sum(one.values["score"] is None for one in opens),
+        }
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float | None:
+        """Return the accuracy of guessing evenly among options; open questions and instructions are not guessed."""
+        counted = [one for one in verdicts if _heard(one) is not None]
+        guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
+        return sum(guessed) / len(counted) if counted else None
+
+    def lacks(self, verdict: Verdict, judge: str) -> str:
+        """See :meth:`Judged.lacks`; judges are asked about open replies alone."""
+        return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the score."""
+        score: float | None = verdict.values["score"]
+        return score
+
+    def right(self, verdict: Verdict) -> bool | None:
+        """Return whether the right option was chosen, or the instruction followed; None of others."""
+        return None if _type(verdict) == "open" or verdict.values["score"] is None else verdict.values["score"] == 1
+
+    def unparsed(self, verdict: Verdict) -> bool:
+        """Whether the reply to a closed question chose nothing."""
+        return _type(verdict) == "closed" and verdict.values["parsed"] is None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return what was chosen and by which rule, what judges said, or which instruction was followed."""
+        told, said = verdict.record.reference, super().shown(verdict)
+        if told["type"] == "following":
+            return f"{said}: {told['kind']}"
+        if told["type"] == "open":
+            readings = (f"{name}: {one['overall']}" for name, one in verdict.values["readings"].items())
+            return "; ".join(readings) or said
+        letter = verdict.values["parsed"]
+        return f"{said}: {letter}. {told['options'][LETTERS.index(letter)]}" if letter else "unparsed"
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say what is in no figure, what blind choices score, and whose matching the published figures rest on."""
+        figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
+        opens = [one for one in verdicts if _type(one) == "open"]
+        found = super().notes(opens) if opens else []
+        counted_in = sum(_heard(one) is not None for one in verdicts)
+        if counted_in < len(verdicts):
+            found.append(f"the accuracy is of {counted_in:,} of {counted(len(verdicts), 'reply', 'replies')}")
+        if summary["not_judged"]:
+            found.append(f"{counted(summary['not_judged'], 'open reply', 'open replies')} not judged: in no figure")
+        if lost := summary["not_answerable"]:
+            found.append(f"{counted(lost, 'closed question')} without a right option, or with only one: not counted")
+        if (spatial := figures["spatial_in_mono"]) is not None:
+            found.append(f"{IN_MONO}: {spatial:.3f}, not in the accuracy")
+        if figures["guessing"] is not None:
+            blind = ", ".join(f"{name} {figures[key]:.3f}" for name, key in _BLIND.items())
+            found.append(f"of closed questions, without listening: {blind}")
+            encoder = summary["encoder"]
+            found.append(
+                f"closed replies as published are matched by {encoder}, the paper's by {ENCODER_OF_PAPER}"
+                if encoder
+                else "closed replies as published: not computed, no TEXT_ENCODER is set"
+            )
+        return found
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """Return scores by type of question, by category and by skill; a question counts under each of its skills."""
+        types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
+        found = {name: Resampler(_SEED).of_sums(sums_of(self, own)) for name, own in verdicts.items()}
+        published = {name: Resampler(_SEED).of_sums(self.published(own)) for name, own in verdicts.items()}
+        rows = [
+            {
+                "setting": name,
+                "n": len(own),
+                **_cells(found[name], types),
+                **_cells(published[name], list(published[name])),
+            }
+            for name, own in verdicts.items()
+        ]
+        names = sorted({_category(one) for own in verdicts.values() for one in own})
+        categories = [
+            {"category": name.replace(SPATIAL, IN_MONO)}
+            | {
+                key: value
+                for setting, one in found.items()
+                if f"accuracy: {name}" in one
+                for key, value in (
+                    *_cell(setting, one[f"accuracy: {name}"]),
+                    (f"{setting}_said", f"n {one[f'accuracy: {name}'].clusters}"),
+                    (f"{setting}, chance corrected", one[f"chance_corrected: {name}"].value),
+                )
+            }
+            for name in names
+        ]
+        frames = {"Scores by type of question": rows, "Accuracy by category": categories}
+        for field in _SKILLS:
+            frames[f"Accuracy by {field.partition('_')[0]} skill"] = _by_skill(verdicts, field)
+        import pandas as pd
+
+        return {title: pd.DataFrame(one, dtype=object) for title, one in frames.items()}
+
+
+_BLIND = {"guessing": "guessing", "always the last option": "always_last", "the longest option": "longest_option"}
+
+
+def _type(verdict: Verdict) -> str:
+    return str(verdict.record.reference["type"])
+
+
+def _category(verdict: Verdict) -> str:
+    return str(verdict.record.reference["category"])
+
+
+def _is_heard(verdict: Verdict) -> bool:
+    return _category(verdict) != SPATIAL
+
+
+def _heard(verdict: Verdict) -> float | None:
+    """Return a score that counts in the accuracy."""
+    score: float | None = verdict.values["score"]
+    return score if _is_heard(verdict) else None
+
+
+def _answerable(record: Record) -> bool:
+    """Whether a closed question has a right option, and another."""
+    return bool(record.reference["answer"]) and len(record.reference["options"]) > 1
+
+
+def _guess(verdict: Verdict) -> float | None:
+    """Return what guessing evenly among a closed question's options scores."""
+    told = verdict.record.reference
+    return 1 / len(told["options"]) if told["type"] == "closed" and _answerable(verdict.record) else None
+
+
+def _of_closed(verdict: Verdict, value: float) -> float | None:
+    counts = _type(verdict) == "closed" and _answerable(verdict.record) and _is_heard(verdict)
+    return value if counts else None
+
+
+def _last(verdict: Verdict) -> float:
+    told = verdict.record.reference
+    return float(bool(told["options"]) and told["answer"] == LETTERS[len(told["options"]) - 1])
+
+
+def _longest(verdict: Verdict) -> float:
+    """Return what choosing the longest option scores; of equally long ones each counts in part."""
+    options = verdict.record.reference["options"]
+    sizes = list(map(len, options))
+    longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
+    return float(verdict.record.reference["answer"] in longest) / max(1, len(longest))
+
+
+def _graded(verdict: Verdict, judge: str) -> float | None:
+    """Return what one judge's grade is worth."""
+    grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
+    return None if grade is None else (grade - 1) / 4
+
+
+def _correctness(verdict: Verdict) -> float | None:
+    if _type(verdict) != "open":
+        return None
+    said = [one["correctness"] for one in verdict.values["readings"].values() if one["correctness"] is not None]
+    return 0.0 if verdict.values["fixed"] else _mean([(one - 1) / 4 for one in said])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _matchable(record: Record) -> bool:
+    """Whether the official script counts a closed question: it drops those of one option."""
+    return record.reference["type"] == "closed" and len(record.reference["options"]) > 1
+
+
+def _counts_as_published(verdict: Verdict) -> bool:
+    return _type(verdict) != "closed" or _matchable(verdict.record)
+
+
+def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Return by record the option nearest to its reply, and whether that is the answer, letter by letter."""
+    own = [record for record in records if _matchable(record)]
+    if not own or (encoder := text_encoder()) is None:
+        return {}
+    encoder.encode([text for record in own for text in (record.text, *record.reference["options"])])  # in batches
+    found = {}
+    for record in own:
+        options = record.reference["options"]
+        reply, *others = encoder.encode([record.text, *options])
+        place = int(np.argmax(np.stack(others) @ reply))
+        right = options[place] == record.reference["answer_text"]
+        used = {"encoder": encoder.name, "encoder_hash": encoder.hash}
+        found[record.id] = {"matched": LETTERS[place], "as_published": float(right), **used}
+    return found
+
+
+def _encoder(verdicts: Sequence[Verdict]) -> str:
+    return ", ".join(sorted({one.values["encoder"] for one in verdicts if one.values.get("encoder")}))
+
+
+def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {key: value for name in names for key, value in _cell(name.replace("_", " "), found[name])}
+
+
+def _cell(name: str, one: Any) -> list[tuple[str, Any]]:
+    """Return a figure's columns of a table."""
+    low, high = one.interval or (None, None)
+    return [(name, one.value), (f"{name}_low", low), (f"{name}_high", high)]
+
+
+def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
+    """Return a row a skill, a column a setting."""
+    told = {setting: [(one, one.record.reference.get(field) or ()) for one in own] for setting, own in verdicts.items()}
+    rows = []
+    for skill in sorted({skill for own in told.values() for _one, skills in own for skill in skills}):
+        row: dict[str, Any] = {"skill": skill}
+        for setting, own in told.items():
+            scored = [
+                (score, one.record.cluster)
+                for one, skills in own
+                if skill in skills and (score := _heard(one)) is not None
+            ]
+            if scored:
+                row |= _cell(setting, Resampler(_SEED).mean(*zip(*scored, strict=True)))
+                row |= {f"{setting}_said": f"n {len(scored)}"}
+        if len(row) > 1:
+            rows.append(row)
+    return rows

@@ -1,0 +1,362 @@
+"""MMAU-Pro as a task: its table and defects, its prompts, and controls of samples of several clips."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import call
+from lalm_folders import DEFECTS, ROWS, SCHEMA, edit_table, mmau_pro_folder
+from pyarrow import parquet
+from task_folders import write_clip
+
+from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks import Loaded, Sample, get_task, registry
+from audiomarathon.benchmarks.benchmark import Benchmark
+from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, MmauPro, read_questions
+from audiomarathon.benchmarks.task import Filters, Part
+from audiomarathon.data.controls import build_controls
+from audiomarathon.data.review import described
+from audiomarathon.data.verify import verify
+from audiomarathon.engine.run import load_task
+from audiomarathon.engine.sessions import facts_of
+from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.settings import RunSettings
+
+TASK = MmauPro()
+REAL = os.environ.get("MMAU_PRO_TABLE", "")  # test.parquet, or a table of replies with its columns
+INSTRUCTION = "Listen to the audio and answer with the letter of the correct option only."
+SPOKEN = "Follow the instruction at the start of an audio."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return mmau_pro_folder(tmp_path / "root" / "MMAU-Pro")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not any(task.key == TASK.key for task in registry.all_tasks()):
+        monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, Benchmark("lalm", "LALM", (TASK,))))
+
+
+def samples(folder: Path, form: str = "") -> dict[str, Sample]:
+    loaded = TASK.load(folder, Filters(prompt=form))
+    assert not loaded.bad_rows, loaded.bad_rows
+    return {one.id: one for one in loaded.samples}
+
+
+class TestTable:
+    def test_every_row_is_a_sample_with_all_its_clips_in_order(self, folder: Path) -> None:
+        assert TASK.find(folder.parent) == folder
+        found = samples(folder)
+        assert found.keys() == {row["id"] for row in ROWS}
+        assert [[clip.name for clip in found[id_].clips] for id_ in ("c1", "m2", "m3")] == [
+            ["c1.wav"], ["m2_0.wav", "m2_1.wav"], ["m3_0.wav", "m3_1.wav", "m3_2.wav"]
+        ]  # fmt: skip
+        assert {one.kind for one in found.values()} == set(CATEGORIES)
+        assert all(one.id == one.cluster and not one.labels for one in found.values())
+        assert [TASK.groups(found[id_]) for id_ in ("c3", "c4", "AIF_0")] == [
+            {"length": "ultra-long", "category": "speech"},
+            {"length": "ultra-long", "category": "spatial_audio"},
+            {"length": "none", "category": "instruction following"},
+        ]
+
+    def test_answers_are_letters_texts_or_what_is_to_be_done(self, folder: Path) -> None:
+        found = samples(folder)
+        said = {"c1": "A", "c2": "B", "m3": "C", "o1": "A bell rings.", "d1": "A", "d2": "", "d3": "A"}
+        assert {id_: found[id_].answer for id_ in said} == said
+        right = {"c2": "B. a bell", "d2": "none", "o2": "Two dogs bark.", "AIF_0": ROWS[13]["transcription"]}
+        assert {id_: found[id_].right for id_ in right} == right
+        assert found["o1"].options == found["o2"].options == ()
+
+    @pytest.mark.parametrize(
+        ("id_", "expected"),
+        [
+            ("d1", {"type": "closed", "answer": "A", "answer_text": "to the  Left.", "question": "What do you hear?",
+                    "options": ["To the left", "to the right"], "category": "sound", "length": "short", "clips": 1,
+                    "perceptual_skills": ["Loudness"], "reasoning_skills": ["Counting", "Causes"],
+                    "defects": ["answer spelt otherwise"]}),
+            ("o2", {"type": "open", "answer": "Two dogs bark.", "answer_text": "Two dogs bark.", "options": [],
+                    "question": "What do you hear?", "category": "open", "length": "short", "clips": 2,
+                    "perceptual_skills": ["Loudness"], "reasoning_skills": ["Counting", "Causes"],
+                    "defects": ["open question with an empty list of choices"]}),
+            ("AIF_1", {"type": "following", "answer": "Describe it. Use between 60 and 97 words.", "question": SPOKEN,
+                       "options": [], "category": "instruction following", "length": "none", "clips": 1,
+                       "perceptual_skills": [], "reasoning_skills": [], "defects": [],
+                       "transcription": "Describe it. Use between 60 and 97 words.", "kind": "Number Words (range)",
+                       "kwargs": {"N1": 60.0, "N2": 97.0}}),
+        ],
+    )  # fmt: skip
+    def test_a_reference_holds_what_scoring_needs_and_no_more(
+        self, folder: Path, id_: str, expected: dict[str, Any]
+    ) -> None:
+        for form in ("", "text"):
+            reference = TASK.reference(samples(folder, form)[id_])
+            assert json.loads(json.dumps(reference)) == expected
+
+    def test_texts_stay_as_they_are_written(self, folder: Path) -> None:
+        edit_table(
+            folder, lambda rows: rows[1].update(question=" Q? ", answer="a harp ", choices=["a harp", " a lute"])
+        )
+        reference = TASK.reference(samples(folder)["c1"])
+        assert [reference[name] for name in ("question", "answer", "answer_text", "options", "defects")] == [
+            " Q? ", "A", "a harp ", ["a harp", " a lute"], ["answer spelt otherwise"]
+        ]  # fmt: skip
+
+    def test_replies_of_others_are_read_without_clips_in_the_order_of_the_file(self, tmp_path: Path) -> None:
+        table = parquet.read_table(mmau_pro_folder(tmp_path) / "test.parquet")
+        replies = pa.array([f"reply {n}" for n in range(len(ROWS) + 1)])
+        more = pa.concat_tables([table, table.slice(0, 1)]).append_column("model_output", replies)
+        parquet.write_table(more, file := tmp_path / "predictions.parquet")
+        found, bad = read_questions(file, "model_output")
+        assert [(one.id, row["model_output"]) for one, row in found] == [
+            (row["id"], f"reply {n}") for n, row in enumerate(ROWS)
+        ]
+        assert [str(one).partition(": ")[2] for one in bad] == ["duplicate id 'c2', first used in row 1"]
+        loaded = samples(tmp_path)
+        assert [TASK.reference(one) for one, _ in found] == [TASK.reference(loaded[one.id]) for one, _ in found]
+
+
+class TestDefects:
+    def test_are_counted_and_told_by_a_run_its_folder_and_verify(self, folder: Path, registered: None) -> None:
+        told: list[str] = []
+        loaded = load_task(TASK, RunSettings(data=folder.parent), told.append)
+        assert loaded.defects == DEFECTS
+        lines = [f"{TASK.key}: 1 sample: {name}" for name in DEFECTS]
+        assert [line for line in told if line in lines] == lines
+        checkpoint = SimpleNamespace(path="", folder_name="")
+        facts = facts_of(SimpleNamespace(settings=RunSettings(), checkpoint=checkpoint), TASK, loaded, loaded.samples)  # type: ignore[arg-type]
+        assert facts["defects"] == DEFECTS
+        report = verify(TASK, folder.parent, {}, progress=False)
+        assert report.notes == tuple(f"1 sample: {name}" for name in DEFECTS)
+        assert not [problem for problem in report.problems if problem.kind != "count"]
+        output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
+        assert f"{TASK.key}: note: 1 sample: answer is none of the options" in output
+
+    def test_stand_by_their_samples(self, folder: Path) -> None:
+        found = {id_: one.meta["defects"] for id_, one in samples(folder).items() if one.meta["defects"]}
+        assert {id_: names[0] for id_, names in found.items()} == {
+            "c4": "empty skill",
+            "d1": "answer spelt otherwise",
+            "d2": "answer is none of the options",
+            "d3": "one option",
+            "d4": "empty option",
+            "o1": "open question with choices",
+            "o2": "open question with an empty list of choices",
+        }
+        assert samples(folder)["c4"].meta["reasoning_skills"] == []
+
+    @pytest.mark.skipif(not REAL, reason="MMAU_PRO_TABLE is not set")
+    def test_of_the_real_table(self) -> None:
+        found, bad = read_questions(Path(REAL))
+        names = [name for one, _ in found for name in one.meta["defects"]]
+        assert (len(found), bad) == (5305, [])
+        assert {name: names.count(name) for name in DEFECTS} == {
+            "answer is none of the options": 33,
+            "answer spelt otherwise": 9,
+            "empty option": 1,
+            "empty skill": 463,
+            "one option": 1,
+            "open question with an empty list of choices": 128,
+            "open question with choices": 497,
+        }
+
+
+@pytest.mark.parametrize(
+    ("form", "id_", "prompt"),
+    [
+        ("", "c1", f"What do you hear?\n\nA. a flute\nB. a drum\nC. a harp\nD. a lute\n\n{INSTRUCTION}"),
+        ("", "c5", f"A. 3\nB. 4\nC. 5\nD. 6\n\n{INSTRUCTION}"),  # the question is in the audio
+        ("", "o1", "What do you hear?"),
+        ("", "AIF_0", SPOKEN),
+        ("as_published", "c3", "What do you hear?\n\nOptions:\n1) no\n2) yes"),
+        ("as_published", "o2", "What do you hear?"),
+        ("as_published", "AIF_0", "Describe the audio. Include keywords sound."),
+        ("text", "c3", f"What do you hear?\n\nA. no\nB. yes\n\n{INSTRUCTION}"),
+        ("text", "AIF_0", "Describe the audio. Include keywords sound."),
+    ],
+)
+def test_prompts(folder: Path, form: str, id_: str, prompt: str) -> None:
+    assert TASK.prompt(samples(folder, form)[id_]) == prompt
+
+
+def test_eleven_options_are_lettered_to_k(folder: Path) -> None:
+    assert "\nK. sound 8\n" in TASK.prompt(samples(folder)["c2"])
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda row: row.update(id="c1"), "duplicate id 'c1'"),
+            (lambda row: row.update(id="a\nb"), "is not a line of at most 200 characters"),
+            (lambda row: row.update(category="noise"), "category 'noise' is not allowed; allowed: music, sound, "),
+            (lambda row: row.update(length_type="tiny"), "length_type 'tiny' is not allowed; allowed: short, medium"),
+            (lambda row: row.update(audio_path=["data/gone.wav"]), "clip 'data/gone.wav' is missing under "),
+            (lambda row: row["audio_path"].append("../../../m2.wav"), "leaves the task's folder"),
+            (lambda row: row.update(audio_path=[]), "audio_path names 0 clips, expected 1 to 3"),
+            (lambda row: row.update(audio_path=row["audio_path"] * 2), "audio_path names 4 clips, expected 1 to 3"),
+            (lambda row: row.update(audio_path=[None]), "field 'audio_path' must be a list of texts"),
+            (lambda row: row.update(answer=None), "field 'answer' is missing"),
+            (lambda row: row.update(choices=None), "has 0 options, expected 2 to 11"),
+            (lambda row: row.update(choices=[*"abcdefghijkl"]), "has 12 options, expected 2 to 11"),
+            (lambda row: row.update(choices=["first", "a\nb"]), r"option 'a\nb' has a line break"),
+            (
+                lambda row: row.update(choices=["first", "a", "a"]),
+                "two of the options ['first', 'a', 'a'] are the same",
+            ),
+            (lambda row: row.update(choices=["first", None]), "field 'choices' must be a list of texts"),
+            (lambda row: row.update(category="open", answer=" "), "field 'answer' is empty"),
+            (lambda row: row.update(ROWS[13], transcription=None, id="m2"), "field 'transcription' is missing"),
+            (lambda row: row.update(ROWS[13], task_identifier="Sing", id="m2"), "unknown instruction kind 'Sing'"),
+            (lambda row: row.update(ROWS[14], kwargs={"N1": 3.0}, id="m2"), "needs a number as N2"),
+        ],
+    )
+    def test_of_a_row_are_told_by_its_number(self, folder: Path, change: Callable[[Any], Any], reason: str) -> None:
+        edit_table(folder, lambda rows: change(rows[9]))
+        loaded = TASK.load(folder)
+        assert len(loaded.samples) == len(ROWS) - 1
+        assert [(one.row, reason in one.reason) for one in loaded.bad_rows] == [(10, True)], loaded.bad_rows
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            (b"PAR1 and no table", "test.parquet: cannot be read as parquet: "),
+            (None, "test.parquet: cannot be read as parquet: FileNotFoundError"),
+            (pa.table({"id": ["1"]}), "test.parquet: lacks the column 'audio_path'; expected id, audio_path, "),
+        ],
+    )
+    def test_of_the_file_are_one_line(self, tmp_path: Path, content: object, reason: str) -> None:
+        file = tmp_path / "test.parquet"
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        elif content is not None:
+            parquet.write_table(content, file)
+        with pytest.raises(DataError) as caught:
+            TASK.load(tmp_path)
+        assert reason in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_of_settings_and_surroundings_say_what_is_allowed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(SettingsError, match=r"TASK_PROMPT=x: .*lalm/mmau_pro: as_published, text, or empty"):
+            TASK.load(folder, Filters(prompt="x"))
+        (folder / "data").rename(folder / "elsewhere")
+        with pytest.raises(MissingDataError, match=r"no test\.parquet of MMAU-Pro beside its folder data .unpack"):
+            TASK.find(folder.parent)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(SettingsError, match=r"need pyarrow: pip install 'audiomarathon\[lalm\]'"):
+            TASK.load(folder)
+
+
+def varied(folder: Path, *arguments: str) -> Loaded:
+    """The task under a control; the last argument names its root."""
+    out = folder.parent.parent / "controls"
+    code, output = call("data", "controls", "mmau-pro", *arguments[:-1], "--data", folder.parent, "-o", out)
+    assert code == 0, output
+    return TASK.load(TASK.find(out / arguments[-1]))
+
+
+def heard(sample: Sample) -> list[np.ndarray]:
+    return [decode(clip, 16000) for clip in sample.clips]
+
+
+class TestSeveralClips:
+    def test_a_part_is_written_as_the_same_table(self, folder: Path, tmp_path: Path) -> None:
+        loaded = TASK.load(folder)
+        kept = [one for one in loaded.samples if one.id in ("m3", "c2", "c4", "AIF_1")]
+        (tmp_path / "part").mkdir()
+        (tmp_path / "part" / "data").symlink_to(folder / "data")
+        TASK.write_rows(Part(loaded, kept, {"c4": {"length_type": None}}), tmp_path / "part")
+        made = parquet.read_table(tmp_path / "part" / "test.parquet")
+        original = {row["id"]: row for row in parquet.read_table(folder / "test.parquet").to_pylist()}
+        expected = [original[id_] for id_ in ("c2", "c4", "m3", "AIF_1")]
+        expected[1]["length_type"] = None
+        assert (made.to_pylist(), made.schema) == (expected, SCHEMA)
+        assert [one.meta["length"] for one in TASK.load(tmp_path / "part").samples if one.id == "c4"] == ["none"]
+
+    @pytest.mark.parametrize("control", ["silence", "noise", "mismatched"])
+    def test_each_clip_is_replaced_at_its_length(self, folder: Path, registered: None, control: str) -> None:
+        plain, made = samples(folder), {one.id: one for one in varied(folder, "--control", control, control).samples}
+        assert {id_: TASK.reference(one) for id_, one in made.items()} == {
+            id_: TASK.reference(one) for id_, one in plain.items()
+        }
+        for id_, one in made.items():
+            assert [clip.name for clip in one.clips] == [clip.name for clip in plain[id_].clips]
+            pairs = list(zip(heard(plain[id_]), heard(one), strict=True))
+            assert [len(new) for _, new in pairs] == [len(old) for old, _ in pairs]
+            assert not any(np.array_equal(old, new) for old, new in pairs)
+            assert all(new.any() == (control != "silence") for _, new in pairs)
+        if control == "mismatched":
+            lines = (folder.parent.parent / "controls" / control / "controls.jsonl").read_text().splitlines()
+            partners = {row["source"]: row["audio_of"] for row in map(json.loads, lines)}
+            assert len({partners[f"m3_{n}.wav"] for n in range(3)}) > 1
+            assert all(
+                source.split("_")[0] != other.split("_")[0] for source, other in partners.items() if "m" in source
+            )
+
+    def test_clips_are_extended_and_a_sample_of_which_one_would_be_cut_is_left_out(
+        self, folder: Path, registered: None
+    ) -> None:
+        made = {one.id: one for one in varied(folder, "--durations", "2", "2s").samples}
+        assert made.keys() == {row["id"] for row in ROWS} - {"m3"}  # whose third clip is of 3 s
+        assert [len(wave) for wave in heard(made["m2"])] == [32000, 32000]
+        first, second = heard(samples(folder)["m2"])
+        assert np.array_equal(heard(made["m2"])[0][:16000], first)
+        assert np.array_equal(heard(made["m2"])[1], second)
+        assert not (folder.parent.parent / "controls" / "2s" / TASK.key / "data" / "m3_0.wav").exists()
+
+    def test_the_deciding_part_is_looked_for_in_the_first_clip_alone(self, folder: Path, tmp_path: Path) -> None:
+        class Cuttable(MmauPro):
+            cuttable = True
+
+        one = samples(folder)["m2"]
+        loaded = Loaded(folder, (replace(one, meta={**one.meta, "event_onset": 0.5, "event_seconds": 0.25}),))
+        out, _ = build_controls([(Cuttable(), loaded)], tmp_path / "out", seconds=0.75, progress=False)
+        made = heard(TASK.load(TASK.find(out)).samples[0])
+        first, second = heard(one)
+        assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest
+        assert np.array_equal(made[1], second[:12000])
+
+    def test_a_clip_of_two_samples_is_written_once(self, folder: Path, registered: None) -> None:
+        edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, rows[10]["audio_path"][0]))
+        made = {one.id: one for one in varied(folder, "--control", "noise", "noise").samples}
+        assert made["m2"].clips[1] == made["m3"].clips[0]
+
+    def test_a_compressed_clip_is_written_as_flac(self, folder: Path, registered: None) -> None:
+        write_clip(folder / "data" / "m2_1.ogg", seconds=1)
+        edit_table(folder, lambda rows: rows[9]["audio_path"].__setitem__(1, "data/m2_1.ogg"))
+        made = {one.id: one for one in varied(folder, "--control", "silence", "silence").samples}
+        assert [clip.name for clip in made["m2"].clips] == ["m2_0.wav", "m2_1.flac"]
+
+
+def test_views_show_samples_without_a_right_option(
+    folder: Path, registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = samples(folder)
+    assert [line[0] for line in described(found["d2"]).splitlines()[-2:]] == [" ", " "]
+    assert "\n* B. a bell" in described(found["c2"])
+    edit_table(folder, lambda rows: rows.__delitem__(slice(0, 16)))
+    for command in (("durations", "mmau-pro", "-o", tmp_path / "d"), ("card", "mmau-pro", "-o", tmp_path / "card")):
+        code, output = call("data", *command, "--data", folder.parent)
+        assert code == 0, output
+    card = (tmp_path / "card" / "card.md").read_text()
+    assert "Oil" not in card
+    assert min(path.name for path in (tmp_path / "card" / "audio").iterdir()) == "00-lalm-mmau_pro.wav"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda _ask: "y")
+    code, output = call("data", "review", "mmau-pro", "--share", "1", "--no-play", "--data", folder.parent)
+    assert (code, "3 accepted" in output) == (0, True), output
+    assert len((tmp_path / "review-lalm-mmau_pro.jsonl").read_text().splitlines()) == 3
+    assert get_task("mmau_pro").key == TASK.key
