@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import call
+from lalm_folders import ROWS, edit_table, mmau_pro_folder
 from task_folders import BUILDERS, COUNTS, build_all, edit_rows, write_clip, write_json
 
 from audiomarathon.benchmarks import get_task
@@ -196,4 +197,19 @@ def test_the_page_on_data_names_every_field_that_a_task_reads(root: Path, monkey
 
 def test_there_is_a_script_a_task() -> None:
     scripts = {path.stem for path in (ROOT / "analyse_audio_duration").glob("*.py")} - {"analyse_all"}
-    assert {get_task(name).key for name in scripts} == {task.key for task in AUDIOMARATHON.tasks}
+    assert {get_task(name).key for name in scripts} == {task.key for task in AUDIOMARATHON.tasks} | {
+        "jasco",
+        "lalm/clotho",
+        "lalm/mmau_pro",
+    }
+
+
+def test_a_clip_counts_once_and_a_sample_may_have_several(tmp_path: Path) -> None:
+    mmau_pro_folder(tmp_path / "data")
+    edit_table(tmp_path / "data", lambda rows: rows[1].update(audio_path=rows[0]["audio_path"]))
+    code, output = call("data", "durations", "mmau_pro", "--data", tmp_path / "data", "-o", tmp_path / "out")
+    assert code == 0, output
+    (figures,) = json.loads((tmp_path / "out" / "lalm-mmau_pro.json").read_text())
+    assert (figures["samples"], figures["clips"]) == (len(ROWS), 22)  # one of 19 shares its clip, three have 2, 3 and 2
+    assert figures["total_hours"] == round((18 + 2 + 2 + 3 + 2) / 3600, 4)
+    assert (tmp_path / "out" / "lalm-mmau_pro.png").is_file()

@@ -20,7 +20,10 @@ from audiomarathon.settings import env_names
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder})
 DOORS = sorted(door for folder in FOLDERS for door in (ROOT / folder).glob("*_test.py"))
-NAMES = ("DESED", "GTZAN", "HAD", "LibriSpeech", "RACE", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "JASCO")
+NAMES = (
+    "DESED", "GTZAN", "HAD", "LibriSpeech", "RACE", "SLUE", "TAU", "VESUS", "Vox", "Vox_age", "JASCO", "Clotho",
+    "MMAU_Pro",
+)  # fmt: skip
 
 
 def opened(door: Path) -> tuple[str, str]:
@@ -38,7 +41,7 @@ def test_a_model_folder_has_a_door_for_each_task(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_doors_of_a_folder_open_each_task_once(folder: str) -> None:
     tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
-    assert sorted(tasks) == sorted(task.key for one in BUILT_IN for task in one.tasks)
+    assert sorted(tasks) == sorted(task.key for one in BUILT_IN for task in one.tasks if task.key != "lalm/audiocaps")
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")

@@ -31,9 +31,10 @@ examples:
   ./batch_test.sh -g 0,1,2,3 TAU                      a worker a GPU, samples shared out (needs Ray)
   ./batch_test.sh --plan                              what it would take, without running
 
-Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in any case; none means all ten. All settings
-of a task run side by side on each sample; an interrupted batch goes on where it stopped. A task that fails does not
-stop the others. Everything else is set by env vars (README, "Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
+Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in any case; none means all ten. JASCO, Clotho,
+AudioCaps and MMAU_Pro run when they are named. All settings of a task run side by side on each sample; an interrupted
+batch goes on where it stopped. A task that fails does not stop the others. Everything else is set by env vars (README,
+"Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
 
 It leaves <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and each setting's records under
 <output>/<task>/. Exit code: 0 all well, 1 a task or a sample failed, 2 the command is wrong.

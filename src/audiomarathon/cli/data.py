@@ -34,8 +34,9 @@ def download(
     limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A folder or archive (.zip, .tar, .tar.gz) instead of the hub.")
+        Path | None, typer.Option("--from", help="A folder or archive (.zip, .tar, .tar.gz, .7z) instead of the hub.")
     ] = None,
+    split: Annotated[str, typer.Option(help="Part of the data; of clotho evaluation, validation, development.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
 ) -> None:
     """Bring tasks' data into the data root: from the hub, or from a copy on disk.
@@ -43,12 +44,15 @@ def download(
     Example: audiomarathon data download vesus --data data
 
     An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
+
+    lalm/clotho and lalm/mmau_pro get a folder each. Their archives are read on the hub: with a limit only its clips
+    come from a .zip, and no archive stays on disk. A folder after --from may hold archives (.zip, .tar, .7z) too.
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.benchmarks.finding import OWN_ARCHIVES
+    from audiomarathon.benchmarks.finding import HUB_DATASET, OWN_ARCHIVES
     from audiomarathon.benchmarks.registry import OTHER, all_benchmarks, benchmark_of
     from audiomarathon.cli.output import say
-    from audiomarathon.data.archive import from_web, open_source
+    from audiomarathon.data.archive import OpenSource, Source, UnpackedSource, from_web, open_source
     from audiomarathon.data.download import download as fetch
     from audiomarathon.data.hub import HubSource
     from audiomarathon.errors import SettingsError
@@ -61,20 +65,32 @@ def download(
     if len(keys) > 1:
         raise SettingsError(f"tasks of {' and '.join(keys)} lie in different places: download them one by one")
     own = next(one for one in all_benchmarks() if one.key == keys[0]) if keys != [OTHER] else AUDIOMARATHON
-    if source is None or own.archive:
+    for task in chosen:
+        if split and split not in (allowed := getattr(task, "splits", ())):
+            raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
+        if source is None and own.hubs and task.key not in own.hubs:
+            raise SettingsError(f"{task.key}: there is no public copy to fetch; name yours: --from FOLDER or ARCHIVE")
+    if (source is None or own.archive) and not own.hubs:
         say(f"the data of {own.key} is under {own.licence}: not for commercial use, name its makers")
     if source is None and own.archive:
-        say(f"{own.key}: {OWN_ARCHIVES.get(own.key, 'size not known')}")
+        say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size not known']))}")
         source = from_web(own.archive, root / f"{own.key}.zip", say)
-    opened = open_source(source.expanduser()) if source else HubSource()
-    for one in fetch(chosen, opened, root, limit=limit, seed=seed, dry_run=dry_run, say=say):
-        size = sum(clip.size for clip in one.clips) / 1e9
-        done = "would be" if dry_run else "are"
-        say(
-            f"{one.task.key}: {len(one.ids):,} of {counted(len(one.loaded.samples), 'sample')}, "
-            f"{counted(len(one.clips), 'clip')}, "
-            f"{size:.2f} GB {done} in {root / one.folder} (licence: {one.manifest.licence})"
-        )
+    for group in [[task] for task in chosen] if own.hubs else [chosen]:
+        key, place, licence = group[0].key, root, ""
+        opened: Source = open_source(source.expanduser()) if source else HubSource(own.hubs.get(key, HUB_DATASET))
+        if own.hubs:
+            place, (_weight, licence) = root / key.rpartition("/")[2], OWN_ARCHIVES.get(key, ("", "not stated"))
+            opened = UnpackedSource(opened) if isinstance(opened, OpenSource) else opened
+        for one in fetch(
+            group, opened, place, limit=limit, seed=seed, split=split, licence=licence, dry_run=dry_run, say=say
+        ):
+            size = sum(clip.size for clip in one.clips) / 1e9
+            done = "would be" if dry_run else "are"
+            say(
+                f"{one.task.key}: {len(one.ids):,} of {counted(len(one.loaded.samples), 'sample')}, "
+                f"{counted(len(one.clips), 'clip')}, "
+                f"{size:.2f} GB {done} in {place / one.folder} (licence: {one.manifest.licence})"
+            )
     if not dry_run:
         say(f"export AUDIOMARATHON_DATA={root.absolute()}")
         say(f"next: audiomarathon data verify {' '.join(task.key for task in chosen)}")
@@ -111,6 +127,9 @@ def verify(
             say(f"{one.task}: {problem.kind}: {problem.text.removeprefix(f'{one.task}: ')}")
         if (more := len(one.problems) - SHOWN_PROBLEMS) > 0:
             say(f"{one.task}: {counted(more, 'more problem')}; --json FILE lists all")
+    for one in reports:
+        for note in one.notes:
+            say(f"{one.task}: note: {note}")
     if missing:
         say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
     good = not wrong and not (missing and tasks) and len(missing) < len(reports)
@@ -239,7 +258,7 @@ def review(
 
     chosen = get_task(task)
     loaded = chosen.load(task_folder(chosen, _root(data), _env(data)))
-    verdicts = output or Path(f"review-{chosen.key}.jsonl")
+    verdicts = output or Path(f"review-{chosen.key.replace('/', '-')}.jsonl")
     count = ask_for_verdicts(loaded, verdicts, seed=seed, share=share, ask=input, show=typer.echo, play=play)
     say(f"{count['accept']} accepted, {count['reject']} rejected, {count['left']} left; verdicts in {verdicts}")
 

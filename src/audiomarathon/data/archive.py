@@ -1,4 +1,4 @@
-"""Where a data set's files come from on disk: a folder, or an archive that is not trusted."""
+"""Where a data set's files come from: a folder, or an archive that is not trusted, on disk or read from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
 from audiomarathon.benchmarks.finding import walk
 from audiomarathon.data import members
@@ -24,12 +25,17 @@ from audiomarathon.data.members import Entry, RefusedError, beyond, normal, vett
 from audiomarathon.errors import DataError, told
 
 _CHUNK = 1 << 20
-_KINDS = ".zip, .tar, .tar.gz, .tar.bz2, .tar.xz"
+_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z")
+_KINDS = ", ".join(_SUFFIXES)
+_SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError,
     ArithmeticError, LookupError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
+
+#: Opens an archive's bytes, to be read and sought in.
+Opener = Callable[[], AbstractContextManager[Any]]
 
 
 def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
@@ -74,6 +80,14 @@ class Source(Protocol):
         """Yield each wanted entry, in any order, with the file that now holds it, which the caller moves away."""
 
 
+@runtime_checkable
+class OpenSource(Source, Protocol):
+    """A source whose files can be read where they lie."""
+
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        """Open a file, to be read and sought in."""
+
+
 def open_source(path: Path) -> Source:
     """Return the folder or archive at a path.
 
@@ -86,11 +100,17 @@ def open_source(path: Path) -> Source:
         return FolderSource(path)
     if not path.is_file():
         raise DataError(f"--from {path}: no such folder or archive")
-    with _reading(path):
-        if zipfile.is_zipfile(path):
-            return ZipSource(path)
-        with _tar(path):
-            return TarSource(path)
+    return _open_archive(path, partial(io.FileIO, path))
+
+
+def _open_archive(archive: Path, content: Opener) -> Source:
+    with _reading(archive), content() as file:
+        if file.read(len(_SEVEN_ZIP)) == _SEVEN_ZIP:
+            return SevenZipSource(archive, content)
+        if zipfile.is_zipfile(file):
+            return ZipSource(archive, content)
+        with _tar(archive, content):
+            return TarSource(archive, content)
 
 
 @contextmanager
@@ -131,12 +151,17 @@ class FolderSource:
             with (self.folder / entry.path).open("rb") as stream:
                 yield entry, copied(stream, entry, stage)
 
+    def opened(self, path: str) -> io.FileIO:
+        """Open a file."""
+        return io.FileIO(self.folder / path)
+
 
 @dataclass(frozen=True)
 class ZipSource:
     """A zip archive; its checksums are checked as it is read."""
 
     archive: Path
+    content: Opener
 
     @property
     def name(self) -> str:
@@ -145,7 +170,7 @@ class ZipSource:
 
     def entries(self) -> list[Entry]:
         """Return its files, or refuse it for what one of them is."""
-        with _zip(self.archive) as opened:
+        with _zip(self.archive, self.content) as (opened, file):
             held = opened.infolist()
             found = vetted(
                 (
@@ -156,17 +181,26 @@ class ZipSource:
                 )
                 for member in held
             )
-            for member in held:  # no checksum covers the names in the directory; each stands before its file too
-                opened.open(member).close()
+            if isinstance(file, io.FileIO):  # from elsewhere it would cost a request a file; `fetch` looks as well
+                for member in held:  # no checksum covers the names in the directory; each stands before its file too
+                    opened.open(member).close()
             return found
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack each file."""
-        with _zip(self.archive) as opened:
+        with _zip(self.archive, self.content) as (opened, _file):
             files = {normal(member.filename): member for member in opened.infolist() if not member.is_dir()}
             for entry in wanted:
                 with opened.open(files[entry.path]) as stream:
                     yield entry, copied(stream, entry, stage)
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a file; seeking back in a compressed one starts over."""
+        with _zip(self.archive, self.content) as (opened, _file):
+            names = {normal(member.filename): member for member in opened.infolist()}
+            with opened.open(names[path]) as stream:
+                yield stream
 
 
 class _ZipFile(io.BufferedReader):
@@ -179,9 +213,9 @@ class _ZipFile(io.BufferedReader):
 
 
 @contextmanager
-def _zip(archive: Path) -> Iterator[zipfile.ZipFile]:
-    with _reading(archive), _ZipFile(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened:
-        yield opened
+def _zip(archive: Path, content: Opener) -> Iterator[tuple[zipfile.ZipFile, Any]]:
+    with _reading(archive), content() as file, _ZipFile(file) as bounded, zipfile.ZipFile(bounded) as opened:
+        yield opened, file
 
 
 @dataclass(frozen=True)
@@ -189,6 +223,7 @@ class TarSource:
     """A tar archive, compressed or not; read from front to back, never by seeking."""
 
     archive: Path
+    content: Opener
 
     @property
     def name(self) -> str:
@@ -197,7 +232,7 @@ class TarSource:
 
     def entries(self) -> list[Entry]:
         """Return its files, or refuse it for what one of them is; its compressed content is checked to the end."""
-        with _tar(self.archive) as (opened, content):
+        with _tar(self.archive, self.content) as (opened, content):
             found = vetted(
                 (
                     member.name,
@@ -217,7 +252,7 @@ class TarSource:
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack the wanted files in the archive's order, in one pass."""
         left = {entry.path: entry for entry in wanted}
-        with _tar(self.archive) as (opened, _content):
+        with _tar(self.archive, self.content) as (opened, _content):
             for member in _members(opened):
                 entry = left.pop(normal(member.name), None) if member.isreg() else None
                 if entry is not None and (stream := opened.extractfile(member)) is not None:
@@ -243,9 +278,9 @@ class _Header(tarfile.TarInfo):
 
 
 @contextmanager
-def _tar(archive: Path) -> Iterator[tuple[tarfile.TarFile, IO[bytes]]]:
+def _tar(archive: Path, opener: Opener) -> Iterator[tuple[tarfile.TarFile, IO[bytes]]]:
     """Open a tar archive to be read from front to back, never by seeking, and its unpacked content below it."""
-    with _reading(archive), archive.open("rb") as file:
+    with _reading(archive), opener() as raw, io.BufferedReader(raw) as file:
         start = file.peek(8)
         unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
         content: Any = unpack(file) if unpack else file
@@ -257,6 +292,98 @@ def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := opened.next()) is not None:
         opened.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
         yield member
+
+
+@dataclass(frozen=True)
+class SevenZipSource:
+    """A 7z archive. Its files are packed in one piece, so those that are wanted are unpacked in one pass."""
+
+    archive: Path
+    content: Opener
+
+    @property
+    def name(self) -> str:
+        """The archive's path."""
+        return str(self.archive)
+
+    def entries(self) -> list[Entry]:
+        """Return its files, or refuse it for what one of them is."""
+        with _seven_zip(self.archive, self.content) as opened:
+            kinds = ((one, stat.S_IFDIR if one.is_directory else stat.S_IFREG) for one in opened.list())
+            return vetted(
+                (one.filename, kind if one.is_directory or one.is_file else stat.S_IFLNK, one.uncompressed, 0)
+                for one, kind in kinds
+            )
+
+    def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
+        """Unpack the wanted files, all before the first is yielded; a pass that is cut off starts over."""
+        folder = stage / "7z"
+        with _seven_zip(self.archive, self.content) as opened:
+            names = {normal(name): name for name in opened.getnames()}
+            opened.extract(folder, [names[entry.path] for entry in wanted])
+        for entry in wanted:
+            (file := folder / entry.path).chmod(0o644)
+            yield entry, file
+
+
+@contextmanager
+def _seven_zip(archive: Path, content: Opener) -> Iterator[Any]:
+    try:
+        from py7zr import SevenZipFile, exceptions
+    except ImportError:
+        raise DataError(f"{archive}: reading .7z needs py7zr: pip install 'audiomarathon[lalm]'") from None
+    with _reading(archive), content() as raw, io.BufferedReader(raw) as file:
+        try:
+            with SevenZipFile(file, max_extract_size=members.MAX_BYTES) as opened:
+                yield opened
+        except (exceptions.ArchiveError, exceptions.PasswordRequired, exceptions.AbsolutePathError) as error:
+            raise ValueError(told(error)) from error
+
+
+class UnpackedSource:
+    """A source in which an archive counts as the files it holds, lying beside it; archives in archives too.
+
+    Parameters
+    ----------
+    outer
+        The source; where its own file and an archive's have one path, its own counts.
+    depth
+        How many archives deep to look.
+    """
+
+    def __init__(self, outer: OpenSource, depth: int = 2) -> None:
+        self.outer, self.depth = outer, depth
+        self._held: dict[str, tuple[Source, Entry]] = {}
+
+    @property
+    def name(self) -> str:
+        """The source's name."""
+        return self.outer.name
+
+    def entries(self) -> list[Entry]:
+        """Return the source's files and those in its archives."""
+        found = {entry.path: entry for entry in self.outer.entries()}
+        for path in [path for path in found if path.lower().endswith(_SUFFIXES)]:
+            archive = _open_archive(Path(self.name, path), partial(self.outer.opened, path))
+            if self.depth > 1 and isinstance(archive, OpenSource):
+                archive = UnpackedSource(archive, self.depth - 1)
+            for inner in archive.entries():
+                beside = Entry((Path(path).parent / inner.path).as_posix(), inner.size)
+                if found.setdefault(beside.path, beside) is beside:
+                    self._held[beside.path] = (archive, inner)
+        return list(found.values())
+
+    def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
+        """Bring the source's own files, then those of each archive."""
+        yield from self.outer.fetch([entry for entry in wanted if entry.path not in self._held], stage)
+        archives: dict[Source, dict[Entry, Entry]] = {}
+        for entry in wanted:
+            if entry.path in self._held:
+                archive, inner = self._held[entry.path]
+                archives.setdefault(archive, {})[inner] = entry
+        for archive, entries in archives.items():
+            for inner, file in archive.fetch(list(entries), stage):
+                yield entries[inner], file
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:

@@ -13,12 +13,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks import Loaded, Task, select
-from audiomarathon.benchmarks.manifest import FILE_NAME, Manifest, read_manifest
+from audiomarathon.benchmarks.manifest import FILE_NAME, Expected, Manifest, read_manifest
+from audiomarathon.benchmarks.task import Filters
 from audiomarathon.data.archive import Source, free_bytes
 from audiomarathon.data.members import Entry
 from audiomarathon.data.subset import write_manifest, write_rows
@@ -48,8 +49,10 @@ class Wanted:
         The samples to bring; all of them, or those of a limited run.
     metadata, clips
         The files.
+    manifest
+        The source's, with its licence.
     expected
-        What the source's manifest expects of the whole task, and its licence.
+        What it expects of the whole task; None of a split that is not the task's default.
     """
 
     task: Task
@@ -59,6 +62,7 @@ class Wanted:
     metadata: tuple[Entry, ...]
     clips: tuple[Entry, ...]
     manifest: Manifest
+    expected: Expected | None
 
     @property
     def limited(self) -> bool:
@@ -73,6 +77,8 @@ def download(
     *,
     limit: int = 0,
     seed: int = 42,
+    split: str = "",
+    licence: str = "",
     dry_run: bool = False,
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
@@ -85,6 +91,10 @@ def download(
         As a run's SAMPLE_LIMIT and SEED: the same samples, beside those that are there already. Their rows alone stand
         in the root's metadata, and its `audiomarathon.json` says of how many; a later call without a limit brings the
         rest.
+    split
+        As a run's TASK_SPLIT; "" is the task's default. `data verify` knows the default alone.
+    licence
+        Of data that does not say its own.
 
     Raises
     ------
@@ -96,7 +106,7 @@ def download(
         mirror = Path(scratch)
         entries = {entry.path: entry for entry in source.entries() if not _is_hidden(entry.path)}
         _mirror(source, entries, mirror)
-        plans = [_plan(task, source, entries, mirror, root, limit, seed) for task in tasks]
+        plans = [_plan(task, source, entries, mirror, root, limit, seed, split, licence) for task in tasks]
         for plan in plans:
             _refuse_another_place(plan, root)
             for row in plan.loaded.bad_rows[:3]:
@@ -133,7 +143,15 @@ def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
 
 
 def _plan(
-    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path, limit: int, seed: int
+    task: Task,
+    source: Source,
+    entries: dict[str, Entry],
+    mirror: Path,
+    root: Path,
+    limit: int,
+    seed: int,
+    split: str,
+    licence: str,
 ) -> Wanted:
     """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
     try:
@@ -144,13 +162,18 @@ def _plan(
         raise DataError(f"{task.key}: is not in {source.name}") from None
     except DataError as error:
         raise DataError(f"{source.name}: {str(error).replace(f'{mirror}/', '')}") from None
-    named = getattr(task, "metadata_file", "")
+    usual = getattr(task, "metadata_file", "")
+    named = getattr(task, "splits", {}).get(split, usual)
+    filters = Filters(split=split)
     metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
     for entry, file in _fetched(source, metadata, root / STAGE, progress=False):
         _place(file, mirror / entry.path)
-    loaded = task.load(mirror / folder)
-    taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder)
+    loaded = task.load(mirror / folder, filters)
+    taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder, filters)
     chosen = [sample for sample in loaded.samples if sample.id in taken]
+    manifest = read_manifest(mirror / folder)
+    if licence and manifest.file is None:
+        manifest = replace(manifest, name=task.title, licence=licence)
     paths = {clip.relative_to(mirror.absolute()).as_posix() for sample in chosen for clip in sample.clips}
     return Wanted(
         task,
@@ -159,14 +182,15 @@ def _plan(
         frozenset(sample.id for sample in chosen),
         tuple(entry for entry in metadata if Path(entry.path).name != FILE_NAME),
         tuple(entries[path] for path in sorted(paths)),
-        read_manifest(mirror / folder),
+        manifest,
+        manifest.expected(task) if named == usual else None,
     )
 
 
-def _present(task: Task, folder: Path) -> set[str]:
+def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
     """Return the samples that are in place already: a limit adds to them, it takes none away."""
     try:
-        return {sample.id for sample in task.load(folder).samples} if folder.is_dir() else set()
+        return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
         return set()
 
@@ -176,7 +200,7 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
-    told = path.name == named if named else path.suffix in _METADATA
+    told = path.name in (named, f"corpus_{named}") if named else path.suffix in _METADATA
     return told and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
 
 
@@ -201,17 +225,17 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
             partial = root / STAGE / "metadata"
             shutil.copyfile(mirror / entry.path, partial)
             _place(partial, root / entry.path)
-    expected = plan.manifest.expected(plan.task)
-    assert expected is not None, "only tasks of the benchmark are fetched"
-    facts: dict[str, Any] = {
-        "count": len(plan.ids) if plan.limited else expected.count,
-        "min_seconds": expected.seconds[0],
-        "max_seconds": expected.seconds[1],
-    }
-    if plan.limited:
-        facts |= {"subset": {"of": len(plan.loaded.samples), "limit": limit, "seed": seed}}
+    facts: dict[str, Any] = {}
+    if expected := plan.expected:
+        facts = {
+            "count": len(plan.ids) if plan.limited else expected.count,
+            "min_seconds": expected.seconds[0],
+            "max_seconds": expected.seconds[1],
+        }
+        if plan.limited:
+            facts |= {"subset": {"of": len(plan.loaded.samples), "limit": limit, "seed": seed}}
     whole = {"name": plan.manifest.name, "licence": plan.manifest.licence, "source": source.name}
-    write_manifest(root, whole, {plan.task.key: facts})
+    write_manifest(root, whole, {plan.task.key: facts} if facts else {})
 
 
 def _fetched(

@@ -151,14 +151,15 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | Non
 def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     """Write JSON and CSV into a folder, one entry or row a task, and return their paths.
 
-    They are called `durations.*`, of a single task `<task>.*`, so that tasks measured one by one keep their files.
+    They are called `durations.*`, of a single task `<task>.*` (`lalm-clotho.csv`), so that tasks measured one by one
+    keep their files.
 
     Raises
     ------
     RecordError
         When they cannot be written; what was there before stays.
     """
-    name = found[0].task.key if len(found) == 1 else "durations"
+    name = found[0].task.key.replace("/", "-") if len(found) == 1 else "durations"
     as_json, as_csv = folder / f"{name}.json", folder / f"{name}.csv"
     content = [one.as_json() for one in found]
     write_text(as_json, json.dumps(content, indent=2, ensure_ascii=True) + "\n")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks.finding import HUB_DATASET
 from audiomarathon.data.members import Entry
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _AT_ONCE = 4
+_BLOCK = 8 << 20  # bytes of a request, where parts of a file are read
 
 
 class HubSource:
@@ -74,6 +76,14 @@ class HubSource:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
+    def opened(self, path: str) -> io.RawIOBase:
+        """Open a file, of which only the parts that are read are downloaded."""
+        from huggingface_hub import HfFileSystem
+
+        with _errors(self.repository):
+            file = HfFileSystem().open(f"datasets/{self.repository}/{path}", revision=self._revision, block_size=_BLOCK)
+        return _Parts(self.repository, file)
+
     def _one(self, entry: Entry, stage: Path) -> Path:
         return Path(
             self._api.hf_hub_download(
@@ -84,6 +94,29 @@ class HubSource:
                 local_dir=stage / "hub",
             )
         )
+
+
+class _Parts(io.RawIOBase):
+    """A file of the hub; what goes wrong as it is read is one line."""
+
+    def __init__(self, name: str, file: Any) -> None:
+        self._name, self._file = name, file
+
+    def readinto(self, buffer: Any) -> int:
+        with _errors(self._name):
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _errors(name: str) -> AbstractContextManager[None]:

@@ -1,0 +1,5 @@
+"""MMAU-Pro, audio understanding, on Aero-1. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("lalm/mmau_pro", model="aero-1")

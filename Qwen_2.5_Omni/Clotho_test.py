@@ -1,0 +1,5 @@
+"""Clotho, audio captioning, on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("lalm/clotho", model="qwen2.5-omni")

@@ -1,0 +1,5 @@
+"""MMAU-Pro, audio understanding, on Qwen2.5-Omni. Settings come from env vars (README, "Settings")."""
+
+from audiomarathon import run_task
+
+run_task("lalm/mmau_pro", model="qwen2.5-omni")

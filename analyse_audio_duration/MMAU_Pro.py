@@ -1,0 +1,5 @@
+"""How long the clips of MMAU-Pro are: a table, and JSON, CSV and a picture in `durations/`. Options: --help."""
+
+from audiomarathon.cli.app import durations_script
+
+durations_script("lalm/mmau_pro")

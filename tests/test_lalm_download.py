@@ -1,0 +1,312 @@
+"""Downloading Clotho and MMAU-Pro: archives beside tables, in folders of ours and on a hub of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+from archive_makers import packed
+from caption_folders import CAPTIONS, clotho_folder, table, tone
+from conftest import call
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.hf_api import RepoFile
+from lalm_folders import ROWS, mmau_pro_folder
+from task_folders import tree
+
+from audiomarathon.benchmarks import get_task
+from audiomarathon.benchmarks.finding import how_to_get
+from audiomarathon.benchmarks.task import Filters
+from audiomarathon.data.archive import UnpackedSource, open_source
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def mmau_pro(tmp_path: Path) -> Path:
+    """The table beside `data.zip`, as the hub has them."""
+    folder = mmau_pro_folder(tmp_path / "mmau")
+    packed(folder, tmp_path / "data.zip")
+    shutil.rmtree(folder / "data")
+    with zipfile.ZipFile(tmp_path / "data.zip") as whole, zipfile.ZipFile(folder / "data.zip", "w") as out:
+        for name in whole.namelist():
+            if name.startswith("data/"):
+                out.writestr(name, whole.read(name))
+    return folder
+
+
+@pytest.fixture
+def clotho(tmp_path: Path) -> Path:
+    """Tables beside an archive a split, as Zenodo has them."""
+    py7zr = pytest.importorskip("py7zr")
+    made = tmp_path / "made"
+    clotho_folder(made)
+    clotho_folder(made, dict.fromkeys(("x.wav", "y.wav"), CAPTIONS["Café, evening.wav"]), split="validation")
+    (made / "evaluation" / "Café, evening.wav").chmod(0)
+    folder = tmp_path / "zenodo"
+    folder.mkdir()
+    for split in ("evaluation", "validation"):
+        with py7zr.SevenZipFile(folder / f"clotho_audio_{split}.7z", "w") as out:
+            out.writeall(made / split, split)
+        shutil.copy(made / f"clotho_captions_{split}.csv", folder)
+    return folder
+
+
+def files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_clotho_comes_from_archives_in_a_folder(clotho: Path, root: Path, tmp_path: Path) -> None:
+    code, output = call("data", "download", "clotho", "--from", clotho, "--data", root)
+    assert code == 0, output
+    assert "captions not for commercial use" in output
+    table_name = "clotho/clotho_captions_evaluation.csv"
+    assert files(root) == {table_name, "clotho/audiomarathon.json", *(f"clotho/evaluation/{name}" for name in CAPTIONS)}
+    assert all((root / "clotho" / "evaluation" / name).read_bytes() ==
+               (tmp_path / "made" / "evaluation" / name).read_bytes() for name in CAPTIONS)  # fmt: skip
+    code, output = call("data", "verify", "clotho", "--data", root)
+    assert (code, output.count("expected 1,045")) == (1, 1)  # and nothing else is wrong with it
+    assert "1 more problem" not in output
+    assert all((root / "clotho" / "evaluation" / name).stat().st_mode & 0o600 == 0o600 for name in CAPTIONS)
+    manifest = (root / "clotho" / "audiomarathon.json").read_text()
+    task = get_task("clotho")
+    for limit in (0, 1):  # a limit takes nothing away
+        flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", limit)
+        code, output = call("data", "download", "clotho", *flags)
+        assert code == 0, output
+        assert [one.id for one in task.load(task.find(root), Filters(split="validation")).samples] == ["x.wav", "y.wav"]
+        assert (root / "clotho" / "audiomarathon.json").read_text() == manifest
+
+
+def test_a_limit_of_another_split_changes_nothing_that_is_expected(clotho: Path, root: Path) -> None:
+    flags = ("--from", clotho, "--data", root, "--split", "validation", "--limit", 1)
+    assert call("data", "download", "clotho", *flags)[0] == 0
+    assert json.loads((root / "clotho" / "audiomarathon.json").read_text())["tasks"] == {}
+
+
+def test_a_limit_keeps_the_whole_corpus_from_copy_to_copy(clotho: Path, root: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    for source, place, limit in ((clotho, root, 2), (root / "clotho", again, 1)):
+        code, output = call("data", "download", "clotho", "--from", source, "--data", place, "--limit", limit)
+        assert code == 0, output
+        task = get_task("clotho")
+        loaded = task.load(task.find(place))
+        assert (len(loaded.samples), len(task.corpus(loaded)), len(loaded.bad_rows)) == (limit, 3, 0)
+        assert call("data", "verify", "clotho", "--data", place)[0] == 1  # for their lengths alone
+        assert call("data", "verify", "clotho", "--data", place, "--tolerance", 15)[0] == 0
+
+
+def test_archives_in_an_archive_count_as_their_files(clotho: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "outer").mkdir()
+    packed(clotho, tmp_path / "outer" / "clotho.zip")
+    for source in (tmp_path / "outer", tmp_path / "outer" / "clotho.zip"):
+        place = root / source.name
+        assert call("data", "download", "clotho", "--from", source, "--data", place)[0] == 0
+        assert {name for name in files(place) if name.endswith(".wav")} == {
+            f"clotho/evaluation/{one}" for one in CAPTIONS
+        }
+
+
+def test_a_file_beside_its_archive_counts_and_an_archive_three_deep_does_not(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}").mkdir()
+    (tmp_path / "0" / "x.wav").write_bytes(b"packed")
+    packed(tmp_path / "0", tmp_path / "1" / "c.zip")
+    packed(tmp_path / "1", tmp_path / "2" / "b.zip")
+    (tmp_path / "3").mkdir()
+    packed(tmp_path / "2", tmp_path / "3" / "a.zip")
+    source = UnpackedSource(open_source(tmp_path / "3"))
+    assert {entry.path for entry in source.entries()} == {"a.zip", "b.zip", "c.zip"}
+    source = UnpackedSource(open_source(tmp_path / "1"))
+    wanted = [entry for entry in source.entries() if entry.path == "x.wav"]
+    assert [file.read_bytes() for _entry, file in source.fetch(wanted, tmp_path)] == [b"packed"]
+    (tmp_path / "1" / "x.wav").write_bytes(b"my own")
+    source = UnpackedSource(open_source(tmp_path / "1"))
+    wanted = [entry for entry in source.entries() if entry.path == "x.wav"]
+    assert [file.read_bytes() for _entry, file in source.fetch(wanted, tmp_path)] == [b"my own"]
+
+
+def test_a_7z_with_a_link_is_refused(clotho: Path, root: Path, tmp_path: Path) -> None:
+    import py7zr
+
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with py7zr.SevenZipFile(clotho / "clotho_audio_evaluation.7z", "w") as out:
+        out.write(tmp_path / "link", "evaluation/link.wav")
+    code, output = call("data", "download", "clotho", "--from", clotho, "--data", root)
+    assert (code, "'evaluation/link.wav' is a link" in output) == (2, True), output
+
+
+def test_audiocaps_comes_from_a_copy_alone(tmp_path: Path, root: Path) -> None:
+    table(tmp_path / "mine" / "test.csv", get_task("audiocaps").columns, [("1", "v", "30", "Rain.")])  # type: ignore[attr-defined]
+    tone(tmp_path / "mine" / "v_30.wav")
+    assert call("data", "download", "audiocaps", "--from", tmp_path / "mine", "--data", root)[0] == 0
+    assert {"audiocaps/test.csv", "audiocaps/v_30.wav"} <= files(root)
+    code, output = call("data", "download", "audiocaps", "--data", root)
+    assert (code, "lalm/audiocaps: there is no public copy" in output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["clotho", "--split", "test"], "--split=test: allowed for lalm/clotho: evaluation, validation, development"),
+        (["mmau_pro", "--split", "test"], "--split=test: allowed for lalm/mmau_pro: none"),
+        (["clotho", "tau"], "tasks of audiomarathon and lalm lie in different places"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, root: Path) -> None:
+    code, output = call("data", "download", *arguments, "--data", root)
+    assert (code, message in output, output.count("\n")) == (2, True, 1)
+
+
+def test_without_py7zr_a_7z_says_what_to_install(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "clotho_audio_evaluation.7z").write_bytes(b"7z\xbc\xaf\x27\x1c")
+    monkeypatch.setitem(sys.modules, "py7zr", None)
+    code, output = call("data", "download", "clotho", "--from", tmp_path / "a", "--data", root)
+    assert (
+        code,
+        "clotho_audio_evaluation.7z: reading .7z needs py7zr: pip install 'audiomarathon[lalm]'" in output,
+    ) == (2, True)
+
+
+def damaged(content: bytes) -> bytes:
+    return content[:50] + b"?" * 20 + content[70:]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [(damaged, "damaged"), (lambda content: content[:-40], "damaged"), (lambda _content: b"7z", "damaged")],
+    ids=["content", "end", "all"],
+)
+def test_a_damaged_7z_is_one_line(spoil: Callable[[bytes], bytes], message: str, clotho: Path, root: Path) -> None:
+    file = clotho / "clotho_audio_evaluation.7z"
+    file.write_bytes(spoil(file.read_bytes()))
+    code, output = call("data", "download", "clotho", "--from", clotho, "--data", root)
+    assert (code, message in output, "Traceback" in output) == (2, True, False), output
+    assert not list((root / "clotho" / "evaluation").glob("*"))
+
+
+def test_where_the_data_is_missing_the_command_is_named() -> None:
+    for name in ("clotho", "mmau_pro"):
+        assert f"audiomarathon data download lalm/{name} (" in how_to_get(get_task(name))
+
+
+# The hub --------------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """A hub's client and file system over a folder, which count what is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.fetched, self.read = folder, list[str](), 0
+        self.fails: Exception | None = None
+
+    def dataset_info(self, name: str) -> SimpleNamespace:
+        assert name == "gamma-lab-umd/MMAU-Pro"
+        return SimpleNamespace(sha="abc")
+
+    def list_repo_tree(self, name: str, **_more: Any) -> list[RepoFile]:
+        found = []
+        for path in sorted(self.folder.iterdir()):
+            content = path.read_bytes()
+            lfs = {"size": len(content), "oid": hashlib.sha256(content).hexdigest(), "pointerSize": 1}
+            found.append(RepoFile(path=path.name, size=len(content), oid="0", lfs=lfs))
+        return found
+
+    def hf_hub_download(self, name: str, path: str, *, local_dir: Path, **_more: Any) -> str:
+        self.fetched.append(path)
+        Path(local_dir).mkdir(parents=True, exist_ok=True)
+        return shutil.copy(self.folder / path, Path(local_dir) / path)
+
+    def open(self, path: str, *, revision: str, block_size: int) -> Any:
+        assert (path, revision) == ("datasets/gamma-lab-umd/MMAU-Pro/data.zip", "abc")
+        hub = self
+
+        class File(io.FileIO):
+            def readinto(self, buffer: Any) -> int:
+                if hub.fails:
+                    raise hub.fails
+                hub.read += (count := super().readinto(buffer) or 0)
+                return count
+
+        return File(self.folder / "data.zip")
+
+
+@pytest.fixture
+def hub(mmau_pro: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub(mmau_pro)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: made)
+    monkeypatch.setattr(huggingface_hub, "HfFileSystem", lambda: made)
+    return made
+
+
+def test_the_hub_is_read_in_parts(hub: Hub, root: Path) -> None:
+    code, output = call("data", "download", "mmau_pro", "--data", root, "--dry-run")
+    assert code == 0, output
+    assert "23 clips to fetch" in output
+    size = (hub.folder / "data.zip").stat().st_size
+    assert (files(root), hub.read < size / 20, hub.fetched) == (set(), True, ["test.parquet"])
+    code, output = call("data", "download", "mmau_pro", "--data", root, "--limit", 2)
+    assert code == 0, output
+    assert "as its page on the hub says" in output
+    assert 0 < hub.read < size / 2  # two of 19 samples
+    task = get_task("mmau_pro")
+    assert len(task.load(task.find(root)).samples) == 2
+    assert call("data", "verify", "mmau_pro", "--data", root)[0] == 0
+    assert "gamma-lab-umd/MMAU-Pro@abc" in (root / "mmau_pro" / "audiomarathon.json").read_text()
+    code, output = call("data", "download", "mmau_pro", "--data", root)
+    assert code == 0, output
+    loaded = task.load(task.find(root))
+    assert (len(loaded.samples), len(loaded.bad_rows)) == (len(ROWS), 0)
+    clips = {clip.relative_to(root / "mmau_pro").as_posix() for one in loaded.samples for clip in one.clips}
+    assert tree(root / "mmau_pro", manifest=False).keys() == {"test.parquet", *clips}
+    before = hub.read
+    code, output = call("data", "download", "mmau_pro", "--data", root)
+    assert (code, "0 clips to fetch" in output) == (0, True)
+    assert hub.read - before < size / 20
+
+
+def test_what_the_hub_and_its_archive_do_wrong_is_one_line(hub: Hub, root: Path) -> None:
+    content = bytearray((hub.folder / "data.zip").read_bytes())
+    content[5000] ^= 255
+    (hub.folder / "data.zip").write_bytes(content)
+    code, output = call("data", "download", "mmau_pro", "--data", root)
+    assert (code, "data.zip: damaged" in output, "Traceback" in output) == (2, True, False), output
+    hub.fails = HfHubHTTPError.__mro__[1]("no route")
+    code, output = call("data", "download", "mmau_pro", "--data", root)
+    assert (code, "the hub cannot be reached" in output, "--from FOLDER or ARCHIVE" in output) == (2, True, True), (
+        output
+    )
+
+
+def test_the_script_brings_both_and_fails_if_one_does(mmau_pro: Path, clotho: Path, root: Path, tmp_path: Path) -> None:
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    shutil.copytree(mmau_pro, tmp_path / "both")
+    env |= {"AUDIOMARATHON_DATA": str(root), "FROM": str(tmp_path / "both"), "LIMIT": "1", "HF_HUB_OFFLINE": "1"}
+    command = [str(ROOT / "scripts" / "download_datasets.sh")]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "lalm/clotho: is not in" in done.stderr) == (1, True)  # and the second was tried
+    assert (root / "mmau_pro" / "test.parquet").is_file()
+    shutil.copytree(clotho, tmp_path / "both", dirs_exist_ok=True)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("error")) == (0, 0), done.stderr
+    assert (root / "clotho" / "clotho_captions_evaluation.csv").is_file()
