@@ -16,6 +16,8 @@ from audiomarathon.cli.doctor import doctor
 from audiomarathon.cli.explain import explain
 from audiomarathon.cli.jasco import jasco_app
 from audiomarathon.cli.judge import judge
+from audiomarathon.cli.lalm import export as export_lalm
+from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.options import Grouped, complete_models
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
@@ -93,16 +95,38 @@ def list_command(
 def download(
     model: Annotated[
         str,
-        typer.Argument(help="Model (audiomarathon list models) or hub id.", autocompletion=complete_models),
+        typer.Argument(help="Model (audiomarathon list models), hub id, or fense.", autocompletion=complete_models),
     ],
 ) -> None:
-    """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped."""
+    """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped.
+
+    fense is the two small models (some 700 MB) by which captions are scored beside CIDEr-D.
+    """
     from audiomarathon.models.checkpoint import find_checkpoint
     from audiomarathon.models.registry import get_local_model
 
+    if model == "fense":
+        _download_fense()
+        return
     source = model if "/" in model else get_local_model(model).checkpoint
     checkpoint = find_checkpoint(source)
     say(f"{checkpoint.name} is in {checkpoint.path}")
+
+
+def _download_fense() -> None:
+    """Bring the sentence encoder, the fluency checker and the BERT that it was made from; use each once."""
+    from audiomarathon.data.archive import from_web
+    from audiomarathon.scoring.caption_models import CHECKER_URL, Echecker, SentenceEncoder, checker_file
+
+    encoder = SentenceEncoder()
+    encoder.encode(["rain falls"])
+    file = from_web(CHECKER_URL, checker_file(), say)
+    try:
+        Echecker(file).error(["rain falls"])
+    except AudioMarathonError:
+        file.unlink()  # another file under that name would be refused for ever
+        raise
+    say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
 
 _COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep)
@@ -111,6 +135,14 @@ for _command in _COMMANDS:
 app.command("list", cls=Grouped)(reporting_errors(list_command))
 app.add_typer(data_app(reporting_errors), name="data")
 app.add_typer(jasco_app(reporting_errors), name="jasco")
+for _name, _command, _help in (
+    ("import", import_lalm, "Make runs of replies from elsewhere."),
+    ("export", export_lalm, "Write other programs' result files."),
+):
+    _group = typer.Typer(help=_help, no_args_is_help=True, rich_markup_mode=None)
+    _group.callback()(lambda: None)  # with one command only, typer would take its name away
+    _group.command("lalm", cls=Grouped)(reporting_errors(_command))
+    app.add_typer(_group, name=_name)
 
 
 def main() -> None:

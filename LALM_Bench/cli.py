@@ -1,0 +1,7 @@
+"""Clotho and MMAU-Pro, called as the original: python cli.py run|inference|eval clotho|mmau-pro (see --help)."""
+
+from pathlib import Path
+
+from audiomarathon.cli.lalm import door
+
+door(Path(__file__).resolve().parent)

@@ -1,0 +1,7 @@
+"""Scores of captions, called as the original's script: python evaluation.py --input_json_path FILE (see --help)."""
+
+from pathlib import Path
+
+from audiomarathon.cli.lalm import door
+
+door(Path(__file__).resolve().parents[2], "eval", "clotho")

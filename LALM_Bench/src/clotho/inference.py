@@ -1,0 +1,7 @@
+"""Captions of Clotho, called as the original's script: python inference.py --model NAME (see --help)."""
+
+from pathlib import Path
+
+from audiomarathon.cli.lalm import door
+
+door(Path(__file__).resolve().parents[2], "inference", "clotho", "--split", "all")

@@ -1,0 +1,284 @@
+"""Replies of any model in, the original's result files out: predictions and scores of Clotho and MMAU-Pro."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audiomarathon.benchmarks.lalm_bench.captions import ALL, Clotho
+from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES, METADATA, MmauPro, read_questions, schema
+from audiomarathon.benchmarks.lalm_bench.open_ended import CRITERIA, OpenEndedAsPublished
+from audiomarathon.benchmarks.rows import RowError, clean, read_parquet, read_rows, shown
+from audiomarathon.benchmarks.task import Sample, storable
+from audiomarathon.errors import DataError, told
+from audiomarathon.judges.judgements import reading_of
+from audiomarathon.metrics.classification import per_class
+from audiomarathon.metrics.statistics import mean_of
+from audiomarathon.records import LETTERS, Record, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow
+
+REPLY = "model_output"
+FAILED = "ERROR"  # the original's reply to a clip on which the model failed
+_SHOWN_FAULTS = 5
+_TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
+
+
+def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = False) -> list[Record]:
+    """Return the records of a `predictions.json`: entries with `audio_id`, `prediction` and `references`.
+
+    Parameters
+    ----------
+    folder
+        Of Clotho, whose captions stand in for references that an entry lacks.
+    faithful
+        Score the reply ERROR as that word; otherwise it is a failed sample.
+
+    Raises
+    ------
+    DataError
+        Naming by entry what is missing, of another type, or there twice.
+    """
+    records: dict[str, Record] = {}
+    known: dict[str, list[str]] = {}
+    if folder:
+        tables = Clotho().tables(Clotho().find(folder), ALL)
+        known = {_composed(storable(item[0])): list(item[2]) for items in tables.values() for item in items}
+
+    def add(entry: Any) -> None:
+        if not isinstance(entry, dict):
+            raise RowError("is not an object")
+        if "references" not in entry and (texts := known.get(_composed(str(entry.get("audio_id"))))):
+            entry = {**entry, "references": texts}
+        if lacking := [name for name in ("audio_id", "prediction", "references") if name not in entry]:
+            raise RowError(f"lacks {lacking[0]!r}; an entry has audio_id, prediction and references (or --data)")
+        id_, reply, texts = entry["audio_id"], entry["prediction"], entry["references"]
+        if not isinstance(id_, str) or not isinstance(reply, str):
+            raise RowError("audio_id and prediction must be texts")
+        if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+            raise RowError("references must be a list of texts")
+        id_ = storable(clean(id_, "audio_id"))
+        if id_ in records:
+            raise RowError(f"second entry of {shown(id_)}")
+        reference = {"references": [clean(one, "a reference") for one in texts]}
+        records[id_] = _told(Record(id_, id_, reference=reference, finish="stop"), reply, faithful=faithful)
+
+    _each(file, "entry", read_rows(file), add)
+    return list(records.values())
+
+
+def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
+    """Return the records of a `predictions.parquet`: the columns of `test.parquet`, and one of replies.
+
+    Raises
+    ------
+    DataError
+        It lacks a column, or has rows that are no questions, or hold no text as reply.
+    """
+    questions, bad = read_questions(file, column)
+    if bad:
+        raise DataError(_told_by("; ".join(map(str, bad[:_SHOWN_FAULTS])), len(bad)))
+    task, records = MmauPro(), []
+
+    def add(one: tuple[Sample, Mapping[str, Any]]) -> None:
+        sample, fields = one
+        if not isinstance(reply := fields[column], str):
+            raise RowError(f"{column} of {sample.id} is not a text")
+        empty = Record(sample.id, sample.cluster, reference=task.reference(sample), groups=task.groups(sample))
+        records.append(_told(replace(empty, finish="stop"), reply, faithful=faithful))
+
+    if not questions:
+        raise DataError(f"{file}: holds no rows")
+    _each(file, "row", questions, add)
+    return records
+
+
+def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[list[list[str]], str]:
+    """Return the captions that weigh words, and whose they are: the records', or a split's of a Clotho folder.
+
+    Raises
+    ------
+    DataError
+        The folder has no split that holds all of the records' clips, or without one there is only one record.
+    """
+    if folder is None:
+        if len(records) < 2:
+            raise DataError("one entry cannot weigh words; name a folder of Clotho with --data")
+        return [list(one.reference["references"]) for one in records], f"the {len(records):,} entries"
+    task = Clotho()
+    tables = task.tables(place := task.find(folder), ALL)
+    wanted, lost = {_composed(one.id) for one in records}, set[str]()
+    for parts in (*([part] for part in tables), list(tables)):
+        if not (lost := wanted - {_composed(storable(item[0])) for part in parts for item in tables[part]}):
+            texts = [list(own) for part in parts for own in task.captions(place, part)]
+            return texts, f"the {len(texts):,} clips of {' and '.join(parts)} in {place}"
+    raise DataError(f"{place}: has no captions of {len(lost)} of {len(records)} clips, such as {shown(min(lost))}")
+
+
+def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return the content of `predictions.json`; failed samples are not in it."""
+    return [
+        {"audio_id": one.id, "prediction": one.text, "references": list(one.reference["references"])}
+        for one in records
+        if one.answered
+    ]
+
+
+def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
+    """Return the content of `scores.json` as published: words are weighed by the evaluated clips."""
+    figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
+    return {
+        "dataset": "Clotho-v2",
+        "evaluated_samples": summary["n"],
+        "total_samples": summary["expected"],
+        "scores": {name: summary.get(key) for name, key in figures.items()},
+        "timestamp": timestamp,
+    }
+
+
+def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Table:
+    """Return the content of `predictions.parquet`; failed samples are not in it.
+
+    Parameters
+    ----------
+    folder
+        Of `test.parquet`, whose rows are taken where it has all that are asked for; else those of the records, which
+        do not know where the clips lie.
+    """
+    import pyarrow
+
+    replies = {one.id: one.text for one in records if one.answered}
+    there = folder is not None and (folder / METADATA).is_file()
+    table = read_parquet(folder / METADATA, ["id"], schema().names) if folder and there else schema().empty_table()
+    ids = [str(one).strip() for one in table["id"].to_pylist()]
+    if not set(replies) <= set(ids):
+        rows = [_row(one) for one in records if one.answered]
+        try:
+            table, ids = pyarrow.Table.from_pylist(rows, schema()), [row["id"] for row in rows]
+        except pyarrow.ArrowException as error:
+            raise DataError(f"the records hold what {METADATA} cannot: {told(error)}") from error
+    taken = [place for place, id_ in enumerate(ids) if id_ in replies]
+    said = pyarrow.array([replies[ids[place]] for place in taken], pyarrow.string())
+    return table.take(pyarrow.array(taken, pyarrow.int64())).append_column(REPLY, said)
+
+
+def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
+    """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
+
+    A category that was not judged or matched has the score None, and no metrics.
+    """
+    found = {}
+    for category in CATEGORIES:
+        own = [one for one in verdicts if one.record.reference["category"] == category]
+        scored = [one for one in own if one.values["as_published"] is not None]
+        if not own:
+            continue
+        kind = own[0].record.reference["type"]
+        score = mean_of([one.values["as_published"] for one in scored])
+        metrics = {"closed": _choice_metrics, "open": _judged_metrics}.get(kind)
+        more = {"metrics": metrics(scored) if scored else None} if metrics else {"success_rate": score}
+        found[category] = {"type": _TYPES[kind], "count": len(scored), "performance_score": score, **more}
+    return {
+        "evaluation_summary": {
+            "total_samples": expected,
+            "evaluated_samples": sum(one["count"] for one in found.values()),
+            "parquet_file": str(file),
+            "model_output_column": REPLY,
+            "overall_weighted_performance": overall,
+        },
+        "category_results": found,
+    }
+
+
+def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return the content of `debug_info.json`: how replies were read, and what is not scored and why."""
+    names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
+    return {
+        **{name: summary.get(name) for name in names},
+        "empty": sum(not one.record.text.strip() for one in verdicts),
+        "rules": summary.get("rules"),
+        "matched_by": summary.get("encoder") or None,
+        "judges": sorted({judge for one in verdicts for judge in one.values["readings"]}),
+        "defects": dict(Counter(name for one in verdicts for name in one.record.reference.get("defects", ()))),
+    }
+
+
+def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
+    """Add items; raise what is wrong with any of them in one line."""
+    faults = []
+    for number, item in enumerate(items, 1):
+        try:
+            add(item)
+        except RowError as error:
+            faults.append(f"{noun} {number}: {error}")
+    if faults:
+        raise DataError(f"{file}: {_told_by('; '.join(faults[:_SHOWN_FAULTS]), len(faults))}")
+
+
+def _told_by(shown_faults: str, count: int) -> str:
+    return shown_faults + (f"; and {count - _SHOWN_FAULTS} more" if count > _SHOWN_FAULTS else "")
+
+
+def _told(record: Record, reply: str, *, faithful: bool) -> Record:
+    if reply == FAILED and not faithful:
+        return replace(record, error=f"the reply in the file is {FAILED}: the model failed there")
+    return replace(record, reply=reply)
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """Return a row of `test.parquet` as far as a record holds it."""
+    told, kind = record.reference, record.reference["type"]
+    return {
+        "id": record.id,
+        "audio_path": [""] * told["clips"],
+        "question": told["question"],
+        "answer": told.get("answer_text"),
+        "choices": list(told["options"]) if kind == "closed" else None,
+        "length_type": None if told["length"] == "none" else told["length"],
+        "perceptual_skills": told["perceptual_skills"],
+        "reasoning_skills": told["reasoning_skills"],
+        "category": told["category"],
+        "transcription": told.get("transcription"),
+        "task_identifier": told.get("kind"),
+        "kwargs": told.get("kwargs"),
+    }
+
+
+def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return scikit-learn's weighted averages over the texts of the options."""
+    asked = [one.record.reference for one in verdicts]
+    chosen = [told["options"][LETTERS.index(one.values["matched"])] for one, told in zip(verdicts, asked, strict=True)]
+    rows = per_class([told["answer_text"] for told in asked], chosen).values()
+
+    def weighted(name: str) -> float:
+        return float(sum((row[name] or 0.0) * row["support"] for row in rows) / len(verdicts))
+
+    names = {"accuracy": "recall", "precision": "precision", "recall": "recall", "f1_score": "f1"}
+    return {name: weighted(key) for name, key in names.items()}
+
+
+def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return mean and spread of what judges say of a reply, averaged over the judges."""
+    protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
+    for one in verdicts:
+        read = [reading_of(protocol, one.record, said).values for said in one.record.judgements.values()]
+        rows.append(np.mean([[values[name] for name in names] for values in read if values], axis=0))
+    means, spreads, overall = np.mean(rows, axis=0), np.std(rows, axis=0), np.array(rows)[:, -1]
+    spread = {
+        key: float(value)
+        for name, *both in zip(names, means, spreads, strict=True)
+        for key, value in zip((f"avg_{name}", f"std_{name}"), both, strict=True)
+    }
+    rates = {"good_response_rate": np.mean(overall >= 4), "poor_response_rate": np.mean(overall <= 2)}
+    return spread | {name: float(rate) for name, rate in rates.items()}

@@ -1,0 +1,584 @@
+"""LALM Bench: its files in and out (`import lalm`, `export lalm`), and the commands of the folder `LALM_Bench/`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import hashlib
+import io
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+
+import typer
+
+from audiomarathon.cli.options import complete_methods, run_script
+from audiomarathon.cli.output import say, show
+from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
+from audiomarathon.files import file_name, write_bytes, write_json, write_text, writing
+
+if TYPE_CHECKING:
+    from audiomarathon.engine.run import Result
+    from audiomarathon.runs.read import Run
+    from audiomarathon.settings import RunSettings
+
+Phase = Literal["run", "inference", "eval"]
+Bench = Literal["clotho", "mmau-pro"]
+_TASKS = {"clotho": "lalm/clotho", "mmau-pro": "lalm/mmau_pro"}
+_TITLES = {"clotho": "Clotho", "mmau-pro": "MMAU-Pro"}
+_MODELS = ("gemma3n", "qwen2_5-omni", "qwen3-omni")
+_OUR_NAMES = {"qwen2_5-omni": "qwen2.5-omni"}
+_PREDICTIONS = {"clotho": "predictions.json", "mmau-pro": "predictions.parquet"}
+_SCORES, _DEBUG = "scores.json", "debug_info.json"
+_RESULTS = "_comprehensive_results.json"  # after the name of the file of predictions
+_SEED = 42  # of --sample_size, as published
+_TAIL = 50  # lines of a log
+_FAITHFUL_TOKENS = 2048
+_TYPES = ("closed", "open", "following")
+#: By benchmark, and whether figures are as published, what result_….txt calls the figures of a summary.
+_FIGURES = {
+    ("clotho", False): {"cider_d": "CIDEr-D", "fense": "FENSE"},
+    ("clotho", True): {"cider_d_as_published": "CIDEr-D", "fense": "FENSE"},
+    ("mmau-pro", False): {name: name for name in ("accuracy", *_TYPES)},
+    ("mmau-pro", True): {"as_published": "overall", **{f"{name}_as_published": name for name in _TYPES}},
+}
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
+    model_name: Annotated[str, typer.Option("--model-name", help="What the model is called in tables.")],
+    results: Annotated[Path, typer.Option(help="Where results go [env: RESULTS_DIR].", envvar="RESULTS_DIR")] = Path(
+        "results"
+    ),
+    control: Annotated[
+        Literal["noise", "silence"] | None, typer.Option(help="What the model heard instead of the clips.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of Clotho: weigh words by its whole split, not by the file.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="Of the parquet file, the column that holds the replies.")] = "",
+    faithful: Annotated[
+        bool, typer.Option("--faithful", help="Score the reply ERROR as that word, not as a failed sample.")
+    ] = False,
+) -> int:
+    """Make a run of replies that LALM Bench's scripts, or yours, have written.
+
+    Example: audiomarathon import lalm predictions.parquet --model-name gemma3n --control noise
+
+    It is judged, scored and compared like any other run.
+    """
+    folder = results / _TASKS[_bench_of(file)] / file_name(model_name)
+    place = folder / ("imported" + (f"-{control}" if control else ""))
+    return show([_imported(file, place, model_name, control=control, data=data, column=column, faithful=faithful)])
+
+
+def export(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
+) -> None:
+    """Write the result files of LALM Bench from the records of runs.
+
+    Example: audiomarathon export lalm results/lalm -o outputs
+    """
+    from audiomarathon.runs.read import read_runs
+
+    targets: dict[Path, Run] = {}
+    for run in read_runs(runs):
+        if run.key in _TASKS.values():
+            _check_finished(run)  # before anything is written
+            model = file_name(run.checkpoint) + _suffix(run.control)
+            place = _place_of(run, output / model / _bench_of_run(run))
+            if place in targets:
+                raise RecordError(f"{run.folder}: its files would replace those of {targets[place].folder}; name one")
+            targets[place] = run
+    if not targets:
+        raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} there")
+    for place, run in targets.items():
+        written = _write_predictions(run, place)
+        for file in [written, *_write_scores(run, place, written)]:
+            say(f"wrote {file}")
+
+
+def bench(
+    phase: Annotated[Phase, typer.Argument(help="What to do: both, the model's replies, or their scores.")],
+    benchmark: Annotated[Bench, typer.Argument(help="Which benchmark.")],
+    file: Annotated[Path | None, typer.Argument(help="eval: score this file of predictions instead.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help=f"Model; may be repeated (default {', '.join(_MODELS)}).")
+    ] = None,
+    output_root: Annotated[Path, typer.Option(help="Where results go; relative to the folder LALM_Bench.")] = Path(
+        "outputs"
+    ),
+    data: Annotated[
+        str | None,
+        typer.Option(help="Root of the data [env: AUDIOMARATHON_DATA]; eval of a file: as of `import lalm`."),
+    ] = None,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="MMAU-Pro: test.parquet, beside the folder data.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Clotho: evaluation, validation, development or all.")] = "",
+    prompt: Annotated[str, typer.Option(help="Another prompt (TASK_PROMPT).")] = "",
+    sample_size: Annotated[
+        int, typer.Option("--sample_size", "--sample-size", min=0, help="N random samples, as published.")
+    ] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="The first N rows.")] = 0,
+    use_white_noise: Annotated[bool, typer.Option(help="Let the model hear noise instead of the clips.")] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples a batch (default 1); above 1 nothing is timed.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Compression methods A,B beside base.", autocompletion=complete_methods)
+    ] = "",
+    ratios: Annotated[
+        str, typer.Option(help="Fractions that they remove (default 0.5): a list, or first:last:step.")
+    ] = "",
+    judge: Annotated[str, typer.Option(help="MMAU-Pro: judges A,B of open replies (audiomarathon judge --with).")] = "",
+    faithful: Annotated[
+        bool, typer.Option("--faithful", help="As published: prompts, 2048 tokens a reply, and the printed numbers.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output_json_path", "--output", help="Folder of the predictions, or of eval's scores (or scores.json)."
+        ),
+    ] = None,
+    input_json: Annotated[Path | None, typer.Option("--input_json_path", help="eval: like FILE.")] = None,
+    column: Annotated[str, typer.Option("--model_output_column", help="eval: column of FILE with the replies.")] = "",
+    save_attn: Annotated[bool, typer.Option(hidden=True)] = False,
+    attn_layers: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
+    attn_run_name: Annotated[str, typer.Option(hidden=True)] = "",
+    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print replies.")] = False,
+    verbose_n: Annotated[int, typer.Option("--verbose_n", "--verbose-n", min=0, help="How many.")] = 5,
+    _t: Annotated[bool, typer.Option("-t", hidden=True)] = False,
+) -> int:
+    """Run LALM Bench's Clotho or MMAU-Pro on models, one after the other, and write its result files.
+
+    Examples:
+    python cli.py run clotho --model gemma3n
+    python cli.py inference mmau-pro --model qwen2.5-omni --limit 100 --batch-size 8
+    python cli.py eval mmau-pro --model qwen2.5-omni --judge qwen2.5-7b
+
+    The same command, given again, goes on where it stopped.
+    """
+    from audiomarathon.judges.registry import open_judges
+    from audiomarathon.models.registry import get_model
+
+    root = Path(os.environ.get("LALM_BENCH_ROOT", "")).absolute() / output_root.expanduser()
+    captions = Path(data).expanduser() if data else None
+    asked = _Door(benchmark, root, output, judge, captions, faithful=faithful, noise=use_white_noise)
+    attention = save_attn or attn_layers or attn_run_name or attn_plot_now
+    odd = (
+        phase != "eval" and input_ and (benchmark == "clotho" or input_.name != "test.parquet" or not input_.is_file())
+    )
+    refused = {
+        "--save-attn, --attn-…: attention cannot be captured yet; leave them out": attention,
+        "--judge: no judge is asked about captions; leave it out": judge and benchmark == "clotho",
+        "--sample_size and --limit both say which samples; give one": sample_size and limit,
+        f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": odd,
+    }
+    if why := next((text for text, holds in refused.items() if holds), ""):
+        raise SettingsError(why)
+    if judge:
+        open_judges(judge, download=False)  # an unknown one is found before hours of inference
+    unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
+    unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
+    unread |= {"--data": data} if benchmark == "mmau-pro" else {}
+    if phase == "eval" and (given := [option for option, value in unread.items() if value]):
+        raise SettingsError(f"{', '.join(given)}: only inference reads that; leave it out of eval")
+    if (predictions := input_json or file) is not None:
+        if phase != "eval":
+            raise SettingsError(f"{predictions}: files of predictions are for eval")
+        return asked.eval_file(predictions, column)
+    names = list(dict.fromkeys(model or _MODELS))
+    for name in names:
+        get_model(_OUR_NAMES.get(name, name))
+    if output and len(names) > 1:
+        raise SettingsError("--output takes the files of one model; name it with --model")
+    data_and_settings = None
+    if phase != "eval":
+        flags: dict[str, Any] = {"split": split, "prompt": prompt, "batch_size": batch_size or 1}
+        flags |= {"data": str(input_.parent) if input_ else data, "timing": False if (batch_size or 1) > 1 else None}
+        if faithful:
+            form = prompt or {"mmau-pro": "as_published"}.get(benchmark, "")
+            flags |= {"max_new_tokens": _FAITHFUL_TOKENS, "prompt": form}
+        data_and_settings = asked.choose(flags, sample_size, limit)
+    code = 0
+    for name in names:
+        code |= asked.one_model(phase, name, data_and_settings, methods, ratios or "0.5", verbose_n * verbose)
+        gc.collect()  # whatever holds the last model's weights
+    return code
+
+
+def door(folder: Path, *arguments: str) -> None:
+    """Run :func:`bench` as a script of the folder `LALM_Bench/`, the script's own arguments first."""
+    os.environ["LALM_BENCH_ROOT"] = os.environ.get("LALM_BENCH_ROOT") or str(folder)
+    run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What to run: settings with samples, and the name of the folder for runs of such settings."""
+
+    settings: RunSettings
+    part: str
+
+
+@dataclass(frozen=True)
+class _Door:
+    """What a command asks of every model.
+
+    Attributes
+    ----------
+    root
+        Folder of results, in which each model has its own.
+    output
+        Where files of predictions and scores go instead.
+    judge
+        Judges to ask after a run, joined by commas.
+    captions
+        Folder of Clotho whose captions weigh words in a file of predictions.
+    faithful, noise
+        Whether to print figures as published, and whether noise is heard.
+    """
+
+    bench: str
+    root: Path
+    output: Path | None
+    judge: str
+    captions: Path | None
+    faithful: bool
+    noise: bool
+
+    def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int) -> _Chosen:
+        """Find the data, choose samples in the order of its file, without bad rows, and make noise of their clips.
+
+        Raises
+        ------
+        AudioMarathonError
+            The data is not there, rows are bad though that is not allowed, all chosen ones are, or a setting is wrong.
+        """
+        from audiomarathon.benchmarks import get_task
+        from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
+        from audiomarathon.benchmarks.lalm_bench.captions import Captioning
+        from audiomarathon.benchmarks.lalm_bench.mmau_pro import METADATA
+        from audiomarathon.benchmarks.rows import read_parquet, shown
+        from audiomarathon.benchmarks.task import storable
+        from audiomarathon.data.controls import build_controls
+        from audiomarathon.engine.run import load_task
+        from audiomarathon.settings import RunSettings
+
+        settings, task = RunSettings.read(**flags), get_task(_TASKS[self.bench])
+        loaded = load_task(task, settings, lambda _line: None)  # what it says, the run says again
+        if isinstance(task, Captioning):
+            split = settings.split or next(iter(task.splits))
+            tables = task.tables(loaded.folder, split)
+            ids = [storable(item[0]) for items in tables.values() for item in items]
+        else:
+            written = read_parquet(loaded.folder / METADATA, ["id"])["id"].to_pylist()
+            split, ids = "test", [str(one).strip() for one in written]
+        if sample_size:
+            ids = random.Random(_SEED).sample(ids, min(sample_size, len(ids)))
+        chosen, good = dict.fromkeys(ids[:limit] if limit else ids), {one.id for one in loaded.samples}
+        ids = [one for one in chosen if one in good]
+        if bad := [one for one in chosen if one not in good]:
+            told = f"{loaded.folder}: {len(bad)} of {len(chosen)} chosen samples are bad rows: {shown(bad)}"
+            if not ids:
+                raise DataError(told)
+            say(f"{told}; left out")
+        settings = replace(settings, samples=tuple(ids))
+        part = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
+        if self.noise:
+            heard = set(ids)
+            some = replace(loaded, samples=tuple(one for one in loaded.samples if one.id in heard))
+            content = fingerprint(some), sorted(clip_hashes(some.samples).items())
+            part.append(hashed := hashlib.sha256(repr(content).encode()).hexdigest()[:8])
+            out = self.root / f"noise-{self.bench}-{hashed}"
+            if not (out / "noise").is_dir():
+                build_controls([(task, some)], out, seconds=None, kind="noise")
+            settings = replace(settings, data=str(out / "noise"), data_paths=())
+        return _Chosen(settings, file_name("-".join(filter(None, part))))
+
+    def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
+        """Do the phases on one model and write its files; return 1 when a phase or a sample failed."""
+        title, short = _TITLES[self.bench], self.bench.replace("-", "_")
+        noun = {"run": "benchmark", "inference": "inference", "eval": "evaluation"}[phase]
+        folder = self.root / (file_name(model) + _suffix("noise" * self.noise))
+        results = _Results(folder / f"result_{short}{'' if phase == 'run' else f'_{noun}'}.txt")
+        results.add(f"{title} {noun.capitalize()} Results for {model}", f"Started at: {_now()}", "=" * 33)
+        target, found, runs = self.output or folder / self.bench, list[Path](), list[Path]()
+        code: int | None = 0
+        if chosen:
+            found, code = results.phase(
+                f"{title} inference",
+                folder / f"{self.bench}_infer.stderr.log",
+                lambda: self._infer(model, chosen, folder / "runs", target, methods, ratios, replies),
+            )
+        if phase != "inference" and code is not None:
+            runs, scored = results.phase(
+                f"{title} evaluation",
+                folder / f"{self.bench}_eval.stderr.log",
+                lambda: self._evaluate(model, found, folder / "runs", target),
+            )
+            code = None if scored is None else code | scored
+        results.add(*self._score_lines(runs), *(f"Run: {one}" for one in runs or found))
+        results.add(f"Finished at: {_now()}", f"=== Completed {title} {noun} for {model} ===")
+        return 1 if code is None else code
+
+    def eval_file(self, file: Path, column: str) -> int:
+        """Score a file of predictions, write its scores beside it or where `output` says, and print them."""
+        target, name = self.output or file.parent, _SCORES
+        if target.suffix == ".json":
+            target, name = target.parent, target.name
+        folder, code = self._score_file(file, file.with_name(f"{file.name}.run"), file.stem, column)
+        for line in [*self._score_lines([folder]), *map(str, _write_scores(_read(folder), target, file, name))]:
+            typer.echo(line)
+        return code
+
+    def _infer(
+        self, model: str, chosen: _Chosen, runs: Path, target: Path, methods: str, ratios: str, replies: int
+    ) -> tuple[list[Path], int]:
+        from audiomarathon.engine.run import run
+        from audiomarathon.engine.sweep import grid, parse_ratios
+        from audiomarathon.runs.folder import what_failed
+
+        settings = replace(chosen.settings, results=runs / chosen.part)
+        named = [name.strip() for name in methods.split(",") if name.strip()]
+        swept = grid(named, parse_ratios(ratios), layer=settings.layer, scope=settings.scope) if named else None
+        found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
+        for one in found:
+            done = _read(one.folder)
+            _write_predictions(done, _place_of(done, target))
+            for record in list(done.records.values())[:replies]:
+                say(f"{record.id}: {record.text}")
+            if errors := one.summary["errors"]:
+                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; run the same command again to go on")
+        return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
+
+    def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
+        """Score the runs that inference made, now or last, or else a file of predictions that lies there."""
+        if not found and (own := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
+            last = max(own, key=lambda file: file.stat().st_mtime)
+            found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
+        if not found:
+            if not (file := target / _PREDICTIONS[self.bench]).is_file():
+                raise DataError(f"{target}: holds no {file.name}; run inference first")
+            folder, code = self._score_file(file, runs, model, "")
+            _write_scores(_read(folder), target, file)
+            return [folder], code
+        code = self._score(found)
+        for one in map(_read, found):
+            written = _write_predictions(one, place := _place_of(one, target))
+            _write_scores(one, place, written)
+        return list(found), code
+
+    def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
+        """Import and score a file of predictions; one that was changed goes to another folder."""
+        if _bench_of(file) != self.bench:
+            raise SettingsError(f"{file}: {_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}")
+        heard, data = "noise" if self.noise else None, self.captions and self.captions.absolute()
+        how: dict[str, Any] = {"control": heard, "data": data, "column": column, "faithful": self.faithful}
+        read_as = hashlib.sha256(_content(file) + repr(how).encode())
+        folder = _imported(file, runs / f"imported-{read_as.hexdigest()[:12]}", name, **how).folder
+        return folder, self._score([folder])
+
+    def _score(self, folders: Sequence[Path]) -> int:
+        from audiomarathon.cli.judge import judge
+        from audiomarathon.engine.run import score
+
+        return judge(list(folders), self.judge, yes=True) if self.judge else show([score(one) for one in folders])
+
+    def _score_lines(self, folders: Sequence[Path]) -> list[str]:
+        """Return the figures of runs, a line each; as published, where that is asked for."""
+        wanted, lines = _FIGURES[self.bench, self.faithful], []
+        for folder in folders:
+            run = _read(folder)
+            setting = f" ({run.method})" if len(folders) > 1 else ""
+            for key, value in _summary(run).items():
+                name, bracket, encoder = key.partition("[")
+                if title := wanted.get(name):
+                    shown = f"{value:.4f}" if isinstance(value, float) else "not computed"
+                    lines.append(f"{title}{bracket}{encoder}{setting}: {shown}")
+        return lines
+
+
+class _Results:
+    """The text of `result_….txt`, shown and written anew with each line."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lines: list[str] = []
+
+    def add(self, *lines: str) -> None:
+        """Add lines."""
+        self._lines += lines
+        write_text(self._file, "\n".join(self._lines) + "\n")
+        for line in lines:
+            typer.echo(line)
+
+    def phase(self, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]) -> tuple[list[Path], int | None]:
+        """Do one phase, its stderr copied to a log; a code of None says that it failed."""
+        self.add(f"[{name}] Started at {_now()}")
+        begun = time.monotonic()
+        found: tuple[list[Path], int | None] = [], None
+        with writing(log):
+            stream = log.open("w", encoding="utf-8", errors="backslashreplace")
+        with stream, redirect_stderr(_Both(sys.stderr, stream)):
+            try:
+                found = work()
+            except AudioMarathonError as error:
+                say(f"error: {error}")
+            except Exception:  # whatever goes wrong with one model must not cost the others
+                traceback.print_exc()
+        phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
+        if found[1] is not None:
+            self.add(f"✅ {phase} completed {took}")
+        else:
+            tail = log.read_text(encoding="utf-8").splitlines()[-_TAIL:]
+            self.add(f"❌ {phase} failed {took}. See {log}", "--- stderr (tail) ---", *tail)
+        return found
+
+
+class _Both(io.TextIOBase):
+    """A stream that writes to two; it is no terminal, so that no progress bar is drawn in a log."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        for stream in self._streams:
+            with contextlib.suppress(OSError):  # a full disk or a closed terminal ends no run
+                stream.write(text)
+                stream.flush()
+        return len(text)
+
+
+def _bench_of(file: Path) -> str:
+    """Return the benchmark that a file of predictions is of."""
+    for bench, name in _PREDICTIONS.items():
+        if file.suffix.lower() == Path(name).suffix:
+            return bench
+    raise DataError(f"{file}: expected {' or '.join(_PREDICTIONS.values())}")
+
+
+def _imported(
+    file: Path,
+    place: Path,
+    name: str,
+    *,
+    control: str | None = None,
+    data: Path | None = None,
+    column: str = "",
+    faithful: bool = False,
+) -> Result:
+    """Make a run folder of a file of predictions."""
+    from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
+    from audiomarathon.engine.imported import as_run
+
+    task, corpus = _TASKS[_bench_of(file)], list[list[str]]()
+    if task == _TASKS["clotho"]:
+        records = read_captions(file, data, faithful=faithful)
+        corpus, whose = corpus_of(records, data)
+        say(f"words are weighed by the captions of {whose}")
+    else:
+        records = read_answers(file, column or REPLY, faithful=faithful)
+    records = [replace(one, control=control) for one in records]
+    return as_run(place, task, file, name, records, control=control, corpus=corpus)
+
+
+def _write_predictions(run: Run, target: Path) -> Path:
+    """Write a run's replies as the original does; return the file."""
+    from audiomarathon.benchmarks.lalm_bench.exchange import answers, predictions
+
+    records = [*run.records.values()]
+    file = target / _PREDICTIONS[_bench_of_run(run)]
+    if file.suffix == ".json":
+        content = json.dumps(predictions(records), indent=4, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    else:
+        from pyarrow import parquet
+
+        place = run.facts.get("data_folder")
+        parquet.write_table(answers(records, Path(place) if place else None), out := io.BytesIO())
+        content = out.getvalue()
+    if file.is_file() and _content(file) != content:  # scores beside it are of others
+        for name in (_SCORES, f"{file.stem}{_RESULTS}", _DEBUG):
+            (target / name).unlink(missing_ok=True)
+    write_bytes(file, content)
+    return file
+
+
+def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES) -> list[Path]:
+    """Write a run's scores as the original does; return the files."""
+    from audiomarathon.benchmarks.lalm_bench.exchange import comprehensive, debug_info, scores
+    from audiomarathon.version import __version__
+
+    summary = _summary(run)
+    own = {"audiomarathon": {"version": __version__, "run": str(run.folder), "summary": summary}}
+    if _bench_of_run(run) == "clotho":
+        found = {name: scores(summary, datetime.datetime.now().isoformat()) | own}
+    else:
+        verdicts = list(run.verdicts.values())
+        whole = comprehensive(verdicts, run.expected, predictions, summary.get("as_published")) | own
+        found = {f"{predictions.stem}{_RESULTS}": whole, _DEBUG: debug_info(summary, verdicts)}
+    for file, content in found.items():
+        write_json(target / file, content)
+    return [target / file for file in found]
+
+
+def _check_finished(run: Run) -> None:
+    if run.summary is None:
+        raise RecordError(f"{run.folder}: not finished; run the same command again, or audiomarathon score")
+
+
+def _summary(run: Run) -> Mapping[str, Any]:
+    """Return what `summary.json` would say now: an encoder may have come or gone since it was written."""
+    from audiomarathon.benchmarks import get_task
+    from audiomarathon.runs.summary import summarise
+
+    _check_finished(run)
+    return summarise(get_task(run.key), run.facts, [*run.records.values(), *run.failed.values()], run.verdicts)
+
+
+def _read(folder: Path) -> Run:
+    from audiomarathon.runs.read import Run
+
+    return Run.read(folder)
+
+
+def _bench_of_run(run: Run) -> str:
+    return next(bench for bench, key in _TASKS.items() if key == run.key)
+
+
+def _place_of(run: Run, target: Path) -> Path:
+    """Return where a run's files go: those of base, and of an import, where the original's lie."""
+    from audiomarathon.compression.method import Base
+    from audiomarathon.engine.imported import IMPORTED
+
+    return target if run.method in (Base().label, IMPORTED) else target / file_name(run.method)
+
+
+def _content(file: Path) -> bytes:
+    from audiomarathon.plain_file import read_plain
+
+    try:
+        return read_plain(file)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def _suffix(control: str) -> str:
+    return f"_with_{control.replace(' ', '_')}" if control else ""
+
+
+def _now() -> str:
+    return f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"

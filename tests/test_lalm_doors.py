@@ -1,0 +1,412 @@
+"""The folder `LALM_Bench/`: the original's commands, and the files that they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from caption_folders import CAPTIONS, clotho_folder, tone
+from lalm_folders import ROWS, edit_table, mmau_pro_folder, replies_table
+from pyarrow import parquet
+
+from audiomarathon.benchmarks.lalm_bench.exchange import read_answers
+from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.cli.lalm import bench
+from audiomarathon.cli.options import run_script
+from audiomarathon.engine import run as engine
+from audiomarathon.errors import ModelError
+from audiomarathon.judges.judgements import Judgement, request_of
+from audiomarathon.runs.folder import read_records, read_run
+
+FOLDER = Path(__file__).parent.parent / "LALM_Bench"
+NAMES = list(CAPTIONS)  # in the order of the table, which is not that of the ids
+VALIDATION = {f"v {n}.wav": CAPTIONS[NAMES[n % 3]] for n in (3, 1, 2)}
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|(?<=\()\d+(?=s\))")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("lalm")
+    clotho_folder(root / "clotho")
+    clotho_folder(root / "clotho", VALIDATION, split="validation")
+    mmau_pro_folder(root / "mmau-pro")
+    return root
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def door(
+    data: Path,
+    tmp_path: Path,
+    no_env: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Runs a command of cli.py in a folder of its own; returns exit code, stdout and stderr."""
+    no_env("AUDIOMARATHON_DATA", str(data))
+    monkeypatch.setenv("LALM_BENCH_ROOT", str(tmp_path))
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = 0
+        try:
+            run_script(bench, [str(one) for one in arguments], name="cli.py")
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def files_of(folder: Path) -> list[str]:
+    """The files of a folder but for those of its runs."""
+    found = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    return sorted(file for file in found if "runs/" not in file)
+
+
+def read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_run_writes_the_originals_files_and_goes_on_where_it_was(door: Call, tmp_path: Path) -> None:
+    code, stdout, _ = door("run", "clotho", "-m", "embedded", "-t", "--output-root", "./out", "--no-save-attn")
+    out = tmp_path / "out" / "embedded"
+    assert code == 0, stdout
+    assert files_of(out.parent) == [
+        f"embedded/{name}"
+        for name in (
+            "clotho/predictions.json",
+            "clotho/scores.json",
+            "clotho_eval.stderr.log",
+            "clotho_infer.stderr.log",
+            "result_clotho.txt",
+        )
+    ]
+    run = out / "runs/evaluation/lalm/clotho/embedded/base-0"
+    scores = read(out / "clotho" / "scores.json")
+    cider_d = scores["audiomarathon"]["summary"]["cider_d"]
+    text = (out / "result_clotho.txt").read_text(encoding="utf-8")
+    assert TIME.sub("T", text).splitlines() == [
+        "Clotho Benchmark Results for embedded",
+        "Started at: T",
+        "=================================",
+        "[Clotho inference] Started at T",
+        "✅ inference completed (Ts)",
+        "[Clotho evaluation] Started at T",
+        "✅ evaluation completed (Ts)",
+        f"CIDEr-D: {cider_d:.4f}",
+        "FENSE: not computed",
+        f"Run: {run}",
+        "Finished at: T",
+        "=== Completed Clotho benchmark for embedded ===",
+    ]
+    assert f"CIDEr-D: {cider_d:.4f}\n" in stdout
+    predictions = read(out / "clotho" / "predictions.json")
+    records = read_records(run)
+    assert [one["audio_id"] for one in predictions] == NAMES
+    assert all(one["prediction"] == records[one["audio_id"]].reply for one in predictions)
+    assert [one["references"] for one in predictions] == [list(texts) for texts in CAPTIONS.values()]
+    assert "model embedded (embedded) on cpu" in (out / "clotho_infer.stderr.log").read_text()
+    before = (run / "samples.jsonl").read_bytes()
+    (run / "samples.jsonl").write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
+    code, _, stderr = door("run", "clotho", "-m", "embedded", "--output-root", "out")
+    log = (out / "clotho_infer.stderr.log").read_bytes().decode()
+    assert code == 0
+    assert log in stderr
+    assert "base-0: goes on from 2 of 3 samples" in log
+    assert read(out / "clotho" / "predictions.json") == predictions
+    assert len((run / "samples.jsonl").read_bytes().splitlines()) == 3
+    assert door("inference", "clotho", "-m", "embedded", "--output-root", "out", "--limit", "1")[0] == 0
+    assert not (out / "clotho" / "scores.json").exists(), "scores of other predictions"
+
+
+def test_a_random_sample_is_the_originals_and_eval_scores_it(door: Call, tmp_path: Path) -> None:
+    """Of all splits, whose tables are read in the original's order: development, validation, evaluation."""
+    flags = ("-m", "embedded", "--batch-size", 4, "--output-root", tmp_path / "o")
+    code, _, stderr = door("inference", "clotho", *flags, "--split", "all", "--sample_size", 4, "--verbose")
+    assert code == 0, stderr
+    out = tmp_path / "o" / "embedded"
+    names = random.Random(42).sample([*VALIDATION, *NAMES], 4)
+    predictions = read(out / "clotho" / "predictions.json")
+    assert [one["audio_id"] for one in predictions] == names
+    assert stderr.count(f"{names[0]}: {predictions[0]['prediction']}") == 1
+    assert files_of(out) == ["clotho/predictions.json", "clotho_infer.stderr.log", "result_clotho_inference.txt"]
+    run = out / "runs/all-untimed/lalm/clotho/embedded/base-0"
+    assert len(read(run / "corpus.json")["references"]) == 6
+    predictions[0]["prediction"] = "mine"  # it is the records that count
+    (out / "clotho" / "predictions.json").write_text(json.dumps(predictions))
+    assert door("eval", "clotho", "-m", "embedded", "--output-root", tmp_path / "o", "--faithful")[0] == 0
+    scores = read(out / "clotho" / "scores.json")
+    assert (scores["evaluated_samples"], scores["audiomarathon"]["run"]) == (4, str(run))
+    assert read(out / "clotho" / "predictions.json")[0]["prediction"] == read_records(run)[names[0]].reply
+    text = (out / "result_clotho_evaluation.txt").read_text(encoding="utf-8")
+    assert text.startswith("Clotho Evaluation Results for embedded\n")
+    assert f"\nCIDEr-D: {scores['scores']['cider_d']:.4f}\n" in text
+    assert text.endswith("\n=== Completed Clotho evaluation for embedded ===\n")
+
+
+def test_noise_is_heard_in_place_of_the_first_rows_under_every_setting(door: Call, tmp_path: Path) -> None:
+    flags = ("-m", "embedded", "--batch-size", 8, "--use-white-noise", "--limit", 4)
+    code, _, stderr = door("run", "mmau-pro", *flags, "--methods", "frame", "--ratios", "0.5", "--faithful")
+    assert code == 0, stderr
+    out = tmp_path / "outputs" / "embedded_with_noise"
+    names = ("debug_info.json", "predictions.parquet", "predictions_comprehensive_results.json")
+    label = next(one.name for one in (out / "mmau-pro").iterdir() if one.is_dir())
+    assert label.startswith("frame-0.5")
+    logs = ["mmau-pro_eval.stderr.log", "mmau-pro_infer.stderr.log", "result_mmau_pro.txt"]
+    both = sorted([*(f"mmau-pro/{name}" for name in names), *(f"mmau-pro/{label}/{name}" for name in names)])
+    assert files_of(out) == [*both, *logs]
+    run = next(out.glob("runs/test-as_published-faithful-untimed-*/lalm/mmau_pro/embedded/base-0"))
+    facts = read_run(run)
+    assert facts["samples"] == [row["id"] for row in ROWS[:4]]
+    assert (facts["control"]["kind"], facts["settings"]["max_new_tokens"]) == ("noise", 2048)
+    table = parquet.read_table(out / "mmau-pro" / "predictions.parquet")
+    assert table["id"].to_pylist() == facts["samples"]
+    assert table["model_output"].to_pylist() == [read_records(run)[id_].reply for id_ in facts["samples"]]
+    assert read(out / "mmau-pro" / names[2])["evaluation_summary"]["total_samples"] == 4
+    text = (out / "result_mmau_pro.txt").read_text(encoding="utf-8")
+    assert "MMAU-Pro Benchmark Results for embedded\n" in text
+    assert "\noverall (base-0): not computed\n" in text
+    assert f"\nRun: {run}\n" in text
+
+
+def test_one_models_failure_costs_no_others(door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, run = [], engine.run
+
+    def failing(tasks: Any, model: str, *others: Any, **more: Any) -> Any:
+        ran.append(model)
+        if model == "gemma3n":
+            raise ModelError("no such checkpoint")
+        if model == "qwen2.5-omni":
+            raise ValueError("one line\n" * 60)
+        return run(tasks, "embedded", *others, **more)
+
+    monkeypatch.setattr(engine, "run", failing)
+    code, _, stderr = door("run", "clotho", "--limit", 2)
+    assert (code, ran) == (1, ["gemma3n", "qwen2.5-omni", "qwen3-omni"])
+    assert stderr.count("error: no such checkpoint") == 1
+    texts = {
+        model: (tmp_path / "outputs" / model / "result_clotho.txt").read_text(encoding="utf-8")
+        for model in ("gemma3n", "qwen2_5-omni", "qwen3-omni")
+    }
+    log = tmp_path / "outputs" / "gemma3n" / "clotho_infer.stderr.log"
+    assert TIME.sub("T", texts["gemma3n"]).splitlines()[3:] == [
+        "[Clotho inference] Started at T",
+        f"❌ inference failed (Ts). See {log}",
+        "--- stderr (tail) ---",
+        "error: no such checkpoint",
+        "Finished at: T",
+        "=== Completed Clotho benchmark for gemma3n ===",
+    ]
+    tail = texts["qwen2_5-omni"].partition("--- stderr (tail) ---\n")[2].splitlines()[:-2]
+    assert (len(tail), {*tail}) == (50, {"one line", ""})
+    assert "Traceback" in (tmp_path / "outputs" / "qwen2_5-omni" / "clotho_infer.stderr.log").read_text()
+    assert "✅ evaluation completed" in texts["qwen3-omni"]
+
+
+def test_a_failed_sample_is_in_no_file_and_makes_the_exit_code_1(door: Call, data: Path, tmp_path: Path) -> None:
+    clip = data / "clotho" / "evaluation" / NAMES[1]
+    content = clip.read_bytes()
+    try:
+        clip.write_bytes(b"RIFF no audio")
+        code, _, stderr = door("run", "clotho", "-m", "embedded")
+    finally:
+        clip.write_bytes(content)
+    assert (code, "1 sample failed" in stderr) == (1, True)
+    out = tmp_path / "outputs" / "embedded" / "clotho"
+    assert [one["audio_id"] for one in read(out / "predictions.json")] == [NAMES[0], NAMES[2]]
+    scores = read(out / "scores.json")
+    assert (scores["evaluated_samples"], scores["total_samples"]) == (2, 3)
+    code, _, _ = door("run", "clotho", "-m", "embedded")
+    assert (code, len(read(out / "predictions.json"))) == (0, 3)
+
+
+def foreign(file: Path, replies: tuple[str, ...] = ("Rain.", "ERROR")) -> Path:
+    rows = [
+        {"audio_id": name, "prediction": reply, "references": list(texts)}
+        for (name, texts), reply in zip(CAPTIONS.items(), replies, strict=False)
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(rows))
+    return file
+
+
+def test_eval_scores_predictions_of_others(door: Call, tmp_path: Path) -> None:
+    code, stdout, _ = door("eval", "clotho", "-m", "gemma3n")
+    assert code == 1
+    assert "holds no predictions.json; run inference first" in stdout
+    file = foreign(tmp_path / "outputs/gemma3n/clotho/predictions.json")
+    content = file.read_bytes()
+    assert door("eval", "clotho", "-m", "gemma3n", "--faithful")[0] == 0
+    assert read(file.with_name("scores.json"))["evaluated_samples"] == 2
+    assert file.read_bytes() == content
+    assert door("eval", "clotho", "-m", "gemma3n")[0] == 1  # the word ERROR is a failed sample
+    assert read(file.with_name("scores.json"))["evaluated_samples"] == 1
+    foreign(file, ("Rain falls.", "People talk.", "Dog"))
+    assert door("eval", "clotho", "-m", "gemma3n")[0] == 0
+    assert read(file.with_name("scores.json"))["evaluated_samples"] == 3
+
+
+def test_eval_of_a_file_weighs_words_by_a_folder_and_tells_noise_apart(door: Call, tmp_path: Path, data: Path) -> None:
+    file = foreign(tmp_path / "predictions.json", ("Rain falls on a roof.", "People talk."))
+    seen = {}
+    for flags in ((), ("--use-white-noise",), ("--data", data / "clotho")):
+        code, _, stderr = door("eval", "clotho", file, *flags)
+        assert code == 0, stderr
+        seen[flags[:1]] = read(tmp_path / "scores.json")["audiomarathon"]
+        whose = f"3 clips of evaluation in {data / 'clotho'}" if "--data" in flags else "2 entries"
+        assert f"words are weighed by the captions of the {whose}" in stderr
+    assert len({one["run"] for one in seen.values()}) == 3
+    assert [one["summary"]["corpus"]["items"] for one in seen.values()] == [2, 2, 3]
+    assert [one["summary"]["control"] for one in seen.values()] == [None, {"kind": "noise"}, None]
+
+
+@pytest.mark.parametrize("benchmark", ["clotho", "mmau-pro"])
+def test_chosen_bad_rows_are_left_out_and_told(
+    door: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: str
+) -> None:
+    root = tmp_path / "data"
+    if benchmark == "clotho":
+        ids = NAMES
+        clotho_folder(root)
+        (root / "evaluation" / ids[0]).unlink()
+    else:
+        ids = [row["id"] for row in ROWS[1:4]]
+        mmau_pro_folder(root, rows=ROWS[1:4])
+        edit_table(root, lambda rows: rows[0].update(category="none"))
+    monkeypatch.setenv("ALLOW_BAD_ROWS", "1")
+    flags = ("inference", benchmark, "-m", "embedded", "--data", root, "--batch-size", 2)
+    code, _, stderr = door(*flags, "--limit", 1)
+    assert (code, f"error: {root}: 1 of 1 chosen samples are bad rows: ['{ids[0]}']" in stderr) == (2, True), stderr
+    assert [*tmp_path.iterdir()] == [root]
+    assert random.Random(42).sample(ids, 2) == [ids[2], ids[0]]  # as published, of the whole table
+    code, _, stderr = door(*flags, "--sample_size", 2)
+    assert code == 0, stderr
+    assert f"{root}: 1 of 2 chosen samples are bad rows: ['{ids[0]}']; left out" in stderr
+    (run,) = (tmp_path / "outputs" / "embedded").rglob("base-0")
+    assert [*read_records(run)] == [ids[2]]
+
+
+def test_noise_is_made_again_when_a_clips_content_has_changed(door: Call, tmp_path: Path) -> None:
+    root = clotho_folder(tmp_path / "data")
+    flags = ("inference", "clotho", "-m", "embedded", "--data", root, "--use-white-noise", "--batch-size", 3)
+    frames = []
+    for seconds in (1, 1, 3):
+        tone(root / "evaluation" / NAMES[0], seconds=seconds, pitch=300)
+        code, _, stderr = door(*flags)
+        assert code == 0, stderr
+        frames.append(sorted(soundfile.info(file).frames for file in (tmp_path / "outputs").rglob(NAMES[0])))
+    assert frames == [[16000], [16000], [16000, 48000]]
+
+
+def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
+    file = tmp_path / "predictions.parquet"
+    parquet.write_table(replies_table({"o1": "A bell.", "o2": ""}), file)
+    records = [one for one in read_answers(file) if one.reference["type"] == "open"]
+    protocol, lines = OpenEnded(), []
+    for subject in (one for record in records for one in (record, *(a.of(record) for a in protocol.anchors(record)))):
+        if request := request_of(protocol, subject):
+            text = "CORRECTNESS: 4\nRELEVANCE: 4\nCOMPLETENESS: 4\nCLARITY: 4\nOVERALL: 4.0"
+            lines.append(Judgement("j", protocol.name, "1", subject.id, request.hash, text).to_line())
+    (tmp_path / "judgements-j.jsonl").write_bytes(b"".join(lines))
+    code, stdout, stderr = door("eval", "mmau-pro", file, "--judge", f"replay:{tmp_path / 'judgements-j.jsonl'}")
+    assert (code, "open: 0.3750\n" in stdout) == (0, True), stderr  # (4 - 1) / 4, and nothing for the empty reply
+    results = read(tmp_path / "predictions_comprehensive_results.json")["category_results"]["open"]
+    assert (results["count"], results["performance_score"], results["metrics"]["avg_overall"]) == (2, 0.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("run", "clotho", "--modle", "x"), "no such option"),
+        (("walk", "clotho"), "'walk' is not one of"),
+        (("run", "clotho", "-m", "gemma"), "unknown model 'gemma'"),
+        (("run", "clotho", "--save-attn"), "attention cannot be captured yet"),
+        (("inference", "clotho", "--attn-layers", "1"), "attention cannot be captured yet"),
+        (("run", "clotho", "--limit", "1", "--sample_size", "1"), "give one"),
+        (("run", "clotho", "--judge", "qwen"), "no judge is asked about captions"),
+        (("run", "clotho", "--output", "x"), "name it with --model"),
+        (("run", "mmau-pro", "-m", "embedded", "--judge", "nobody"), "unknown judge 'nobody'"),
+        (("run", "clotho", "-m", "embedded", "--data", "nowhere"), "nowhere is not a folder"),
+        (("run", "clotho", "-m", "embedded", "--split", "test"), "allowed for lalm/clotho: evaluation"),
+        (("run", "clotho", "predictions.json"), "files of predictions are for eval"),
+        (("eval", "mmau-pro", "predictions.json"), "MMAU-Pro has predictions.parquet"),
+        (("eval", "clotho", "predictions.json"), "cannot be read"),
+        (("eval", "clotho", "predictions.json", "--judge", "qwen"), "no judge is asked about captions"),
+        (("eval", "clotho", "predictions.json", "--save-attn"), "attention cannot be captured yet"),
+        (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only inference reads that"),
+        (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only inference reads that"),
+        *(
+            (("eval", "clotho", option, value), f"{option}: only inference reads that")
+            for option, value in {
+                "--sample_size": "1",
+                "--prompt": "short",
+                "--methods": "frame",
+                "--ratios": "0.5",
+                "--batch-size": "1",
+                "--input": "test.parquet",
+            }.items()
+        ),
+        (("run", "mmau-pro", "--input", "test.parquet"), "--input test.parquet: must be the file test.parquet of"),
+        (("run", "mmau-pro", "--input", FOLDER / "README.md"), "README.md: must be the file test.parquet of MMAU-Pro"),
+    ],
+)
+def test_wrong_commands_are_one_line_and_leave_nothing(
+    door: Call, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    code, _, stderr = door(*arguments)
+    assert (code, told in stderr.lower() or told in stderr) == (2, True), stderr
+    assert "Traceback" not in stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.relative_to(FOLDER).as_posix())
+def test_every_script_explains_itself_and_knows_its_folder(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LALM_BENCH_ROOT", "")
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert "--sample_size" in capsys.readouterr().out
+    assert os.environ["LALM_BENCH_ROOT"] == str(FOLDER)
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    try:
+        runpy.run_path(str(FOLDER / "src" / name), run_name="__main__")
+    except SystemExit as error:
+        return int(error.code or 0)
+    return 0
+
+
+def test_the_originals_scripts(door: Call, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the original's options; the first of Clotho's splits is `all`."""
+    out = tmp_path / "there"
+    flags = ("--model", "embedded", "--batch-size", 8)
+    assert script("clotho/inference.py", monkeypatch, *flags, "--limit", 4, "--output_json_path", out) == 0
+    assert [one["audio_id"] for one in read(out / "predictions.json")] == [*VALIDATION, NAMES[0]]
+    scores = tmp_path / "scores" / "mine.json"
+    given = ("--input_json_path", out / "predictions.json", "--output_json_path", scores)
+    assert script("clotho/evaluation.py", monkeypatch, *given) == 0
+    assert read(scores)["evaluated_samples"] == 4
+    table = data / "mmau-pro" / "test.parquet"
+    monkeypatch.delenv("AUDIOMARATHON_DATA")
+    given = ("--input", table, "--output", out, "--limit", 3, "--verbose", "--verbose_n", 1)
+    assert script("mmau-pro/inference.py", monkeypatch, *flags, *given) == 0
+    file = out / "predictions.parquet"
+    assert parquet.read_table(file)["id"].to_pylist() == [row["id"] for row in ROWS[:3]]
+    assert script("mmau-pro/evaluation.py", monkeypatch, file, "--model_output_column", "model_output") == 0
+    results = read(out / "predictions_comprehensive_results.json")
+    assert results["evaluation_summary"]["parquet_file"] == str(file)
+    assert read(out / "debug_info.json")["n"] == 3

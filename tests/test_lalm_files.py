@@ -1,0 +1,352 @@
+"""LALM Bench's files: predictions of others become runs, and runs become the original's files."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from caption_folders import CAPTIONS, clotho_folder
+from conftest import call
+from lalm_folders import KWARGS, ROWS, SCHEMA, closed, following, mmau_pro_folder, replies_table
+from pyarrow import parquet
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+from audiomarathon.benchmarks import rows as table_rows
+from audiomarathon.benchmarks.lalm_bench import figures
+from audiomarathon.benchmarks.lalm_bench.exchange import answers, comprehensive, predictions, read_answers, scores
+from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.errors import DataError
+from audiomarathon.judges.judgements import request_of
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import read_records
+
+ENTRIES = [
+    {"audio_id": name, "prediction": reply, "references": list(texts)}
+    for (name, texts), reply in zip(CAPTIONS.items(), ("Rain falls on tin.", "ERROR", ""), strict=True)
+]
+KEYS = ["dataset", "evaluated_samples", "total_samples", "scores", "timestamp", "audiomarathon"]
+
+
+def written(file: Path, content: object) -> Path:
+    file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return file
+
+
+def replies_file(
+    file: Path, replies: Mapping[str, str], *rows: Mapping[str, Any], column: str = "model_output"
+) -> Path:
+    parquet.write_table(replies_table(replies, rows or ROWS, column), file)
+    return file
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def test_predictions_of_clotho_become_a_run_and_come_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = written(tmp_path / "predictions.json", ENTRIES)
+    code, output = call("import", "lalm", file, "--model-name", "A/b")
+    assert (code, "words are weighed by the captions of the 3 entries" in output) == (1, True), output
+    assert "1 sample failed (see 'error' in samples.jsonl; the first: Caf" in output
+    run = next(Path("results/lalm/clotho").glob("*/imported"))
+    records, summary = read_records(run), read(run, "summary.json")
+    assert [records[one["audio_id"]].reply for one in ENTRIES] == ["Rain falls on tin.", None, ""]
+    assert (summary["n"], summary["errors"], summary["corpus"]["items"]) == (2, 1, 3)
+    code, output = call("export", "lalm", "results", "-o", "out")
+    assert code == 0, output
+    (place,) = Path("out").glob("A_b-*/clotho")
+    assert read(place, "predictions.json") == [ENTRIES[0], ENTRIES[2]]
+    assert (place / "predictions.json").read_text(encoding="utf-8").startswith('[\n    {\n        "audio_id"')
+    out = read(place, "scores.json")
+    assert [*out] == KEYS
+    assert (out["dataset"], out["evaluated_samples"], out["total_samples"]) == ("Clotho-v2", 2, 3)
+    assert out["scores"] == {"cider_d": summary["cider_d_as_published"], "sbert_sim": None, "fer": None, "fense": None}
+    assert out["audiomarathon"]["summary"]["cider_d"] == summary["cider_d"] != summary["cider_d_as_published"]
+    assert out["audiomarathon"]["run"] == str(run.absolute())
+    assert call("import", "lalm", place / "predictions.json", "--model-name", "again")[0] == 0
+    again = read_records(Path("results/lalm/clotho/again/imported"))
+    assert {id_: one.reply for id_, one in again.items()} == {
+        id_: one.reply for id_, one in records.items() if one.answered
+    }
+    assert call("import", "lalm", file, "--model-name", "word", "--faithful")[0] == 0
+    assert read_records(Path("results/lalm/clotho/word/imported"))["Café, evening.wav"].reply == "ERROR"
+
+
+def test_references_may_come_from_the_data(tmp_path: Path) -> None:
+    data = clotho_folder(tmp_path / "data")
+    bare = [{name: one[name] for name in ("audio_id", "prediction")} for one in ENTRIES]
+    file = written(tmp_path / "predictions.json", bare)
+    code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "out")
+    assert code == 2
+    assert "lacks 'references'; an entry has audio_id, prediction and references (or --data)" in output
+    assert call("import", "lalm", file, "--model-name", "A", "--data", data, "--results", tmp_path / "out")[0] == 1
+    records = read_records(tmp_path / "out" / "lalm" / "clotho" / "A" / "imported")
+    assert {id_: tuple(one.reference["references"]) for id_, one in records.items()} == CAPTIONS
+
+
+def test_runs_whose_words_are_weighed_otherwise_are_not_compared(tmp_path: Path) -> None:
+    more = {**CAPTIONS, "More.wav": ("A bell rings.",) * 5}
+    data, out = clotho_folder(tmp_path / "data", more), tmp_path / "out"
+    file = written(tmp_path / "predictions.json", [ENTRIES[0], ENTRIES[2]])
+    imported = ("import", "lalm", file, "--results", out, "--model-name")
+    assert [call(*imported, "A")[0], call(*imported, "B", "--data", data)[0]] == [0, 0]
+    assert "words weighed by other references" in call("compare", out)[1]
+    assert call("run", "clotho", "--model", "embedded", "--data", data, "--results", out, "--max-new-tokens", 2)[0] == 0
+    assert "what an imported run was asked is not known" in call("compare", out / "lalm" / "clotho")[1]
+
+
+def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: Path) -> None:
+    part = [
+        one | {"audio_id": unicodedata.normalize("NFD", str(one["audio_id"])), "prediction": "a"}
+        for one in ENTRIES[1:2]
+    ]
+    file = written(tmp_path / "predictions.json", part)
+    folder = clotho_folder(tmp_path / "clotho")
+    clotho_folder(folder, {"x.wav": CAPTIONS["Rain on a tin roof.wav"]}, split="validation")
+    flags = ("import", "lalm", file, "--data", tmp_path, "--results", tmp_path / "r", "--model-name")
+    code, output = call(*flags, "A")
+    assert (code, f"captions of the 3 clips of evaluation in {folder}" in output) == (0, True), output
+    assert read(tmp_path / "r" / "lalm/clotho/A/imported", "summary.json")["corpus"]["items"] == 3
+    written(file, [*part, {"audio_id": "x.wav", "prediction": "rain", "references": ["Rain."]}])
+    assert "of the 4 clips of validation and evaluation" in call(*flags, "B")[1]
+    written(file, [{"audio_id": "y.wav", "prediction": "rain", "references": ["Rain."]}])
+    code, output = call(*flags, "C")
+    assert (code, "has no captions of 1 of 1 clips, such as 'y.wav'" in output) == (2, True)
+    assert not (tmp_path / "r/lalm/clotho/C").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[{", "not JSON: "),
+        ({"a": 1}, "expected a list of rows, found a dict"),
+        ([1, {"audio_id": "a"}], "entry 1: is not an object; entry 2: lacks 'prediction'"),
+        ([ENTRIES[0], ENTRIES[2], ENTRIES[0]], "entry 3: second entry of 'Rain on a tin roof.wav'"),
+        ([ENTRIES[0] | {"prediction": None}], "entry 1: audio_id and prediction must be texts"),
+        ([ENTRIES[0] | {"references": []}] * 7, "entry 5: references must be a list of texts; and 2 more"),
+        ([ENTRIES[0] | {"references": [" "]}], "entry 1: a reference is empty"),
+        (ENTRIES[:1], "one entry cannot weigh words"),
+    ],
+)
+def test_faults_of_predictions_are_told_by_entry_and_leave_no_run(tmp_path: Path, content: object, fault: str) -> None:
+    file = written(tmp_path / "predictions.json", content)
+    code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")
+    assert (code, fault in output, output.count("\n")) == (2, True, 1), output
+    assert not (tmp_path / "r").exists()
+
+
+def test_faults_of_parquet_files_are_told_by_row(tmp_path: Path) -> None:
+    def told(file: Path, *flags: str) -> str:
+        code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r", *flags)
+        assert code == 2
+        assert not (tmp_path / "r").exists()
+        return output
+
+    rows = [ROWS[0], {**ROWS[1], "category": "noise"}, ROWS[0]]
+    output = told(replies_file(tmp_path / "a.parquet", {}, *rows))
+    assert "row 2: category 'noise' is not allowed" in output
+    assert "row 3: duplicate id 'c2', first used in row 1" in output
+    good = replies_file(tmp_path / "b.parquet", {"c1": None}, *ROWS[:2])  # type: ignore[dict-item]
+    assert "row 2: model_output of c1 is not a text" in told(good)
+    assert "lacks the column 'replies'" in told(good, "--column", "replies")
+    assert "cannot be read as parquet" in told(written(tmp_path / "c.parquet", "{}"))
+    assert "expected predictions.json or predictions.parquet" in told(written(tmp_path / "a.csv", "id"))
+
+
+def not_utf8(count: int) -> pa.Array:
+    offsets = np.arange(count + 1, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * count))
+
+
+def shared(count: int) -> pa.Array:
+    """A long text that a file holds once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 500_000]))
+
+
+def keywords(number: float) -> Callable[[int], pa.Array]:
+    """Arguments of instructions of both kinds; N is of none."""
+    return lambda count: pa.array([{"keywords": "a", "N": number, "N1": 1.0, "N2": 2.0}] * count, KWARGS)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "fault"),
+    [
+        ("model_output", not_utf8, "cannot be read as parquet: ArrowInvalid"),
+        ("kwargs", keywords(np.inf), "sample 'AIF_0' cannot be written as JSON"),
+        ("question", shared, "is too large for metadata"),
+        ("unknown", shared, None),
+        ("unknown", lambda count: pa.array([[None] * 10_000] * count), "is too large for metadata"),
+        ("kwargs", keywords(np.nan), None),
+    ],
+)
+def test_hostile_columns_are_one_line_and_leave_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, values: Any, fault: str | None
+) -> None:
+    table = replies_table({})
+    if column in table.column_names:
+        table = table.drop_columns([column])
+    table = table.append_column(column, values(len(table)))
+    parquet.write_table(table, file := tmp_path / "p.parquet", store_schema=False)
+    monkeypatch.setattr(table_rows, "MAX_METADATA_BYTES", 2**20)
+    monkeypatch.setattr(table_rows, "MAX_VALUES", 10_000)
+    code, output = call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")
+    assert (code, (tmp_path / "r").exists()) == ((2, False) if fault else (0, True)), output
+    assert not fault or (fault in output and output.count("\n") == 1), output
+
+
+def test_what_is_exported_has_the_columns_of_the_original_whatever_was_answered(tmp_path: Path) -> None:
+    columns = SCHEMA.append(pa.field("model_output", pa.string()))
+    rows = following("q1", "No Commas", "Say no commas."), following("q2", "Title", "With title.")
+    records = read_answers(replies_file(tmp_path / "p.parquet", {"q1": "a"}, *rows))
+    failed = [Record("c1", "c1", error="no memory")]
+    for found, root, count in (records, None, 2), (failed, None, 0), (failed, mmau_pro_folder(tmp_path), 0):
+        parquet.write_table(answers(found, root), file := tmp_path / "out.parquet")
+        assert (parquet.read_schema(file), parquet.read_metadata(file).num_rows) == (columns, count)
+    records[0].reference["kwargs"]["N"] = "three"
+    with pytest.raises(DataError, match=r"the records hold what test\.parquet cannot: Arrow"):
+        answers(records)
+
+
+def test_an_export_is_of_one_set_of_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that was not there when the run was scored matches replies in all figures or in none."""
+    rows = [closed("s1", "sound", "rain", "rain", "wind"), closed("m1", "music", "bell", "drum", "bell")]
+    file = replies_file(tmp_path / "p.parquet", {"m1": "drum"}, *rows)
+    assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / "r")[0] == 0
+    monkeypatch.setattr(figures, "text_encoder", Letters)
+    assert call("export", "lalm", tmp_path / "r", "-o", tmp_path / "out")[0] == 0
+    found = read(tmp_path / "out" / "A" / "mmau-pro", "predictions_comprehensive_results.json")
+    assert {name: one["performance_score"] for name, one in found["category_results"].items()} == {
+        "sound": 1.0,
+        "music": 0.0,
+    }
+    assert found["evaluation_summary"]["overall_weighted_performance"] == 0.5
+    assert read(tmp_path / "out" / "A" / "mmau-pro", "debug_info.json")["matched_by"] == "letters"
+
+
+def test_answers_become_runs_side_by_side_with_their_control(tmp_path: Path) -> None:
+    results, root = tmp_path / "r", mmau_pro_folder(tmp_path / "data")
+    heard = replies_file(tmp_path / "a.parquet", {"c3": "Answer: no"}, column="said")
+    noise = replies_file(tmp_path / "n.parquet", {"c1": "ERROR", "c3": "no"})
+    flags = ("--model-name", "A", "--results", results)
+    assert call("import", "lalm", heard, *flags, "--column", "said")[0] == 0
+    code, output = call("import", "lalm", noise, *flags, "--control", "noise")
+    assert (code, "1 sample failed" in output) == (1, True)
+    run = results / "lalm/mmau_pro/A/imported-noise"
+    facts = read(run, "run.json")
+    assert (facts["control"], facts["identity"]["control"]) == ({"kind": "noise"}, {"kind": "noise"})
+    assert {one.control for one in read_records(run).values() if one.answered} == {"noise"}
+    code, output = call("compare", results)
+    assert (code, "imported [noise]" in output) == (0, True), output
+    assert call("export", "lalm", results, "-o", tmp_path / "out")[0] == 0
+    out = tmp_path / "out" / "A" / "mmau-pro" / "predictions.parquet"
+    replies = {one["id"]: one["said"] for one in parquet.read_table(heard).to_pylist()}
+    assert {one["id"]: one["model_output"] for one in parquet.read_table(out).to_pylist()} == replies
+    before, after = (
+        [(one.id, one.reply, {**one.reference, "defects": None}) for one in read_answers(*which)]
+        for which in ((heard, "said"), (out,))
+    )
+    assert before == after
+    table = answers(list(read_records(run).values()), root)  # of the data's own rows: all columns, failed ones left out
+    assert table.column_names == [*SCHEMA.names, "model_output"]
+    assert table["id"].to_pylist() == [row["id"] for row in ROWS if row["id"] != "c1"]
+    assert table.schema.types[:-1] == parquet.read_schema(root / "test.parquet").types
+    debug = read(tmp_path / "out" / "A_with_noise" / "mmau-pro", "debug_info.json")
+    assert (debug["errors"], debug["not_judged"], debug["matched_by"]) == (1, 2, None)
+    assert debug["defects"]["one option"] == 1
+
+
+def test_runs_whose_files_would_clash_or_are_of_other_tasks_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path / "predictions.json", ENTRIES[::2])
+    for results in ("one", "two"):
+        assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / results)[0] == 0
+    code, output = call("export", "lalm", tmp_path / "one", tmp_path / "two", "-o", tmp_path / "out")
+    assert (code, "would replace those of" in output, (tmp_path / "out").exists()) == (2, True, False)
+    (tmp_path / "one/lalm/clotho/A/imported/run.json").write_text(
+        (tmp_path / "one/lalm/clotho/A/imported/run.json").read_text().replace("lalm/clotho", "lalm/audiocaps")
+    )
+    code, output = call("export", "lalm", tmp_path / "one", "-o", tmp_path / "out")
+    assert (code, "no run of lalm/clotho or lalm/mmau_pro there" in output) == (2, True)
+
+
+class Letters:
+    """Texts by how often each letter occurs."""
+
+    name, hash = "letters", "1a"
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        counts = np.array([[text.lower().count(one) for one in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+        return counts / np.maximum(1, np.linalg.norm(counts, axis=1))[:, None]
+
+
+def judged(correctness: int, overall: str) -> str:
+    return f"CORRECTNESS: {correctness}\nRELEVANCE: 4\nCOMPLETENESS: 2\nCLARITY: 5\nOVERALL: {overall}"
+
+
+def test_the_comprehensive_file_is_the_official_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighted averages as scikit-learn's over the texts of options; spread as numpy's."""
+    monkeypatch.setattr(figures, "text_encoder", Letters)
+    truth = ["rain", "rain", "rain", "bell", "wind"]
+    replies = ["rain", "wind", "wind", "rain", "wind"]
+    rows = [
+        *(closed(f"s{n}", "sound", text, "rain", "wind", "bell") for n, text in enumerate(truth)),
+        closed("one", "sound", "rain", "rain"),
+        *({**closed(f"o{n}", "open", "A bell rings."), "choices": None} for n in range(3)),
+        following("AIF_0", "Include Keywords", "Include keywords sound.", keywords="sound"),
+    ]
+    file = replies_file(tmp_path / "p.parquet", {f"s{n}": text for n, text in enumerate(replies)}, *rows)
+    records = {one.id: one for one in read_answers(file)}
+    for id_, text in {"o0": judged(5, "4.0"), "o1": judged(1, "3.0"), "o2": "no scores"}.items():
+        request = request_of(OpenEnded(), records[id_])
+        assert request
+        object.__setattr__(records[id_], "judgements", {"j": {request.hash: text}})
+    verdicts = list(figures.QuestionTypes().verdicts(list(records.values())))
+    overall = figures.QuestionTypes().published(verdicts).figures["as_published"]
+    found = comprehensive(verdicts, 12, file, overall)
+    results, summary = found["category_results"], found["evaluation_summary"]
+    precision, recall, f1, _ = precision_recall_fscore_support(truth, replies, average="weighted", zero_division=0)
+    wanted = {"accuracy": accuracy_score(truth, replies), "precision": precision, "recall": recall, "f1_score": f1}
+    assert results["sound"] == {
+        "type": "closed",
+        "count": 5,
+        "performance_score": pytest.approx(0.4),
+        "metrics": pytest.approx(wanted),
+    }
+    overalls = [4.0, 3.0, 3.0]  # of o1 a 3.0 is taken for missing: the mean of 1, 4, 2 and 5; of o2 all is missing
+    assert results["open"]["performance_score"] == pytest.approx(np.mean(overalls) / 5)
+    metrics = results["open"]["metrics"]
+    assert (metrics["avg_correctness"], metrics["std_correctness"]) == pytest.approx((3, np.std([5, 1, 3])))
+    assert (metrics["avg_overall"], metrics["std_overall"]) == pytest.approx((10 / 3, np.std(overalls)))
+    assert (metrics["good_response_rate"], metrics["poor_response_rate"]) == pytest.approx((1 / 3, 0))
+    assert results["instruction following"] == {
+        "type": "aif", "count": 1, "performance_score": 0.0, "success_rate": 0.0
+    }  # fmt: skip
+    weighted = sum(one["performance_score"] * one["count"] for one in results.values()) / 9
+    assert (summary["total_samples"], summary["evaluated_samples"]) == (12, 9)
+    assert summary["overall_weighted_performance"] == pytest.approx(weighted)
+    assert summary["parquet_file"] == str(file)
+
+
+def test_what_was_not_matched_or_judged_is_null_in_the_comprehensive_file(tmp_path: Path) -> None:
+    records = read_answers(replies_file(tmp_path / "p.parquet", {}))
+    verdicts = list(figures.QuestionTypes().verdicts(records))
+    found = comprehensive(verdicts, len(records), tmp_path / "p.parquet", None)["category_results"]
+    nothing = {"count": 0, "performance_score": None, "metrics": None}
+    assert found["music"] == {"type": "closed", **nothing}
+    assert found["open"] == {"type": "openended", **nothing}
+    assert [*found] == [
+        "music", "sound", "speech", "multi", "spatial_audio", "voice_chat", "sound_speech", "sound_music",
+        "music_speech", "sound_music_speech", "open", "instruction following",
+    ]  # fmt: skip
+
+
+def test_scores_and_predictions_hold_what_there_is() -> None:
+    out = scores({"n": 1, "expected": 2, "cider_d": 0.5, "fense[other]": 0.3, "cider_d_as_published": None}, "now")
+    assert out["scores"] == dict.fromkeys(("cider_d", "sbert_sim", "fer", "fense"))
+    assert predictions([]) == []
