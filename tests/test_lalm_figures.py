@@ -272,7 +272,7 @@ def test_the_published_replies() -> None:
         pytest.skip("set LALM_REPLIES to a folder with predictions_with_{audio,noise}.parquet (docs/results.md)")
     task, found = MmauPro(), {}
     for kind in ("audio", "noise"):
-        asked, bad = read_questions(Path(place) / f"predictions_with_{kind}.parquet")
+        asked, bad = read_questions(Path(place) / f"predictions_with_{kind}.parquet", "model_output")
         assert (len(asked), len(bad)) == (5305, 0)
         records = [
             Record(one.id, one.id, reply=row["model_output"], reference=task.reference(one)) for one, row in asked
