@@ -68,7 +68,7 @@ def test_the_clip_is_played_and_stopped(tau: Path, tmp_path: Path, monkeypatch: 
     from audiomarathon.data.review import review
 
     def ask(_: str) -> str:
-        while not (tmp_path / "played").exists():
+        while not ((played := tmp_path / "played").exists() and played.read_text()):
             pass
         return "y"
 
