@@ -43,7 +43,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
                     say(f"error: {error}")
                 code = error.exit_code
             except KeyboardInterrupt:
-                say("\ninterrupted: every finished sample is on record; run the same command again to go on from there")
+                say("\ninterrupted: what is finished is kept; run the same command again to go on from there")
                 code = 130
         if code:
             sys.exit(code)

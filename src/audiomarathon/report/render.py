@@ -353,15 +353,17 @@ def html(table: Table) -> str:
         told = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in attributes.items() if value)
         return Markup("<{}{}>{}</{}>").format(Markup(name), told, text, Markup(name))
 
+    def side(name: str) -> str:
+        return "text" if table.kind(name).left else ""
+
     def written(cell: Cell, name: str, place: int) -> Markup:
         text = Markup("{}{}").format(cell.figure, tag("small", cell.beside) if cell.beside else "")
-        side = "text" if table.kind(name).left else ""
         if place == 0:
             return tag("th", text, scope="row", **{"class": cell.mark})
-        return tag("td", text, title=cell.why, **{"class": " ".join(filter(None, [cell.mark, side]))})
+        return tag("td", text, title=cell.why, **{"class": " ".join(filter(None, [cell.mark, side(name)]))})
 
     names = table.columns
-    head = Markup("").join(tag("th", table.heading(name), scope="col") for name in names)
+    head = Markup("").join(tag("th", table.heading(name), scope="col", **{"class": side(name)}) for name in names)
     body = [Markup("").join(map(written, row, names, range(len(names)))) for row in cells(table)]
     rows = Markup("\n").join(tag("tr", row) for row in body)
     return str(Markup("<table><thead>{}</thead>\n<tbody>\n{}\n</tbody></table>").format(tag("tr", head), rows))
