@@ -51,9 +51,9 @@ class AudioError(AudioMarathonError):
         What is wrong with it, in a few words.
     """
 
-    def __init__(self, path: str | Path, reason: str) -> None:
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
-        self.path = Path(path)
+        self.path = Path(str(path))
         self.reason = reason
 
 
@@ -75,6 +75,10 @@ class TemplateError(ModelError):
 
 class WeightsError(ModelError):
     """A checkpoint's weights are not plain safetensors files of its folder, or not finite numbers."""
+
+
+class EncoderError(AudioMarathonError):
+    """An audio encoder cannot be loaded, or its output is not what it declares. The message names it."""
 
 
 class MethodError(AudioMarathonError):

@@ -10,11 +10,11 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import soundfile
 
+from audiomarathon.audio.member import Clip
 from audiomarathon.errors import AudioError
 
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
@@ -27,7 +27,7 @@ _BITS_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _MP3_PADDING_FRAMES = 5  # the frame of the Xing header, and the encoder's delay and padding
 
 
-def promised_length(path: Path, clip: soundfile.SoundFile) -> tuple[int, bool]:
+def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     """Return the clip's frames and whether decoding must yield them all.
 
     Raises
@@ -54,7 +54,7 @@ def promised_length(path: Path, clip: soundfile.SoundFile) -> tuple[int, bool]:
     return int(clip.frames), True
 
 
-def _check_chunks(path: Path, clip: soundfile.SoundFile) -> None:
+def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
     """Require the chunks of a WAV or AIFF to fill the file exactly, with audio in one of them."""
     size, position, held, long = path.stat().st_size, 12, 0, 0
     with path.open("rb") as file:
@@ -97,7 +97,7 @@ def _check_chunks(path: Path, clip: soundfile.SoundFile) -> None:
     _check_held(path, clip, held)
 
 
-def _check_au(path: Path, clip: soundfile.SoundFile) -> None:
+def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
     with path.open("rb") as file:
         order = ">" if file.read(4) == b".snd" else "<"
         offset, announced = struct.unpack(f"{order}II", file.read(8))
@@ -108,14 +108,14 @@ def _check_au(path: Path, clip: soundfile.SoundFile) -> None:
     _check_held(path, clip, there)
 
 
-def _check_held(path: Path, clip: soundfile.SoundFile, held: int) -> None:
+def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
     """Require libsndfile's count to be that of the bytes; of compressed samples libsndfile counts the blocks itself."""
     width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
     if width and clip.frames != held / width:
         raise AudioError(path, f"{held} bytes of audio at {width} a sample, but {clip.frames} samples to decode")
 
 
-def _flac_length(path: Path, clip: soundfile.SoundFile) -> int:
+def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
     """Return where the last frame ends, which must be the end of the file and the header's total (RFC 9639)."""
     with path.open("rb") as file:
         start = _id3_bytes(file.read(10))
@@ -173,7 +173,7 @@ def _crc16_table() -> Iterator[int]:
 _CRC16 = tuple(_crc16_table())
 
 
-def _check_ogg(path: Path) -> None:
+def _check_ogg(path: Clip) -> None:
     """Require one stream of whole pages in unbroken order, the last one marked as its end (RFC 3533, section 6).
 
     An OGG header holds no length: libsndfile takes the last page it can read for the end, skips each whose checksum is
@@ -203,7 +203,7 @@ def _ogg_checksum(page: bytes) -> bytes:
     return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
 
 
-def _mp3_length(path: Path, clip: soundfile.SoundFile) -> tuple[int, bool]:
+def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     """Return the Xing/Info header's length, which binds; without one, that of the frames found, which does not.
 
     libsndfile decodes no further than the header's count, or else its own estimate, which is wrong by any factor for a

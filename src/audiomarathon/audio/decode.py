@@ -19,6 +19,7 @@ import soundfile
 import soxr
 
 from audiomarathon.audio.containers import promised_length
+from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioError
 
 Samples = npt.NDArray[np.float32]
@@ -68,7 +69,7 @@ class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile i
         return False
 
 
-def probe(path: str | Path) -> ClipInfo:
+def probe(path: str | Clip) -> ClipInfo:
     """Return a clip's duration and format from its header.
 
     Damage that shows without decoding is reported: a WAV whose chunks do not fill the file, an OGG with a damaged page,
@@ -80,7 +81,7 @@ def probe(path: str | Path) -> ClipInfo:
         The clip is missing, unreadable, empty, not audio, of a format whose length cannot be checked (containers.py),
         visibly damaged, or has an absurd sampling rate.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     with _open(path) as clip:
         frames, _ = promised_length(path, clip)
         if frames == 0:
@@ -88,13 +89,13 @@ def probe(path: str | Path) -> ClipInfo:
         return ClipInfo(frames / clip.samplerate, clip.samplerate, clip.channels, frames, clip.format)
 
 
-def decode(path: str | Path, sampling_rate: int) -> Samples:
+def decode(path: str | Clip, sampling_rate: int) -> Samples:
     """Return the whole clip as mono float32.
 
     Parameters
     ----------
     path
-        A WAV, AIFF, AU, FLAC, OGG or MP3, at any rate and with any number of channels (averaged).
+        A WAV, AIFF, AU, FLAC, OGG or MP3, in a tar or not, at any rate, of any number of channels (averaged).
     sampling_rate
         The rate wanted, in Hz; soxr's HQ recipe resamples, as `librosa.load` does by default.
 
@@ -113,24 +114,24 @@ def decode(path: str | Path, sampling_rate: int) -> Samples:
     return np.concatenate(list(blocks(path, sampling_rate, MOST_SECONDS)))
 
 
-def blocks(path: str | Path, sampling_rate: int, most_seconds: float = math.inf) -> Iterator[Samples]:
+def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf) -> Iterator[Samples]:
     """Yield what :func:`decode` returns, piece by piece: memory stays the same however long the clip is.
 
     Damage shows where it is met, so that a caller must hold what it got so far to be provisional.
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     with _open(path) as clip:
         yield from _resampled(path, clip, sampling_rate, most_seconds)
 
 
-def pcm_blocks(path: str | Path, sampling_rate: int) -> Iterator[Pcm]:
+def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
     """Yield the clip as 16-bit samples, piece by piece, rounded to nearest and limited; otherwise as :func:`blocks`.
 
     Mono 16-bit audio at the rate asked for passes through untouched.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     with _open(path) as clip:
         if (clip.samplerate, clip.channels, clip.subtype) == (sampling_rate, 1, "PCM_16"):
             promised, position = promised_length(path, clip)[0], 0
@@ -143,7 +144,7 @@ def pcm_blocks(path: str | Path, sampling_rate: int) -> Iterator[Pcm]:
                 yield np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
 
 
-def _resampled(path: Path, clip: soundfile.SoundFile, sampling_rate: int, most_seconds: float) -> Iterator[Samples]:
+def _resampled(path: Clip, clip: soundfile.SoundFile, sampling_rate: int, most_seconds: float) -> Iterator[Samples]:
     promised, binding = promised_length(path, clip)
     _check_most(path, promised / clip.samplerate, most_seconds)
     resampler = (
@@ -166,12 +167,12 @@ def _resampled(path: Path, clip: soundfile.SoundFile, sampling_rate: int, most_s
         yield np.pad(rest, (0, max(0, missing - len(rest))))[:missing]
 
 
-def _check_most(path: Path, seconds: float, most: float) -> None:
+def _check_most(path: Clip, seconds: float, most: float) -> None:
     if seconds > most:
         raise AudioError(path, f"is {seconds:.0f} s long or longer; a clip may have at most {most:.0f} s")
 
 
-def _check_length(path: Path, clip: soundfile.SoundFile, frames: int, promised: int | None) -> None:
+def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: int | None) -> None:
     if promised is not None and frames < promised:
         wanted = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
         raise AudioError(path, f"truncated: the header promises {wanted}, {frames} are there")
@@ -179,7 +180,7 @@ def _check_length(path: Path, clip: soundfile.SoundFile, frames: int, promised: 
         raise AudioError(path, "holds no samples")
 
 
-def _mono_blocks(path: Path, clip: soundfile.SoundFile) -> Iterator[Samples]:
+def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
     """Read from front to back, each block averaged over its channels."""
     position = 0
     while True:
@@ -196,7 +197,7 @@ def _mono_blocks(path: Path, clip: soundfile.SoundFile) -> Iterator[Samples]:
         yield mono
 
 
-def _read(path: Path, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
+def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
     """Return the next block, of shape (frames, channels); `position` is how many frames came before it."""
     try:
         return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
@@ -207,7 +208,7 @@ def _read(path: Path, clip: soundfile.SoundFile, position: int, dtype: str) -> A
         ) from error
 
 
-def _open(path: Path) -> soundfile.SoundFile:
+def _open(path: Clip) -> soundfile.SoundFile:
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -223,7 +224,7 @@ def _open(path: Path) -> soundfile.SoundFile:
     except (OSError, ValueError) as error:  # a file in the place of a folder, a name with a NUL, an I/O error
         raise AudioError(path, f"cannot be read: {error}") from error
     try:
-        clip = _SequentialFile(path)
+        clip = _SequentialFile(path.open() if isinstance(path, Member) else path)
     except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: headerless formats such as .raw
         raise AudioError(path, f"is not audio that can be decoded ({_why(error)})") from error
     if not RATES_HZ[0] <= clip.samplerate <= RATES_HZ[1]:
