@@ -1,0 +1,72 @@
+"""Average precision of ranked items, as scikit-learn counts it, and each item's part in its mean over classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.metrics.statistics import Floats
+
+Integers = npt.NDArray[np.integer[Any]]
+
+
+def average_precisions(scores: Floats, targets: Integers) -> Floats:
+    """Return scikit-learn's `average_precision_score` of each class.
+
+    Parameters
+    ----------
+    scores, targets
+        Shape (items, classes), targets 0 or 1. Equal scores share a rank.
+
+    Returns
+    -------
+    Shape (classes,), NaN for a class without positives.
+    """
+    each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
+    return np.array([_ranked(*one)[0] for one in each])
+
+
+def parts_in_mean(scores: Floats, targets: Integers) -> Floats:
+    """Return values, one an item, whose mean is the mean average precision over the classes that have positives.
+
+    An item's value is the mean plus n times its influence, which is the mean's derivative by the item's weight (the
+    infinitesimal jackknife; L. Jaeckel, Bell Laboratories memorandum 72-1215-11, 1972). Resampling the values resamples
+    the ranking as a whole to first order; in simulation (tests) 93 to 97 % of such intervals hold the truth.
+
+    Returns
+    -------
+    Shape (items,); NaN without any positive.
+    """
+    each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
+    found = [one for one in (_ranked(*pair) for pair in each) if not np.isnan(one[0])]
+    if not found:
+        return np.full(len(scores), np.nan)
+    precisions, influences = zip(*found, strict=True)
+    values: Floats = np.mean(precisions) + len(scores) * np.mean(influences, axis=0)
+    return values
+
+
+def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
+    """Return the average precision of one class, and its derivative by the weight of each item.
+
+    With Tₖ positives at the k-th distinct score from the top, and Hₖ of Nₖ items down to it positive, it is
+    Σ Tₖ Hₖ / Nₖ over ΣTₖ.
+    """
+    positives = targets.sum()
+    if not positives:
+        return np.nan, np.zeros(len(scores))
+    order = np.argsort(-scores, kind="stable")
+    right = targets[order].astype(np.float64)
+    last = np.append(scores[order][1:] != scores[order][:-1], True)
+    rank = np.append(0, np.cumsum(last)[:-1])  # of each item, equal scores sharing one
+    among = np.flatnonzero(last) + 1.0
+    hits = np.cumsum(right)[last]
+    gained = np.diff(hits, prepend=0.0)
+    value = (gained * hits / among).sum() / positives
+    reached = np.cumsum((gained / among)[::-1])[::-1]  # an item counts in its own rank and in all below
+    lost = np.cumsum((gained * hits / among**2)[::-1])[::-1]
+    influence = np.empty(len(scores))
+    influence[order] = (right * (hits / among + reached - value)[rank] - lost[rank]) / positives
+    return float(value), influence

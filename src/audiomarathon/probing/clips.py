@@ -1,0 +1,154 @@
+"""What a probe reads: pooled embeddings with targets, and which parts it fits, chooses and scores on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.errors import DataError
+from audiomarathon.metrics.statistics import Floats
+
+Integers = npt.NDArray[np.integer[Any]]
+HELD_OUT = 0.15
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Embeddings of a task's clips.
+
+    Attributes
+    ----------
+    embeddings
+        Shape (clips, dim), finite.
+    targets
+        The class of each clip, counted from 0, shape (clips,); multi-label: 0 or 1, shape (clips, classes).
+    parts
+        The part each clip belongs to ("train", "valid", "test" or a fold), shape (clips,).
+    """
+
+    embeddings: npt.NDArray[np.floating[Any]]
+    targets: Integers
+    parts: npt.NDArray[np.str_]
+
+    def __post_init__(self) -> None:
+        x, y = self.embeddings, self.targets
+        if x.ndim != 2 or not x.size:
+            raise DataError(f"embeddings have the shape {x.shape}; allowed: (clips, dim), both at least 1")
+        if y.ndim not in (1, 2) or not len(x) == len(y) == len(self.parts):
+            shapes = f"{len(x)} embeddings, targets of the shape {y.shape} and {len(self.parts)} parts"
+            raise DataError(f"{shapes}; allowed: a target and a part for each embedding")
+        finite = np.isfinite(x).all(axis=1)
+        if not finite.all():
+            raise DataError(f"embeddings: row {int(finite.argmin())} holds NaN or infinity; allowed: finite numbers")
+        if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or (y.ndim == 2 and y.max(initial=0) > 1):
+            allowed = "0 or 1" if y.ndim == 2 else "class numbers from 0"
+            raise DataError(f"targets of the type {y.dtype} from {y.min()} to {y.max()}; allowed: integers, {allowed}")
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a clip can have several labels."""
+        return self.targets.ndim == 2
+
+    @property
+    def classes(self) -> int:
+        """Number of classes in the targets."""
+        return int(self.targets.shape[1] if self.multi_label else self.targets.max() + 1)
+
+    def rows(self, *parts: str) -> Integers:
+        """Return the rows of the clips in these parts, in order."""
+        missing = sorted({*parts} - {*self.parts.tolist()})
+        if missing:
+            raise DataError(f"no clips in {', '.join(missing)}; parts with clips: {', '.join(np.unique(self.parts))}")
+        return np.flatnonzero(np.isin(self.parts, parts))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts a probe is fitted on, chosen on (validation) and scored on."""
+
+    train: tuple[str, ...]
+    valid: str
+    test: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Scores of test clips, those of all splits pooled.
+
+    Attributes
+    ----------
+    rows
+        The clip of each score, as a row of the embeddings, shape (clips,).
+    scores
+        Shape (clips, classes); the highest wins.
+    penalties
+        The penalty chosen on the validation part of each split; empty for kNN.
+    """
+
+    rows: Integers
+    scores: Floats
+    penalties: tuple[float, ...] = ()
+
+    @property
+    def predicted(self) -> Integers:
+        """The class of each clip with the highest score."""
+        best: Integers = self.scores.argmax(axis=1)
+        return best
+
+
+def rotated(folds: Sequence[str], *, as_published: bool = False) -> list[Split]:
+    """Return a split for each fold: test it, validate on the next fold, train on the rest.
+
+    X-ARES (`as_published`) validates on the fold that it tests.
+    """
+    fewest = 2 if as_published else 3
+    if len({*folds}) != len(folds) or len(folds) < fewest:
+        raise DataError(f"folds {', '.join(folds) or 'missing'}; allowed: {fewest} or more, all different")
+    splits = []
+    for test, following in zip(folds, [*folds[1:], folds[0]], strict=True):
+        valid = test if as_published else following
+        splits.append(Split(tuple(fold for fold in folds if fold not in (test, valid)), valid, test))
+    return splits
+
+
+def held_out(clusters: Sequence[str], targets: Integers, *, share: float = HELD_OUT, seed: int = 0) -> npt.NDArray[Any]:
+    """Choose clips for validation: whole clusters, in the order of a hash, near `share` of each class.
+
+    Returns
+    -------
+    Booleans, shape (clips,). A cluster is taken if that brings the counts of the classes nearer to their share; at
+    least one cluster is taken, and one is left.
+    """
+    names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(f"{len(names)} cluster; allowed: two or more, to hold out whole clusters for validation")
+    hot = one_hot(targets, int(targets.max()) + 1) if targets.ndim == 1 else targets
+    counts = np.zeros((len(names), hot.shape[1]))
+    np.add.at(counts, codes, hot)
+    order = sorted(range(len(names)), key=lambda code: hashlib.sha256(f"{seed}:{names[code]}".encode()).digest())
+    missing, taken = share * counts.sum(axis=0), []
+    for code in order[:-1]:
+        if np.abs(missing - counts[code]).sum() < np.abs(missing).sum():
+            missing = missing - counts[code]
+            taken.append(code)
+    return np.isin(codes, taken or order[:1])
+
+
+def one_hot(targets: Integers, classes: int) -> Floats:
+    """Return a row for each class number, shape (clips, classes), 1 at its class and 0 elsewhere."""
+    return np.eye(classes)[targets]
+
+
+def grouped(clusters: Sequence[str], folds: int) -> list[str]:
+    """Return a fold ("1", …) for each clip: clusters in the order of a hash, each to the fold with fewest clips."""
+    sizes, taken, counts = Counter(clusters), dict[str, int](), [0] * folds
+    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        taken[name] = counts.index(min(counts))
+        counts[taken[name]] += sizes[name]
+    return [str(taken[cluster] + 1) for cluster in clusters]

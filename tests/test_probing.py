@@ -1,0 +1,485 @@
+"""Probes of embeddings: closed forms against definitions, X-ARES' probes against its loop written out in torch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.metrics import average_precision_score
+
+from audiomarathon.errors import DataError
+from audiomarathon.metrics.average_precision import average_precisions, parts_in_mean
+from audiomarathon.metrics.statistics import Resampler
+from audiomarathon.probing import published, scores, standard
+from audiomarathon.probing.clips import Clips, Split, held_out, one_hot, rotated
+
+FOLDS = ("a", "b", "c", "d")
+
+
+def made(clips: int = 120, dim: int = 12, classes: int = 3, *, noise: float = 1.5, seed: int = 0) -> Clips:
+    """Clips of classes with Gaussian embeddings, in folds of unequal size."""
+    rng = np.random.default_rng(seed)
+    targets = rng.integers(classes, size=clips)
+    centres = rng.standard_normal((classes, dim))
+    embeddings = (centres[targets] + noise * rng.standard_normal((clips, dim))).astype(np.float32)
+    return Clips(embeddings, targets, rng.choice(FOLDS, clips, p=[0.4, 0.3, 0.2, 0.1]))
+
+
+def tagged(**settings: Any) -> Clips:
+    """The same with several labels a clip."""
+    clips = made(classes=4, **settings)
+    rng = np.random.default_rng(1)
+    return replace(clips, targets=one_hot(clips.targets, 4).astype(np.int64) | (rng.random((120, 4)) < 0.2))
+
+
+def moments(clips: Clips, *parts: str) -> standard.Moments:
+    rows = clips.rows(*parts)
+    return standard.moments(standard.standardised(clips.embeddings[rows]), clips.targets[rows], clips.classes)
+
+
+def test_standardised_is_layer_norm_without_gain_and_bias() -> None:
+    x = np.vstack([made().embeddings, np.full((1, 12), 3.0), 1e4 * np.arange(12.0)[None]])
+    expected = torch.nn.functional.layer_norm(torch.tensor(x, dtype=torch.float64), (12,)).numpy()
+    np.testing.assert_allclose(standard.standardised(x), expected, atol=1e-12)
+
+
+class TestClosedForms:
+    @pytest.mark.parametrize("penalty", [1e-3, 0.5, 20.0])
+    def test_lda_is_scikit_learns(self, penalty: float) -> None:
+        """With S + λI = (S + shrinkage / (1 − shrinkage) · mean variance · I), up to a factor beside the prior."""
+        clips = made(classes=4)
+        x, y = standard.standardised(clips.embeddings), clips.targets
+        (head,) = standard.lda(moments(clips, *FOLDS), [penalty])
+        within = sum((x[y == c] - x[y == c].mean(0)).T @ (x[y == c] - x[y == c].mean(0)) for c in range(4)) / len(x)
+        share = penalty / (penalty + np.trace(within) / 12)
+        theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=share).fit(x, y)
+        prior = np.log(np.bincount(y) / len(y))
+        expected, found = theirs.decision_function(x) - prior, (head(x) - prior) / (1 - share)
+        np.testing.assert_allclose(found - found.mean(1)[:, None], expected - expected.mean(1)[:, None], atol=1e-8)
+
+    def test_lda_is_the_log_of_the_posterior(self) -> None:
+        clips = made()
+        x, y = standard.standardised(clips.embeddings), clips.targets
+        (head,) = standard.lda(moments(clips, *FOLDS), [0.3])
+        centres = [x[y == c].mean(0) for c in range(3)]
+        within = sum(np.outer(row - centres[c], row - centres[c]) for row, c in zip(x, y, strict=True)) / len(x)
+        inverse = np.linalg.inv(within + 0.3 * np.eye(12))
+        joint = [np.log((y == c).mean()) - ((x - m) @ inverse * (x - m)).sum(1) / 2 for c, m in enumerate(centres)]
+        posterior = np.exp(joint - np.logaddexp.reduce(joint)).T
+        ours = np.exp(head(x) - np.logaddexp.reduce(head(x), axis=1)[:, None])
+        np.testing.assert_allclose(ours, posterior, atol=1e-10)
+
+    @pytest.mark.parametrize("penalty", [1e-4, 1.0])
+    def test_ridge_is_the_least_of_its_loss(self, penalty: float) -> None:
+        clips = tagged()
+        x, y = standard.standardised(clips.embeddings), clips.targets
+        (head,) = standard.ridge(moments(clips, *FOLDS), [penalty])
+        theirs = Ridge(alpha=penalty * len(x)).fit(x, y)
+        np.testing.assert_allclose(head(x), theirs.predict(x), atol=1e-9)
+        extended = np.hstack([x, np.ones((len(x), 1))])
+        solved = np.linalg.solve(extended.T @ extended + penalty * len(x) * np.diag([1.0] * 12 + [0.0]), extended.T @ y)
+        np.testing.assert_allclose(np.vstack([head.weights, head.bias]), solved, atol=1e-9)
+
+    @pytest.mark.parametrize("clips", [made(), tagged()], ids=["classes", "labels"])
+    def test_moments_of_parts_add_up_to_those_of_all_clips(self, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(standard, "_BLOCK", 7)
+        summed = moments(clips, "a") + moments(clips, "b")
+        for whole in (moments(clips, "a", "b"), standard._moments_of(clips, clips.rows("a", "b"))):
+            for name in ("gram", "cross", "inputs", "targets", "clips"):
+                np.testing.assert_allclose(getattr(whole, name), getattr(summed, name), atol=1e-10)
+
+    def test_a_class_without_clips_is_never_chosen(self) -> None:
+        clips = made()
+        few = replace(clips, targets=np.where(clips.targets == 1, 3, clips.targets))
+        for head in standard.lda(moments(few, *FOLDS), standard.LDA_PENALTIES):
+            found = head(standard.standardised(few.embeddings))
+            assert np.isneginf(found[:, 1]).all()
+            assert np.isfinite(found[:, [0, 2, 3]]).all()
+
+    def test_more_dimensions_than_clips(self) -> None:
+        clips = made(40, dim=300, noise=0.5)
+        found = standard.linear_probe(clips, rotated(FOLDS))
+        assert scores.figure(found.scores, clips.targets[found.rows]) == 1.0
+
+
+class TestLinearProbe:
+    @pytest.mark.parametrize("clips", [made(), tagged()], ids=["lda", "ridge"])
+    def test_chooses_on_validation_and_refits_on_both(self, clips: Clips) -> None:
+        fit, grid = (
+            (standard.ridge, standard.RIDGE_PENALTIES) if clips.multi_label else (standard.lda, standard.LDA_PENALTIES)
+        )
+        found = standard.linear_probe(clips, rotated(FOLDS))
+        rows, expected = [], []
+        for split, chosen in zip(rotated(FOLDS), found.penalties, strict=True):
+            x, y = standard.standardised(clips.embeddings), clips.targets
+            valid, test = clips.rows(split.valid), clips.rows(split.test)
+            figures = [scores.figure(head(x[valid]), y[valid]) for head in fit(moments(clips, *split.train), grid)]
+            assert chosen == max(p for p, figure in zip(grid, figures, strict=True) if figure == max(figures))
+            (head,) = fit(moments(clips, *split.train, split.valid), [chosen])
+            rows += test.tolist()
+            expected.append(head(x[test]))
+        assert sorted(rows) == list(range(120))
+        assert found.rows.tolist() == rows
+        np.testing.assert_allclose(found.scores, np.concatenate(expected), atol=1e-8)
+
+    def test_test_labels_change_nothing(self) -> None:
+        clips, split = made(), Split(("a",), "b", "c")
+        other = np.where(clips.parts == "c", 2 - clips.targets, clips.targets)
+        for probe in (standard.linear_probe, standard.knn):
+            found = [probe(replace(clips, targets=y), [split]).scores for y in (clips.targets, other)]
+            np.testing.assert_array_equal(*found)
+
+    @pytest.mark.parametrize("split", [Split(("a", "b"), "c", "c"), Split(("a", "b"), "b", "c"), Split((), "b", "c")])
+    def test_refuses_a_split_that_leaks(self, split: Split) -> None:
+        for probe in (standard.linear_probe, standard.knn):
+            with pytest.raises(DataError, match="must be different parts"):
+                probe(made(), [split])
+
+
+def test_probes_of_random_labels_are_at_chance() -> None:
+    clips = made(600, noise=1e3)
+    for found in (standard.linear_probe(clips, rotated(FOLDS)), standard.knn(clips, rotated(FOLDS))):
+        assert abs(scores.figure(found.scores, clips.targets[found.rows]) - 1 / 3) < 3 * np.sqrt(2 / 9 / 600)
+
+
+def cosine_votes(clips: Clips, known: np.ndarray, asked: np.ndarray, centred: bool) -> np.ndarray:
+    x = clips.embeddings.astype(np.float64)
+    x = x - x[known].mean(0) if centred else x
+    votes = np.zeros((len(asked), clips.classes))
+    for place, i in enumerate(asked):
+        near = sorted(((x[i] @ x[j] / np.sqrt(x[i] @ x[i] * (x[j] @ x[j])), j) for j in known), reverse=True)
+        for cosine, j in near[:10]:
+            votes[place, clips.targets[j]] += np.exp(cosine / 0.07)
+    return votes / votes.sum(1)[:, None]
+
+
+class TestNeighbours:
+    @pytest.mark.parametrize("centred", [False, True])
+    def test_is_a_loop_over_clips(self, centred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        clips = made()
+        monkeypatch.setattr(standard, "_SIMILARITIES", 500)
+        found = standard.knn(clips, rotated(FOLDS), centred=centred)
+        at = 0
+        for split in rotated(FOLDS):
+            asked = clips.rows(split.test)
+            expected = cosine_votes(clips, clips.rows(*split.train, split.valid), asked, centred)
+            np.testing.assert_allclose(found.scores[at : at + len(asked)], expected, atol=1e-9)
+            at += len(asked)
+
+    @pytest.mark.parametrize("loudest", range(2, 10))
+    def test_clips_as_near_as_the_tenth_all_vote(self, loudest: int) -> None:
+        """Twelve copies, some louder (their cosines differ by rounding), seven of class 1: all twelve vote."""
+        copies = np.linspace(0.1, loudest, 12)[:, None] * [1.1, 2.3, 0.17]
+        x = np.vstack([copies, -copies[:1], copies[4:5] / 3, -copies[:1]])
+        targets = np.array([0] * 5 + [1] * 7 + [0, 0, 0])
+        clips = Clips(x, targets, np.array(["train"] * 13 + ["test", "valid"]))
+        found = standard.knn(clips, [Split(("train",), "valid", "test")])
+        np.testing.assert_allclose(found.scores, [[5 / 12, 7 / 12]])
+
+    def test_hears_no_gain_and_centred_no_offset(self) -> None:
+        clips = made()
+        louder = replace(clips, embeddings=clips.embeddings * np.linspace(0.1, 9, 120)[:, None])
+        moved = replace(clips, embeddings=clips.embeddings.astype(float) + 50)
+        plain = standard.knn(clips, rotated(FOLDS)).scores
+        np.testing.assert_allclose(standard.knn(louder, rotated(FOLDS)).scores, plain, atol=1e-6)
+        assert np.abs(standard.knn(moved, rotated(FOLDS)).scores - plain).max() > 0.1
+        centred = [standard.knn(each, rotated(FOLDS), centred=True).scores for each in (clips, moved)]
+        np.testing.assert_allclose(*centred, atol=1e-6)
+
+    def test_as_published_scales_features_over_the_train_part_and_not_clips(self) -> None:
+        clips = made()
+        found = published.knn(clips, rotated(FOLDS, as_published=True))
+        at = 0
+        for fold in FOLDS:
+            train, test = clips.embeddings[clips.parts != fold], clips.embeddings[clips.parts == fold]
+            y = clips.targets[clips.parts != fold]
+            lengths = [np.sqrt(sum(clip[d] ** 2 for clip in train)) for d in range(12)]
+            for clip in test:
+                similar = [
+                    sum(clip[d] / np.linalg.norm(clip) * row[d] / lengths[d] for d in range(12)) for row in train
+                ]
+                nearest = np.argsort(similar)[-10:]
+                weights = np.exp(np.array(similar)[nearest] / 0.07)
+                expected = np.bincount(y[nearest], weights / weights.sum(), 3)
+                np.testing.assert_allclose(found.scores[at], expected, atol=1e-5)
+                at += 1
+
+    def test_two_train_clips_are_enough(self) -> None:
+        clips = Clips(np.eye(4), np.array([0, 1, 0, 1]), np.array(["a", "b", "c", "d"]))
+        assert len(standard.knn(clips, rotated(FOLDS)).scores) == len(published.knn(clips, rotated(FOLDS)).scores) == 4
+
+    @pytest.mark.parametrize("knn", [standard.knn, published.knn])
+    def test_refuses_several_labels(self, knn: Callable[..., Any]) -> None:
+        with pytest.raises(DataError, match="single-label"):
+            knn(tagged(), rotated(FOLDS))
+
+
+PROBES: dict[str, Callable[[Clips], Any]] = {
+    "linear": lambda clips: standard.linear_probe(clips, rotated(FOLDS)),
+    "cosine": lambda clips: standard.knn(clips, rotated(FOLDS)),
+    "centred": lambda clips: standard.knn(clips, rotated(FOLDS), centred=True),
+    "published": lambda clips: published.knn(clips, rotated(FOLDS, as_published=True)),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+class TestEveryProbe:
+    def test_does_not_depend_on_the_order_of_clips(self, name: str) -> None:
+        clips, order = made(), np.random.default_rng(3).permutation(120)
+        moved = Clips(clips.embeddings[order], clips.targets[order], clips.parts[order])
+        plain, found = PROBES[name](clips), PROBES[name](moved)
+        back = np.argsort(order[found.rows])
+        np.testing.assert_allclose(found.scores[back], plain.scores[np.argsort(plain.rows)], atol=1e-5)
+
+    def test_does_not_depend_on_the_names_of_classes(self, name: str) -> None:
+        clips, renamed = made(), np.array([2, 0, 1])
+        found = PROBES[name](replace(clips, targets=renamed[clips.targets]))
+        np.testing.assert_allclose(found.scores[:, renamed], PROBES[name](clips).scores, atol=1e-8)
+
+    def test_gives_the_same_bytes_twice(self, name: str) -> None:
+        assert PROBES[name](made()).scores.tobytes() == PROBES[name](made()).scores.tobytes()
+
+    def test_knows_one_class(self, name: str) -> None:
+        assert not PROBES[name](replace(made(), targets=np.zeros(120, dtype=np.int64))).predicted.any()
+
+    @pytest.mark.filterwarnings("error")
+    def test_of_constant_embeddings_says_the_majority(self, name: str) -> None:
+        targets = np.arange(120) % 5 // 2  # 0, 0, 1, 1, 2
+        targets[:60] = 1
+        clips = replace(made(), embeddings=np.zeros((120, 12)), targets=targets)
+        found = PROBES[name](clips)
+        assert found.scores.shape == (120, 3)
+        if name != "published":  # ten clips of equal similarity vote there, whichever come first
+            assert (found.predicted == 1).all()
+
+
+@pytest.mark.parametrize("probe", [*PROBES.values(), lambda c: published.linear_probe(c, rotated(FOLDS), epochs=1)])
+def test_half_precision_and_short_integers_are_read(probe: Callable[[Clips], Any]) -> None:
+    clips = made()
+    probe(replace(clips, embeddings=clips.embeddings.astype(np.float16), targets=clips.targets.astype(np.int32)))
+
+
+def written_out(
+    clips: Clips, split: Split, head: torch.nn.Linear, generator: torch.Generator, batch: int, epochs: int
+) -> list[Any]:
+    """X-ARES' loop in plain torch; return the logits of the best epoch, and of the last."""
+    model = torch.nn.Sequential(torch.nn.LayerNorm(head.in_features), head)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x = torch.tensor(clips.embeddings)
+    y = torch.tensor(clips.targets, dtype=torch.float32 if clips.multi_label else torch.int64)
+    loss = torch.nn.BCEWithLogitsLoss() if clips.multi_label else torch.nn.CrossEntropyLoss()
+    train, valid, test = (torch.tensor(clips.rows(*names)) for names in (split.train, [split.valid], [split.test]))
+    highest, best = -1.0, None
+    for epoch in range(epochs):
+        adam.param_groups[0]["lr"] = 1e-3 * (0.55 + 0.45 * np.cos(np.pi * epoch / epochs))
+        order = train[torch.randperm(len(train), generator=generator)]
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            adam.zero_grad()
+            loss(model(x[rows]), y[rows]).backward()
+            adam.step()
+        with torch.no_grad():
+            logits, right = model(x[valid]), clips.targets[valid.numpy()]
+            score = (
+                average_precision_score(right, logits.numpy(), average="macro")
+                if clips.multi_label
+                else float((logits.argmax(1).numpy() == right).mean())
+            )
+            if score > highest:
+                highest, best = score, model(x[test]).numpy()
+            last = model(x[test]).numpy()
+    return [best, last]
+
+
+def test_published_probes_take_one_thread_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+    real = published.Heads.step
+    monkeypatch.setattr(published.Heads, "step", lambda *how: (seen.append(torch.get_num_threads()), real(*how))[1])
+    torch.set_num_threads(2)
+    try:
+        published.linear_probe(made(), rotated(FOLDS, as_published=True), epochs=1)
+        assert (torch.get_num_threads(), {*seen}) == (2, {1})
+    finally:
+        torch.set_num_threads(before)
+
+
+class TestPublishedLinearProbe:
+    @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
+    @pytest.mark.parametrize("as_published", [False, True], ids=["own validation", "validation is test"])
+    def test_is_the_loop_of_x_ares(self, clips: Clips, as_published: bool) -> None:
+        """Ragged folds, short last batches, three seeds, each with its head and order."""
+        splits = rotated(FOLDS, as_published=as_published)
+        found = published.linear_probe(clips, splits, seeds=(42, 7, 8), batch=32, epochs=4)
+        assert found.best.shape == found.last.shape == (3, 4)
+        for place, seed in enumerate((42, 7, 8)):
+            heads, generator = published.initial_heads(12, clips.classes, 4, seed), torch.Generator().manual_seed(seed)
+            at = 0
+            for fold, (split, head) in enumerate(zip(splits, heads, strict=True)):
+                best, last = written_out(clips, split, head, generator, 32, 4)
+                asked = clips.rows(split.test)
+                np.testing.assert_allclose(found.logits[place, at : at + len(asked)], best, atol=2e-6)
+                at += len(asked)
+                for logits, score in ((best, found.best[place, fold]), (last, found.last[place, fold])):
+                    assert score == pytest.approx(scores.published_figure(logits, clips.targets[asked]), abs=1e-9)
+        assert found.score == pytest.approx(found.best.mean(axis=1).mean())
+        assert found.sd == pytest.approx(np.std(found.best.mean(axis=1), ddof=1))
+        assert sorted(found.rows.tolist()) == list(range(120))
+
+    @pytest.mark.parametrize("clips", [made(), tagged()], ids=["cross-entropy", "binary cross-entropy"])
+    def test_gradients_are_torchs(self, clips: Clips) -> None:
+        """Adam hides a factor, so this looks at the gradients themselves."""
+        heads = published.Heads(published.initial_heads(12, clips.classes, 2, 42))
+        heads.gain.uniform_(0.5, 2)
+        heads.shift.uniform_(-1, 1)
+        names = ("weight", "bias", "gain", "shift")
+        leaves = [getattr(heads, name).clone().requires_grad_() for name in names]
+        x, y = (
+            torch.tensor(clips.embeddings[:20]).view(2, 10, 12),
+            torch.tensor(clips.targets[:20]).unflatten(0, (2, 10)),
+        )
+        for place in range(2):
+            weight, bias, gain, shift = (leaf[place] for leaf in leaves)
+            logits = (x[place] * gain + shift) @ weight.T + bias
+            loss = torch.nn.BCEWithLogitsLoss() if clips.multi_label else torch.nn.CrossEntropyLoss()
+            loss(logits, y[place].float() if clips.multi_label else y[place]).backward()
+        heads.step(x, y, 0.0)
+        for name, leaf in zip(names, leaves, strict=True):
+            np.testing.assert_allclose(getattr(heads, name).grad, leaf.grad, atol=1e-6)
+
+    def test_heads_are_those_after_manual_seed_and_leave_the_generator(self) -> None:
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        found = published.initial_heads(12, 3, 2, 42)
+        assert torch.equal(before, torch.get_rng_state())
+        torch.manual_seed(42)
+        for layer in found:
+            expected = torch.nn.Sequential(torch.nn.LayerNorm(12), torch.nn.Linear(12, 3))[1]
+            assert torch.equal(layer.weight, expected.weight)
+            assert torch.equal(layer.bias, expected.bias)
+
+    def test_stacked_seeds_are_those_alone(self) -> None:
+        splits = [Split(("a", "c"), "b", "d")]
+        both = published.linear_probe(made(), splits, seeds=(42, 43), epochs=3)
+        for place, seed in enumerate((42, 43)):
+            alone = published.linear_probe(made(), splits, seeds=(seed,), epochs=3)
+            np.testing.assert_allclose(alone.logits[0], both.logits[place], atol=2e-6)
+            assert alone.sd is None
+
+    def test_chooses_the_first_of_equally_good_epochs(self) -> None:
+        clips = made(noise=0.01)
+        easy = replace(clips, embeddings=clips.embeddings * 100)
+        splits = [Split(("a", "c"), "b", "d")]
+        long = published.linear_probe(easy, splits, seeds=(42,), epochs=30, lr=0.1)
+        first = published.linear_probe(easy, splits, seeds=(42,), epochs=1, lr=0.1)
+        assert long.best == first.best == 1.0
+        np.testing.assert_allclose(long.logits, first.logits, atol=1e-5)
+
+    def test_the_learning_rate_is_ignites_cosine(self) -> None:
+        assert [published.learning_rate(1.0, epoch, 2) for epoch in (0, 1)] == pytest.approx([1.0, 0.55])
+        assert published.learning_rate(1.0, 0, 1) == 1.0
+        ten = [published.learning_rate(1e-3, epoch, 10) for epoch in range(10)]
+        assert ten == pytest.approx([1e-3 * (0.1 + 0.9 * (1 + np.cos(np.pi * e / 10)) / 2) for e in range(10)])
+
+
+class TestAveragePrecision:
+    @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
+    def test_it_is_scikit_learns(self, decimals: int) -> None:
+        rng = np.random.default_rng(0)
+        values, targets = rng.standard_normal((40, 5)).round(decimals), (rng.random((40, 5)) < 0.3).astype(np.int64)
+        targets[:, 4] = 0
+        found = average_precisions(values, targets)
+        expected = [average_precision_score(targets[:, label], values[:, label]) for label in range(4)]
+        np.testing.assert_allclose(found, [*expected, np.nan], atol=1e-12)
+        assert scores.figure(values, targets) == pytest.approx(np.mean(expected))
+        assert scores.published_figure(values, targets) == pytest.approx(np.sum(expected) / 5)
+        assert scores.figure(values, np.zeros_like(targets)) == 0.0
+        assert np.isnan(parts_in_mean(values, np.zeros_like(targets))).all()
+
+    @pytest.mark.parametrize("decimals", [1, 9], ids=["ties", "no ties"])
+    def test_the_parts_are_the_mean_and_its_slope(self, decimals: int) -> None:
+        rng = np.random.default_rng(1)
+        values, targets = rng.standard_normal((30, 3)).round(decimals), (rng.random((30, 3)) < 0.4).astype(np.int64)
+        parts = parts_in_mean(values, targets)
+
+        def weighted(weights: np.ndarray) -> float:
+            each = [
+                average_precision_score(targets[:, label], values[:, label], sample_weight=weights)
+                for label in range(3)
+            ]
+            return float(np.mean(each))
+
+        assert parts.mean() == pytest.approx(weighted(np.ones(30)))
+        for clip in range(30):
+            more, less = np.ones(30), np.ones(30)
+            more[clip], less[clip] = 1 + 1e-5, 1 - 1e-5
+            slope = (weighted(more) - weighted(less)) / 2e-5
+            assert parts[clip] - parts.mean() == pytest.approx(30 * slope, abs=1e-5)
+
+    @pytest.mark.parametrize(("clips", "classes", "apart", "share"), [(200, 8, 1.0, 0.1), (80, 4, 2.5, 0.2)])
+    def test_its_intervals_hold_the_truth(self, clips: int, classes: int, apart: float, share: float) -> None:
+        rng, found = np.random.default_rng(2), []
+        for _ in range(150):
+            targets = (rng.random((clips, classes)) < share).astype(np.int64)
+            parts = parts_in_mean(rng.standard_normal((clips, classes)) + apart * targets, targets)
+            found.append(Resampler(0, 400).mean(parts.tolist(), [str(clip) for clip in range(clips)]))
+        truth = np.mean([one.value for one in found])
+        held = [one.interval is not None and one.interval[0] <= truth <= one.interval[1] for one in found]
+        assert 0.9 <= np.mean(held) <= 0.99
+
+
+class TestSplits:
+    def test_rotation(self) -> None:
+        assert rotated(["a", "b", "c"]) == [Split(("c",), "b", "a"), Split(("a",), "c", "b"), Split(("b",), "a", "c")]
+        assert rotated(["a", "b"], as_published=True) == [Split(("b",), "a", "a"), Split(("a",), "b", "b")]
+
+    @pytest.mark.parametrize(("folds", "as_published"), [("ab", False), ("a", True), ("aab", False), ("", True)])
+    def test_rotation_refuses_too_few_folds(self, folds: str, as_published: bool) -> None:
+        with pytest.raises(DataError, match="or more, all different"):
+            rotated(list(folds), as_published=as_published)
+
+    def test_whole_clusters_are_held_out_near_the_share_of_each_class(self) -> None:
+        rng = np.random.default_rng(0)
+        targets, clusters = rng.integers(4, size=2000), [f"speaker {i}" for i in rng.integers(100, size=2000)]
+        chosen = held_out(clusters, targets)
+        assert not {*np.array(clusters)[chosen]} & {*np.array(clusters)[~chosen]}
+        shares = [chosen[targets == label].mean() for label in range(4)]
+        assert shares == pytest.approx([0.15] * 4, abs=0.04)
+        order = rng.permutation(2000)
+        np.testing.assert_array_equal(held_out(np.array(clusters)[order].tolist(), targets[order]), chosen[order])
+        np.testing.assert_array_equal(held_out(clusters, one_hot(targets, 4).astype(int)), chosen)
+        assert (held_out(clusters, targets, seed=1) != chosen).any()
+
+    def test_one_of_two_large_clusters_is_held_out(self) -> None:
+        assert held_out(["x", "y", "x", "y"], np.array([0, 0, 1, 1])).sum() == 2
+        with pytest.raises(DataError, match="two or more"):
+            held_out(["x", "x"], np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embeddings": np.array([[1.0, 2], [np.nan, 0], [1, 1]])}, "row 1 holds NaN or infinity"),
+        ({"embeddings": np.array([[1.0, 2], [3, 0], [1, -np.inf]])}, "row 2 holds NaN or infinity"),
+        ({"embeddings": np.ones(3)}, r"shape \(3,\); allowed: \(clips, dim\)"),
+        ({"embeddings": np.ones((0, 2))}, r"shape \(0, 2\)"),
+        ({"targets": np.array([0, 1])}, "a target and a part for each embedding"),
+        ({"parts": np.array(["a"])}, "a target and a part for each embedding"),
+        ({"targets": np.array([0, -1, 1])}, "from -1 to 1; allowed: integers, class numbers from 0"),
+        ({"targets": np.array([0.0, 1, 1])}, "float64"),
+        ({"targets": np.array([[0, 1], [2, 0], [1, 1]])}, "from 0 to 2; allowed: integers, 0 or 1"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(change: dict[str, Any], message: str) -> None:
+    good = {"embeddings": np.eye(3), "targets": np.array([0, 1, 0]), "parts": np.array(["a", "b", "c"])}
+    with pytest.raises(DataError, match=message) as refused:
+        Clips(**(good | change))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_part_without_clips_is_named() -> None:
+    with pytest.raises(DataError, match="no clips in z; parts with clips: a, b, c, d"):
+        made().rows("a", "z")
