@@ -1,0 +1,1 @@
+"""Encoders that X-ARES ships as examples."""

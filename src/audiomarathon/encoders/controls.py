@@ -1,0 +1,96 @@
+"""Controls: what an encoder has to beat, from a spectrogram down to features that know nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from librosa.filters import mel
+
+
+class LogMelEncoder(torch.nn.Module):
+    """64 log-mel bins of 25 ms windows every 10 ms."""
+
+    sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 10
+    mel: torch.Tensor
+    window: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mel", torch.from_numpy(mel(sr=16_000, n_fft=400, n_mels=64)))
+        self.register_buffer("window", torch.hann_window(400))
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        """Return `[B, T', 64]`. The edges are padded with zeros, so that a clip is the same alone and in a batch."""
+        spectrum = torch.stft(audio, 400, 160, window=self.window, pad_mode="constant", return_complex=True)
+        return (self.mel @ spectrum.abs().square() + 1e-6).log().transpose(1, 2)
+
+
+class RandomEncoder(torch.nn.Module):
+    """Untrained convolutions over the waveform, seeded."""
+
+    sampling_rate, output_dim, hop_size_in_ms = 16_000, 256, 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.layers = torch.nn.ModuleList()
+        for inner, outer, kernel, stride in ((1, 64, 20, 10), (64, 128, 8, 8), (128, 256, 8, 4)):
+            layer = torch.nn.Conv1d(inner, outer, kernel, stride, bias=False)
+            weight = torch.randn(layer.weight.shape, generator=generator) / math.sqrt(inner * kernel)
+            layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+            self.layers.append(layer)
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        """Return `[B, T', 256]`."""
+        hidden = torch.nn.functional.pad(audio, (0, max(330, 650 - audio.shape[-1])))[
+            :, None
+        ]  # one frame hears 650 samples
+        for layer in self.layers:
+            hidden = layer(hidden).relu()
+        return hidden.transpose(1, 2)
+
+
+class LengthLoudnessEncoder(torch.nn.Module):
+    """One frame: how long a clip is, and how loud, each as 32 bumps along a scale.
+
+    Two bare numbers would be lost: probes take mean and length off each embedding.
+    """
+
+    sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 1000
+
+    seconds: torch.Tensor
+    decibels: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seconds", torch.linspace(math.log(0.05), math.log(600), 32))
+        self.register_buffer("decibels", torch.linspace(-80, 0, 32))
+
+    def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
+        """Return `[B, 1, 64]`, and frames if lengths are given."""
+        samples = torch.tensor([audio.shape[-1]] * len(audio), device=audio.device) if lengths is None else lengths
+        power = audio.square().sum(-1) / samples  # zeros after a clip add nothing
+        scales = ((samples / 16_000).log(), self.seconds), (10 * power.clamp_min(1e-8).log10(), self.decibels)
+        bumps = [torch.exp(-(((value[:, None] - places) / (places[1] - places[0])) ** 2)) for value, places in scales]
+        features = torch.cat(bumps, dim=1)[:, None]
+        return features if lengths is None else (features, torch.ones_like(samples))
+
+
+class NoiseEncoder(torch.nn.Module):
+    """Noise that a hash of the clip's samples seeds: a rerun is equal, and nothing can be learned from it."""
+
+    sampling_rate, output_dim, hop_size_in_ms = 16_000, 64, 40
+
+    def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
+        """Return `[B, T', 64]`, and frames if lengths are given."""
+        held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
+        frames = [max(1, length // 640) for length in held]
+        features = torch.zeros(len(audio), max(frames), 64)
+        for row, samples, length, count in zip(features, audio.cpu(), held, frames, strict=True):
+            seed = int.from_bytes(hashlib.sha256(samples[:length].contiguous().numpy().data).digest()[:7], "little")
+            row[:count] = torch.randn(count, 64, generator=torch.Generator().manual_seed(seed))
+        features = features.to(audio.device)
+        return features if lengths is None else (features, torch.tensor(frames))

@@ -1,0 +1,318 @@
+"""A frozen audio encoder: found by name, loaded, and made to keep its promises.
+
+The interface is X-ARES': an `nn.Module` with `sampling_rate`, `output_dim` and `hop_size_in_ms` that turns float32
+`[B, T]` into `[B, T', D]`. Two optional additions: `max_seconds`, and `forward(audio, lengths=None)`, which returns
+`(features, frames)` when it is given lengths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import itertools
+import json
+import re
+import sys
+import types
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError, told
+from audiomarathon.plugins import look_up, plugins
+
+if TYPE_CHECKING:
+    import torch
+
+_ANY_RUN = ("training", "device", "name_or_path")  # attributes that do not change an embedding
+
+
+@dataclass
+class Encoder:
+    """An encoder, ready to use.
+
+    Attributes
+    ----------
+    name
+        For tables and folders: class name, last part of a hub id, "logmel".
+    module
+        In eval mode, its parameters without gradients.
+    identity
+        JSON-compatible: what makes its embeddings what they are (source, class, arguments, weights, declared facts).
+    max_seconds
+        The longest clip it takes; None for any.
+    takes_lengths
+        Whether it takes `lengths` and does not hear the zeros after them.
+    was_training
+        Whether its constructor left layers in training mode.
+    """
+
+    name: str
+    module: torch.nn.Module
+    identity: Mapping[str, Any]
+    device: str
+    sampling_rate: int
+    output_dim: int
+    hop_size_in_ms: float
+    max_seconds: float | None = None
+    takes_lengths: bool = False
+    was_training: bool = False
+
+    def encode(self, audio: torch.Tensor, lengths: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """Return each row's features, float32 `[T'_i, D]` on the CPU.
+
+        Parameters
+        ----------
+        audio
+            float32 `[B, T]`, zero-padded.
+        lengths
+            Samples in each row; None means that every row is whole.
+
+        Raises
+        ------
+        EncoderError
+            When the module raises, or returns another shape than it declares, or values that are not finite.
+        """
+        import torch
+
+        if lengths is not None and not self.takes_lengths and set(lengths) != {audio.shape[1]}:
+            raise EncoderError(f"{self.name}: takes no lengths; give it clips of equal length")
+        try:
+            with torch.no_grad():
+                given = (audio.to(self.device), torch.tensor(lengths or [], device=self.device))
+                found = self.module(*given) if lengths is not None and self.takes_lengths else self.module(given[0])
+            features, counts = found if isinstance(found, tuple) else (found, None)
+            features = features.to("cpu", torch.float32)
+            size = (len(audio), features.shape[1], self.output_dim)
+            frames = [size[1]] * len(audio) if counts is None else counts.tolist()
+        except Exception as error:  # a stranger's code may raise anything
+            raise EncoderError(f"{self.name}: forward on {list(audio.shape)} raised {told(error)}") from error
+        if features.shape != size or len(frames) != len(audio) or not all(1 <= n <= size[1] for n in frames):
+            got = f"{list(features.shape)} with frames {frames}"
+            raise EncoderError(f"{self.name}: expected [{size[0]}, frames, {size[2]}], got {got}")
+        rows = [row[:count].clone() for row, count in zip(features, frames, strict=True)]
+        if not all(bool(row.isfinite().all()) for row in rows):
+            raise EncoderError(f"{self.name}: features of audio {list(audio.shape)} are not finite")
+        return rows
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """An encoder known by name. A third party adds one by an entry point in the group `audiomarathon.encoders`.
+
+    `make` takes the arguments given by `--encoder-arg` and returns the module.
+    """
+
+    key: str
+    make: Callable[..., torch.nn.Module]
+    aliases: tuple[str, ...] = ()
+
+
+def _make(module: str, name: str, **arguments: Any) -> torch.nn.Module:
+    kind = getattr(importlib.import_module(f"audiomarathon.encoders.{module}"), name)
+    made: torch.nn.Module = kind(**arguments).eval()
+    return made
+
+
+BUILT_IN = (
+    EncoderSpec("baseline:dasheng", partial(_make, "baselines", "DashengEncoder")),
+    EncoderSpec("baseline:wav2vec2", partial(_make, "baselines", "Wav2vec2Encoder")),
+    EncoderSpec("baseline:whisper", partial(_make, "baselines", "WhisperEncoder")),
+    EncoderSpec("baseline:data2vec", partial(_make, "baselines", "Data2VecEncoder")),
+    EncoderSpec("control:logmel", partial(_make, "controls", "LogMelEncoder")),
+    EncoderSpec("control:random", partial(_make, "controls", "RandomEncoder")),
+    EncoderSpec("control:length-loudness", partial(_make, "controls", "LengthLoudnessEncoder")),
+    EncoderSpec("control:noise", partial(_make, "controls", "NoiseEncoder")),
+)
+
+
+def all_encoders() -> tuple[EncoderSpec, ...]:
+    """Return the encoders that have names: ours, then third parties'."""
+    return (*BUILT_IN, *plugins("audiomarathon.encoders", EncoderSpec, BUILT_IN))
+
+
+def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: str = "cpu") -> Encoder:
+    """Load an encoder.
+
+    Parameters
+    ----------
+    name
+        `FILE.py[:CLASS]`, `hf:ID_OR_FOLDER`, the key of a built-in (`baseline:whisper`, `control:logmel`) or a plug-in.
+    arguments
+        Keyword arguments of its constructor; a text that is an int, a float or a bool becomes that.
+
+    Raises
+    ------
+    SettingsError, EncoderError, ModelError
+        In one line: an unknown name, a file without an encoder or with several, whatever loading raises.
+    """
+    typed = {key: _value(text) for key, text in (arguments or {}).items()}
+    file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
+    if file:
+        path = Path(file[1]).expanduser().resolve()
+        with _loading(name, path.parent) as imported:
+            kind = _class_in(path, file[2])
+            module = kind(**typed)
+        return from_module(module, kind.__name__, typed, device, files=[path, *imported])
+    if name.startswith("hf:"):
+        spec = EncoderSpec(
+            name.partition("@")[0].rstrip("/"), partial(_make, "hf", "hugging_face_encoder", model=name[3:])
+        )
+    else:
+        try:
+            spec = look_up(name, all_encoders(), kind="encoder")
+        except SettingsError as error:
+            raise SettingsError(f"{error}, hf:ID_OR_FOLDER, FILE.py[:CLASS]") from None
+    with _loading(name):
+        module = spec.make(**typed)
+    facts = {} if ":" in spec.key else typed  # ours take where a checkpoint lies; its content is hashed
+    return from_module(module, re.split("[:/]", spec.key)[-1], facts, device)
+
+
+def from_module(
+    module: torch.nn.Module,
+    name: str = "",
+    arguments: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    files: Iterable[Path] = (),
+) -> Encoder:
+    """Return an `nn.Module` as an encoder: in eval mode, without gradients, on a device.
+
+    Parameters
+    ----------
+    name
+        Its class's name if empty.
+    files
+        Source files that count besides those of its class and base classes.
+
+    Raises
+    ------
+    EncoderError
+        When it is no module, or lacks an attribute.
+    """
+    import torch
+
+    name = name or type(module).__name__
+    if not isinstance(module, torch.nn.Module):
+        raise EncoderError(f"{name}: must be a torch.nn.Module, got {type(module).__name__}")
+    names = ("sampling_rate", "output_dim", "hop_size_in_ms", "max_seconds")
+    facts: dict[str, Any] = {fact: getattr(module, fact, None) for fact in names}
+    for fact, value in facts.items():
+        kind = int if fact in names[:2] else (int, float)
+        if not (isinstance(value, kind) and value > 0) and (fact, value) != ("max_seconds", None):
+            allowed = "a positive whole number" if kind is int else "a positive number"
+            raise EncoderError(f"{name}: attribute {fact} must be {allowed}, got {value!r}")
+    identity: dict[str, Any] = {"class": type(module).__name__, "source": _source_hash(type(module), files)}
+    identity |= {"arguments": dict(arguments or {}), "state": _state_hash(module), **facts}
+    was_training = any(part.training for part in module.modules() if not list(part.children()))
+    with _loading(name):
+        module.eval().requires_grad_(False).to(device)
+    takes_lengths = list(inspect.signature(module.forward).parameters)[1:2] == ["lengths"]
+    return Encoder(name, module, identity, device, **facts, takes_lengths=takes_lengths, was_training=was_training)
+
+
+@contextmanager
+def _loading(name: str, folder: Path | None = None) -> Iterator[list[Path]]:
+    """Turn whatever loading raises into one line; make `folder` importable, and list the files imported from it.
+
+    Modules from the folder are forgotten afterwards: the next encoder's folder may hold others of the same name.
+    """
+    before, imported = set(sys.modules), list[Path]()
+    if folder:
+        sys.path.insert(0, str(folder))
+    try:
+        yield imported
+    except AudioMarathonError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EncoderError(f"encoder {name}: cannot be loaded: {told(error)}") from error
+    finally:
+        if folder:
+            sys.path.remove(str(folder))
+            for new in set(sys.modules) - before:
+                file = Path(getattr(sys.modules[new], "__file__", None) or "")
+                top = folder / new.partition(".")[0]
+                if file == top.with_suffix(".py") or file.is_relative_to(top):
+                    imported.append(file)
+                    del sys.modules[new]
+
+
+def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
+    """Return the encoder class that a file defines; classes it imports do not count."""
+    import torch
+
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise EncoderError(f"{path}: {error.strerror}") from error
+    module = types.ModuleType(f"audiomarathon_encoder_{hashlib.sha256(bytes(path)).hexdigest()[:12]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and inspect look it up
+    exec(compile(source, str(path), "exec"), module.__dict__)  # no .pyc: an edit within a second is seen
+    kinds = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, torch.nn.Module)]
+    found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
+    chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
+    if len(chosen) != 1:
+        problem = f"several encoders; name one, as {path.name}:{chosen[0]}" if chosen else "no such encoder"
+        wanted = wanted or "…Encoder"
+        raise EncoderError(f"{path}: defines {problem} ({wanted}); its nn.Modules: {', '.join(found) or 'none'}")
+    return found[chosen[0]]
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text.lower())
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
+
+
+def _source_hash(kind: type, files: Iterable[Path]) -> str:
+    """Return a hash of the source files of a class and its base classes, torch's left out, and of other files."""
+    found = set(files)
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in ("torch", "builtins"):
+            try:
+                found.add(Path(inspect.getfile(base)))
+            except (TypeError, OSError):
+                if not files:  # typed into a session: nothing tells an edit, so its embeddings are never used again
+                    return f"unknown-{uuid.uuid4().hex}"
+    hashes = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in found)
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+def _state_hash(module: torch.nn.Module) -> str:
+    """Return a hash of every tensor (name, dtype, shape, bytes) and every plain attribute of a module and its parts."""
+    digest = hashlib.sha256()
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        _feed(digest, name, tensor)
+    for name, part in module.named_modules():
+        for key, value in sorted(vars(part).items()):
+            if key[0] != "_" and key not in _ANY_RUN:
+                _feed(digest, f"{name}.{key}", value)
+    return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, name: str, value: Any) -> None:
+    """Hash an attribute: tensors, arrays and modules also where they lie in lists and dicts."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{name}:{value.dtype}:{list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(f"{name}:{value.dtype}:{list(value.shape)}\n".encode() + value.tobytes())
+    elif isinstance(value, torch.nn.Module):
+        digest.update(f"{name}:{_state_hash(value)}\n".encode())
+    elif isinstance(value, (list, tuple, dict)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _feed(digest, f"{name}.{key}", item)
+    else:
+        with suppress(TypeError, ValueError):  # an object: its source is hashed, if it is in the encoder's folder
+            digest.update(f"{name}={json.dumps(value, sort_keys=True)}\n".encode())
