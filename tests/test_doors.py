@@ -41,7 +41,9 @@ def test_a_model_folder_has_a_door_for_each_task(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_doors_of_a_folder_open_each_task_once(folder: str) -> None:
     tasks = [opened(door)[0] for door in DOORS if door.parent.name == folder]
-    assert sorted(tasks) == sorted(task.key for one in BUILT_IN for task in one.tasks if task.key != "lalm/audiocaps")
+    assert sorted(tasks) == sorted(
+        task.key for one in BUILT_IN for task in one.tasks if task.key != "lalm/audiocaps" and not task.probed
+    )
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.parent.name}/{door.stem}")

@@ -21,7 +21,7 @@ from audiomarathon.engine.run import score
 from audiomarathon.errors import PluginError
 from audiomarathon.scoring.choice import Choice
 
-BUILT_IN = sum(len(one.tasks) for one in registry.BUILT_IN)
+BUILT_IN = sum(not task.probed for one in registry.BUILT_IN for task in one.tasks)
 
 
 class Plugin(Tau):
@@ -62,7 +62,7 @@ STRANGE = Benchmark("strange", "What is it?", (OfASuite(),))
 
 def test_a_benchmark_is_a_plugin_too(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, registry.BENCHMARKS, suite=f"{__name__}:SUITE")
-    assert [one.key for one in registry.all_benchmarks()] == ["audiomarathon", "jasco", "lalm", "suite"]
+    assert [one.key for one in registry.all_benchmarks()] == ["audiomarathon", "jasco", "lalm", "xares", "suite"]
     assert [task.key for task in all_tasks()][-2:] == ["lalm/mmau_pro", "suite/birds"]
     assert (registry.benchmark_of("suite/birds"), registry.benchmark_of("tau")) == ("suite", "audiomarathon")
     facts = registry.facts_of("suite/birds")

@@ -19,13 +19,13 @@ class TaskFacts:
     group
         The tasks whose mean is shown beside the overall mean; "" for none.
     count, seconds
-        Expected samples, and the range of clip durations.
+        Expected samples, and the range of clip durations; None where it is not stated.
     """
 
     acronym: str
     group: str
     count: int
-    seconds: tuple[float, float]
+    seconds: tuple[float, float] | None
 
 
 @dataclass(frozen=True)

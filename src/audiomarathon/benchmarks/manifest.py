@@ -57,7 +57,7 @@ class Manifest:
     def expected(self, task: Task) -> Expected | None:
         """Return what is expected of a task; None of one of which neither the file nor a paper says anything."""
         facts = facts_of(task.key)
-        return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts else None)
+        return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts and facts.seconds else None)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -10,6 +10,8 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
 from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
 from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.xares.benchmark import XARES
+from audiomarathon.benchmarks.xares.foreign import on_record
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import guard, look_up, plugins
 from audiomarathon.records import Figure
@@ -22,7 +24,7 @@ BENCHMARKS = "audiomarathon.benchmarks"
 OTHER = "other"
 
 #: The benchmarks of the suite.
-BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH)
+BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES)
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -38,8 +40,10 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks of all benchmarks in the papers' order, then third parties' single ones by entry point name."""
-    known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks)
+    """Return the tasks that models are asked: those of all benchmarks in the papers' order, then third parties' single
+    ones by entry point name.
+    """
+    known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.probed)
     others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
     for task in others:
         guard(task.scorer, Scorer, f"{TASKS} plug-in {task.key!r}: its scorer {task.scorer.key!r}")
@@ -76,7 +80,7 @@ def get_task(name: str) -> Task:
         raise SettingsError(
             f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
         )
-    return look_up(name, all_tasks(), kind="task")
+    return on_record(name) or look_up(name, (*all_tasks(), *XARES.tasks), kind="task")
 
 
 def benchmark_of(key: str) -> str:

@@ -215,6 +215,8 @@ class Task(ABC):
         Whether a part of a clip still has a right answer, so that `data controls` may shorten it.
     own_controls
         Controls of this task alone, beside those that `data controls` makes of every task.
+    probed
+        Whether encoders are probed on it, and no model is asked.
     group_fields
         Which of `Sample.meta` go into every record, so that figures can be broken down by them without the data.
     """
@@ -227,6 +229,7 @@ class Task(ABC):
     transcribes: bool = False
     cuttable: bool = True
     own_controls: tuple[str, ...] = ()
+    probed: bool = False
     group_fields: tuple[str, ...] = ()
 
     @abstractmethod

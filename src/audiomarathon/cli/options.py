@@ -33,7 +33,7 @@ def _names(kind: str) -> Callable[[str], list[str]]:
         if kind == "tasks":
             from audiomarathon.benchmarks.registry import BUILT_IN as BENCHMARKS
 
-            own = ["all", *(task.key for one in BENCHMARKS for task in one.tasks)]
+            own = ["all", *(task.key for one in BENCHMARKS for task in one.tasks if not task.probed)]
         elif kind == "models":
             from audiomarathon.models.registry import BUILT_IN as MODELS
 

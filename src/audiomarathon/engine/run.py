@@ -121,6 +121,10 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     DataError
         When there are none, or rows are bad and may not be left out.
     """
+    if task.probed:
+        raise SettingsError(
+            f"{task.key}: probes encoders, no model is asked; audiomarathon encoder run ENCODER --tasks"
+        )
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
     filters = Filters(
         settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed, settings.split, settings.prompt

@@ -43,9 +43,9 @@ def tasks() -> Table:
         row: dict[str, Any] = {"key": task.key, "paper": NONE, "what": task.title}
         row |= {"group": NONE, "samples": None, "minutes": NONE}
         if facts := facts_of(task.key):
-            low, high = facts.seconds
             row |= {"paper": facts.acronym, "group": facts.group, "samples": facts.count}
-            row["minutes"] = f"{low / 60:.2g}–{high / 60:.2g}"
+            if facts.seconds:
+                row["minutes"] = "{:.2g}–{:.2g}".format(*(one / 60 for one in facts.seconds))
         rows.append(_flat(row) | {"score": task.scorer.figure.title})
     return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
 

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def esc50_config(encoder):
+    return config_of("esc50", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def fsdkaggle2018_config(encoder):
+    return config_of("fsdkaggle2018", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def gtzan_genre_config(encoder):
+    return config_of("gtzan_genre", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def finger_snap_config(encoder):
+    return config_of("inside_outside_car", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def key_scratching_config(encoder):
+    return config_of("key_scratching", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def librispeech_male_female_config(encoder):
+    return config_of("librispeechmalefemale", encoder)

@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def voxceleb1_config(encoder):
+    return config_of("voxceleb1", encoder)

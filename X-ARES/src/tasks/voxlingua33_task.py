@@ -1,0 +1,5 @@
+from audiomarathon.benchmarks.xares.tasks import config_of
+
+
+def voxlingua33_config(encoder):
+    return config_of("voxlingua33", encoder)

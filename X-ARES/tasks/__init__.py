@@ -1,0 +1,5 @@
+"""Lets `from tasks.esc50_task import esc50_config` find the files of src/tasks."""
+
+from pathlib import Path
+
+__path__ = [str(Path(__file__).resolve().parents[1] / "src" / "tasks")]

@@ -1,0 +1,1 @@
+"""X-ARES: audio encoders, probed on tasks of speech, environment and music."""

@@ -1,0 +1,13 @@
+"""X-ARES as a benchmark: its tasks by domain. Its published weights stay with the tasks: our means weigh all alike."""
+
+from __future__ import annotations
+
+from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
+from audiomarathon.benchmarks.xares.tasks import TASKS
+
+XARES = Benchmark(
+    key="xares",
+    title="What does an audio encoder know of speech, environment and music?",
+    tasks=TASKS,
+    facts={task.key: TaskFacts(task.formal_name, task.domain, task.n_test, None) for task in TASKS},
+)

@@ -1,0 +1,313 @@
+"""A task for encoders: webdataset tars, a label for each clip, and how X-ARES trains its probe on them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task, storable
+from audiomarathon.benchmarks.xares.tars import read_tar
+from audiomarathon.errors import DataError, MissingDataError, SettingsError, told
+from audiomarathon.scoring.probe import Classified, Tagged
+from audiomarathon.scoring.scorer import Scorer
+
+#: Returns a clip's label, or its labels in a multi-label task, from its JSON.
+LabelRule = Callable[[Any], str | tuple[str, ...]]
+
+_NAMED = 5  # labels in a message
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)  # what a label rule raises on odd JSON
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How X-ARES trains its linear probe on a task, and encodes it.
+
+    Attributes
+    ----------
+    crop
+        Seconds of the pieces that a clip is cut into; None takes it whole.
+    weight
+        In the published weighted mean.
+    """
+
+    batch: int = 32
+    epochs: int = 10
+    lr: float = 1e-3
+    crop: float | None = None
+    encode_batch: int = 16
+    knn: bool = True
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """One clip: its `id` is "<part>/<key>", unique in the task; `labels` are several in a multi-label task."""
+
+    id: str
+    part: str
+    audio: Member
+    labels: tuple[str, ...]
+    cluster: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A task's clips.
+
+    Attributes
+    ----------
+    clips
+        In stored order: parts in the task's order, tars by name, members as they lie.
+    classes
+        Sorted labels of the whole data, whatever the limit.
+    rows
+        Of the whole data, bad ones included.
+    clustered
+        Whether the task's cluster rule fits every clip; a clip that it does not fit is its own cluster.
+    """
+
+    folder: Path
+    clips: tuple[Clip, ...]
+    classes: tuple[str, ...]
+    bad_rows: tuple[BadRow, ...]
+    clustered: bool
+    rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderTask(Task):
+    """A clip-level task of X-ARES.
+
+    Attributes
+    ----------
+    globs
+        Tars of train, valid and test, or of each fold; `{00..02}` counts up.
+    mini
+        Other globs for the small variant.
+    label
+        The JSON field with the label (in a multi-label task joined by `;`), or a rule.
+    classes
+        The labels, or how many.
+    exact
+        Whether every class must occur.
+    cluster, cluster_fields
+        Pattern whose first group, found in the key, is the cluster; else JSON fields, of which the first that is there.
+    n_test
+        Published number of test clips (of one fold).
+    """
+
+    key: str
+    formal_name: str
+    title: str
+    domain: str
+    globs: Mapping[str, str] = field(hash=False)
+    label: str | LabelRule
+    classes: int | frozenset[str]
+    aliases: tuple[str, ...] = ()
+    folds: bool = False
+    multi_label: bool = False
+    recipe: Recipe = Recipe()
+    mini: Mapping[str, str] = field(default_factory=dict, hash=False)
+    cluster: str = ""
+    cluster_fields: tuple[str, ...] = ()
+    n_test: int = 0
+    zenodo: str = ""
+    private: bool = False
+    disabled: bool = False
+    exact: bool = True
+    max_new_tokens: int = 0
+    probed: bool = True
+
+    @property
+    def name(self) -> str:
+        """The key without the benchmark: the folder of its data."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]  # follows from another field
+        """Accuracy, or mean average precision of a multi-label task."""
+        return Tagged() if self.multi_label else Classified()
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The globs by part; train, valid and test with one glob are one part, called by the last of them."""
+        return {self.part(role): glob for role, glob in self.globs.items()}
+
+    def part(self, role: str) -> str:
+        """Return the part that has a role's clips: of "valid" it is "test" where X-ARES validates on its test clips."""
+        same = [other for other, glob in self.globs.items() if glob == self.globs[role]]
+        return role if self.folds else "test" if "test" in same else same[0]
+
+    @property
+    def note(self) -> str:
+        """What a reader of the scores has to know; "" for nothing."""
+        alone = not self.folds and len(self.parts) == 1
+        return f"{self.name}: its test clips are its training clips; as_published only" if alone else ""
+
+    def find(self, root: Path) -> Path:
+        """Return the folder with the task's tars: `<root>/<name>`, or the root itself.
+
+        Raises
+        ------
+        MissingDataError
+            There is none; the message says how to get the data.
+        """
+        for folder in (root / self.name, root):
+            if len(self.missing(folder)) < len(self.parts):
+                return folder.absolute()
+        raise self._missing(root / self.name, *self.globs.values())
+
+    def missing(self, folder: Path) -> list[str]:
+        """Return the globs that name no tar in a folder."""
+        return [glob for glob in dict.fromkeys(self.globs.values()) if not tars_of(folder, glob)]
+
+    def placed(self, root: Path) -> bool:
+        """Whether every part has a tar, and none is on its way."""
+        folder = root / self.name
+        return all(tars_of(folder, glob) for glob in self.globs.values()) and not [*folder.glob(".*.partial")]
+
+    def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:
+        """Index the task's tars and read every label.
+
+        Parameters
+        ----------
+        limit
+            Take that many clips of each part, the same number of each class as far as possible and at least one;
+            a smaller limit takes some of the clips of a larger one. 0 takes all.
+
+        Raises
+        ------
+        DataError
+            Tars are missing, a part has no usable clip, or the number of classes is wrong.
+        """
+        if limit < 0:
+            raise SettingsError(f"limit {limit}: must be 0 (all) or more")
+        folder = self.find(root)
+        chosen = {role: self.mini.get(role, glob) if mini else glob for role, glob in self.globs.items()}
+        clips: dict[str, Clip] = {}
+        bad: list[BadRow] = []
+        clustered = True
+        for part, glob in {self.part(role): glob for role, glob in chosen.items()}.items():
+            before = len(clips)
+            if not (tars := tars_of(folder, glob)):
+                raise self._missing(folder, glob)
+            for tar in tars:
+                entries, flaws = read_tar(tar)
+                bad += flaws
+                for entry in entries:
+                    try:
+                        labels, cluster = self.described(entry.key, entry.meta)
+                    except ValueError as error:
+                        bad.append(BadRow(tar, entry.row, str(error)))
+                        continue
+                    id_ = f"{part}/{entry.key}"
+                    if id_ in clips:  # other tars of the part may use the key again, as webdataset allows
+                        id_ = f"{part}/{tar.stem}/{entry.key}"
+                    clustered &= bool(cluster)
+                    clips[id_] = Clip(id_, part, entry.audio, labels, cluster or id_)
+            if len(clips) == before:
+                why = f"; first of {len(bad):,} bad rows: {bad[0]}" if bad else ""
+                raise DataError(f"{self.key}: no usable clip in {folder / glob}{why}")
+        classes = self._classes(folder, clips.values(), mini)
+        kept = limited(clips.values(), limit) if limit else tuple(clips.values())
+        return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
+
+    def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
+        """Return a clip's labels and its cluster ("" if no rule fits), from its key and its JSON.
+
+        Raises
+        ------
+        ValueError
+            It has no label, or one that is not allowed.
+        """
+        try:
+            labels = self._labels(meta)
+        except _UNUSABLE as error:
+            raise ValueError(f"{key!r} has no usable label: {told(error)}") from error
+        if self.cluster and (found := re.search(self.cluster, key)):
+            return labels, found[1]
+        fields = meta if isinstance(meta, dict) else {}
+        return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
+        """Return the clips as samples, for players; no model is asked."""
+        clips = self.read(folder).clips
+        return Loaded(
+            folder,
+            tuple(Sample(one.id, (cast("Path", one.audio),), "", "; ".join(one.labels), one.cluster) for one in clips),
+        )
+
+    def prompt(self, sample: Sample) -> str:  # noqa: ARG002
+        """Return nothing: no model is asked."""
+        return ""
+
+    def _missing(self, folder: Path, *globs: str) -> MissingDataError:
+        named = ", ".join(dict.fromkeys(globs))
+        if self.private:
+            return MissingDataError(f"{self.name}: private: no data; put its tars ({named}) into {folder}")
+        return MissingDataError(f"{folder}: no {named}; next: audiomarathon encoder download {self.name}")
+
+    def _labels(self, meta: Any) -> tuple[str, ...]:
+        if isinstance(self.label, str):
+            value = meta[self.label]
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if not isinstance(value, str | int) or value == "":
+                raise TypeError(f"{self.label!r} is {value!r}; allowed: text or a whole number")
+            found = set(str(value).split(";")) if self.multi_label else {str(value)}
+        else:
+            value = self.label(meta)
+            found = {value} if isinstance(value, str) else {*value}
+        if odd := {label for label in found if not label.isprintable()}:
+            raise ValueError(f"{min(odd)!r} holds control characters")
+        if isinstance(self.classes, frozenset) and (odd := found - self.classes):
+            raise ValueError(f"{min(odd)!r} is none of the task's {len(self.classes)} classes")
+        return tuple(sorted(map(storable, found)))
+
+    def _classes(self, folder: Path, clips: Iterable[Clip], mini: bool) -> tuple[str, ...]:
+        """Return the sorted classes, or refuse their number."""
+        counts = Counter(label for clip in clips for label in clip.labels)
+        known = self.classes if isinstance(self.classes, frozenset) else frozenset(counts)
+        wanted = self.classes if isinstance(self.classes, int) else len(known)
+        if len(counts) > wanted or (len(counts) < wanted and self.exact and not mini):
+            rare = sorted(counts, key=lambda label: (counts[label], label))[:_NAMED]
+            odd = f"missing: {', '.join(sorted(lack)[:_NAMED])}" if (lack := known - {*counts}) else f"rarest: {rare}"
+            raise DataError(f"{self.key}: {len(counts)} classes in {folder}, must be {wanted}; {odd}")
+        return tuple(sorted(known))
+
+
+def tars_of(folder: Path, glob: str) -> list[Path]:
+    """Return the tars that a glob names, sorted; `{00..02}` in it counts up."""
+    if found := _BRACES.search(glob):
+        numbers = range(int(found[1]), int(found[2]) + 1)
+        texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
+        return [tar for text in texts for tar in tars_of(folder, text)]
+    return sorted(folder.glob(glob)) if folder.is_dir() else []
+
+
+def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
+    """Return `limit` clips of each part, or one of each class if that is more, in their order.
+
+    A clip's place is its rank by hash within its class; in several classes, its best rank.
+    """
+    order = sorted(clips, key=lambda clip: draw(0, clip.id))
+    counts: Counter[tuple[str, str]] = Counter()
+    ranks: dict[str, int] = {}
+    for clip in order:
+        seen = [(clip.part, label) for label in clip.labels or ("",)]
+        ranks[clip.id] = min(counts[one] for one in seen)
+        counts.update(seen)
+    taken: set[str] = set()
+    sizes: Counter[str] = Counter()
+    for clip in sorted(order, key=lambda clip: ranks[clip.id]):  # stable: by hash within a rank
+        if ranks[clip.id] == 0 or sizes[clip.part] < limit:
+            taken.add(clip.id)
+            sizes[clip.part] += 1
+    return tuple(clip for clip in clips if clip.id in taken)

@@ -1,0 +1,260 @@
+"""X-ARES' tars: what an index holds, and which clips, classes and clusters a task reads from it."""
+
+from __future__ import annotations
+
+import random
+import tarfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xares_tars import clips, write_tar
+
+from audiomarathon.benchmarks.xares.tars import read_tar
+from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
+from audiomarathon.benchmarks.xares.tasks import named
+from audiomarathon.errors import DataError, MissingDataError, SettingsError
+
+EMOTIONS = ("H", "S", "A", "F", "D", "N")
+
+
+def task_of(name: str, **changes: Any) -> EncoderTask:
+    return replace(named([name])[0], **changes)
+
+
+def write_cremad(root: Path, per_class: int = 4) -> Path:
+    for part in ("train", "valid", "test"):
+        rows = [(f"{1000 + n}_{part}_{e}", {"label": e}) for n in range(per_class) for e in EMOTIONS]
+        half = len(rows) // 2
+        write_tar(root / "cremad" / f"wds-audio-{part}-000001.tar", clips(rows[half:]))
+        write_tar(root / "cremad" / f"wds-audio-{part}-000000.tar", clips(rows[:half]))
+    return root
+
+
+def test_an_index_agrees_with_tarfile(tmp_path: Path) -> None:
+    rows = [(f"a/{'é' * 60}{number}", {"n": number}) for number in range(20)]  # long names: extended headers
+    others = [("a/readme", b"x"), ("a/.hidden.json", b"{"), ("a/x.txt", b"y"), ("a/1.16k.wav", b"z")]
+    tar = write_tar(tmp_path / "x.tar", [*clips(rows, "OGG"), *others])
+    entries, bad = read_tar(tar)
+    assert bad == []
+    assert [(entry.key, entry.meta) for entry in entries] == rows
+    with tarfile.open(tar) as opened:
+        for entry in entries:
+            assert entry.audio.read_bytes() == opened.extractfile(entry.audio.name).read() == entry.key.encode()
+            assert entry.audio.stat().st_size == entry.audio.size
+
+
+def _link(kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("linked.wav")
+    member.type, member.linkname = kind, "/etc/passwd"
+    return member
+
+
+ODD: dict[str, tuple[list[tuple[str | tarfile.TarInfo, bytes]], str]] = {
+    "second audio": ([("a.wav", b"2"), ("a.flac", b"2")], "'a' has a second"),
+    "second json": ([("a.json", b'{"n": 2}')], "'a' has a second json"),
+    "no json": ([("b.wav", b"x")], "'b' has audio but no JSON"),
+    "no audio": ([("b.json", b"{}"), ("b.16k.wav", b"x")], "'b' has JSON but no audio"),
+    "not json": ([("b.wav", b"x"), ("b.json", b"{")], "'b.json' is not JSON"),
+    "null": ([("b.wav", b"x"), ("b.json", b"null")], "'b.json' is not JSON"),
+    "not text": ([("b.wav", b"x"), ("b.json", b"\xff\xfe\x00")], "'b.json' is not JSON"),
+    "deep": ([("b.wav", b"x"), ("b.json", b"[" * 100_000)], "'b.json' is not JSON"),
+    "absolute": ([("/b.wav", b"x"), ("/b.json", b"{}")], "'/b.wav' is not allowed"),
+    "above": ([("../b.wav", b"x"), ("../b.json", b"{}")], "'../b.wav' is not allowed"),
+    "not utf-8": ([("\udcff.wav", b"x"), ("\udcff.json", b"{}")], "not UTF-8"),
+    "link": ([(_link(tarfile.SYMTYPE), b"")], "'linked.wav' is not a plain file"),
+    "hard link": ([(_link(tarfile.LNKTYPE), b"")], "'linked.wav' is not a plain file"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_cannot_be_used_is_a_bad_row_and_the_rest_stays(name: str, tmp_path: Path) -> None:
+    members, reason = ODD[name]
+    entries, bad = read_tar(write_tar(tmp_path / "x.tar", [*clips([("a", {"n": 1})], "wav"), *members]))
+    assert [(entry.key, entry.meta, entry.audio.read_bytes()) for entry in entries] == [("a", {"n": 1}, b"a")]
+    assert reason in bad[0].reason
+    assert all(row.row >= 3 and "\n" not in str(row) for row in bad)
+
+
+def test_a_cut_or_damaged_tar_loses_only_its_end_and_says_so(tmp_path: Path) -> None:
+    rows = [(f"k{number}", {"n": number}) for number in range(5)]
+    whole = write_tar(tmp_path / "x.tar", clips(rows)).read_bytes()
+    blocks = 5 * 2 * 1024
+    for length in (0, 100, 512, 700, 1024, 3000, blocks - 600, blocks):
+        (tmp_path / "x.tar").write_bytes(whole[:length])
+        entries, bad = read_tar(tmp_path / "x.tar")
+        assert [entry.key for entry in entries] == [key for key, _ in rows][: length // 2048 + (length % 2048 > 1536)]
+        assert bad, length
+    damaged = bytearray(whole)
+    damaged[4 * 1024 : 4 * 1024 + 300] = random.Random(0).randbytes(300)  # the header of k2.flac
+    (tmp_path / "x.tar").write_bytes(damaged)
+    entries, bad = read_tar(tmp_path / "x.tar")
+    assert [entry.key for entry in entries] == ["k0", "k1"]
+    assert "after 4 members" in bad[-1].reason
+    (tmp_path / "x.tar").write_bytes(b"no tar at all" * 100)
+    assert read_tar(tmp_path / "x.tar")[1]
+    assert read_tar(tmp_path / "missing.tar")[1]
+
+
+def test_clips_stand_in_stored_order_with_label_part_and_actor(tmp_path: Path) -> None:
+    found = task_of("cremad").read(write_cremad(tmp_path))
+    assert found.folder == tmp_path / "cremad"
+    assert found.classes == tuple(sorted(EMOTIONS))
+    assert [clip.part for clip in found.clips] == ["train"] * 24 + ["valid"] * 24 + ["test"] * 24
+    first = found.clips[0]
+    assert (first.id, first.labels, first.cluster) == ("train/1000_train_H", ("H",), "1000")
+    assert first.audio.read_bytes() == b"1000_train_H"
+    assert found.clustered
+    assert not found.bad_rows
+    assert task_of("cremad").read(tmp_path / "cremad").clips == found.clips
+
+
+def test_clips_without_the_cluster_pattern_stand_alone(tmp_path: Path) -> None:
+    write_cremad(tmp_path)
+    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("odd", {"label": "H"})]))
+    found = task_of("cremad").read(tmp_path)
+    assert not found.clustered
+    assert (found.clips[-1].cluster, found.clips[0].cluster) == ("test/odd", "1000")
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "meta", "cluster"),
+    [
+        ("asvspoof2015", "x/T12_1000001", {"binary_spoof": "human"}, "T12"),
+        ("asvspoof2015", "1000001", {"binary_spoof": "spoof", "speaker": 7}, "7"),
+        ("esc50", "1-100032-A-0", {"label": 0}, "100032"),
+        ("fluentspeechcommands", "uuid", {"transcription": "Stop", "speakerId": "s1"}, "s1"),
+        ("freemusicarchive", "000/000002", {"genre": "Pop", "artist": "Z"}, "Z"),
+        ("librispeechmalefemale", "1089-134686-0000", {"gender": "M"}, "1089"),
+        ("ravdess", "03-01-05-01-02-01-12", {"emotion": "calm"}, "12"),
+        ("speechcommandsv1", "bed_0a7c2a8d_nohash_0", {"labels": "bed"}, "0a7c2a8d"),
+        ("urbansound8k", "100032-3-0-0", {"soundevent": "siren"}, "100032"),
+        ("vocalsound", "f0003_0_cough", {"label": "cough"}, "f0003"),
+        ("voxceleb1", "id10001/1zcIwhmdeo4/00001", {"speakerid": "id10001"}, "1zcIwhmdeo4"),
+        ("voxlingua33", "a_B-c__U__S0---0010", {"labels": "uk"}, "a_B-c"),
+        ("gtzan_genre", "blues.00001", {"genre": "blues"}, ""),
+    ],
+)
+def test_the_cluster_of_a_clip(task: str, key: str, meta: dict[str, Any], cluster: str) -> None:
+    assert task_of(task).described(key, meta)[1] == cluster
+
+
+@pytest.mark.parametrize(
+    ("task", "meta", "labels"),
+    [
+        ("esc50", {"label": 7}, ("7",)),
+        ("libricount", {"num_speakers": 10.0}, ("10",)),
+        ("fsd50k", {"soundevent": "Bark;Animal;Bark"}, ("Animal", "Bark")),
+        ("librispeechmalefemale", {"gender": "female"}, ("F",)),
+        ("subway_broadcast", {"broadcasting": True}, ("1",)),
+        ("cremad", {"label": "X"}, None),
+        ("cremad", {"Label": "H"}, None),
+        ("cremad", ["H"], None),
+        ("voxceleb1", {"speakerid": None}, None),
+        ("voxceleb1", {"speakerid": ["id1"]}, None),
+        ("esc50", {"label": 50}, None),
+    ],
+)
+def test_the_labels_of_a_clip(task: str, meta: Any, labels: tuple[str, ...] | None) -> None:
+    if labels is None:
+        with pytest.raises(ValueError, match="'k' has no usable label"):
+            task_of(task).described("k", meta)
+    else:
+        assert task_of(task).described("k", meta)[0] == labels
+
+
+def test_a_label_outside_the_set_is_a_bad_row_and_a_missing_class_is_refused(tmp_path: Path) -> None:
+    write_cremad(tmp_path)
+    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "X"})]))
+    found = task_of("cremad").read(tmp_path)
+    assert [(row.row, "'X'" in row.reason) for row in found.bad_rows] == [(1, True)]
+    assert len(found.clips) == 72
+    seven = task_of("cremad", classes=frozenset((*EMOTIONS, "Z")))
+    with pytest.raises(DataError, match=r"6 classes .* must be 7; missing: Z"):
+        seven.read(tmp_path)
+    assert "Z" in replace(seven, exact=False).read(tmp_path).classes
+
+
+def test_a_wrong_number_of_classes_names_the_rarest_labels(tmp_path: Path) -> None:
+    write_cremad(tmp_path)
+    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1001_x", {"label": "H "})]))
+    counted = task_of("cremad", classes=6)
+    for mini in (False, True):  # a small variant may lack classes, never have more
+        with pytest.raises(DataError, match=r"7 classes .* must be 6; rarest: \['H '"):
+            counted.read(tmp_path, mini=mini)
+    with pytest.raises(DataError, match="must be 8"):
+        task_of("cremad", classes=8).read(tmp_path)
+    assert len(task_of("cremad", classes=8).read(tmp_path, mini=True).classes) == 7
+
+
+def test_missing_tars_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=r"no wds-audio-train\*\.tar, .*next: audiomarathon encoder download"):
+        task_of("cremad").read(tmp_path)
+    with pytest.raises(MissingDataError, match="liveenv: private: no data"):
+        task_of("liveenv").read(tmp_path)
+    write_tar(tmp_path / "esc50" / "wds-audio-fold-1-000000.tar", clips([("1-1-A-0", {"label": 0})]))
+    with pytest.raises(MissingDataError, match=r"no wds-audio-fold-2-\*\.tar"):
+        task_of("esc50").read(tmp_path)
+    write_tar(write_cremad(tmp_path) / "cremad" / "wds-audio-valid-000000.tar", [("a.wav", b"")])
+    (tmp_path / "cremad" / "wds-audio-valid-000001.tar").write_bytes(b"")
+    with pytest.raises(DataError, match=r"no usable clip in .*; first of 2 bad rows"):
+        task_of("cremad").read(tmp_path)
+
+
+def _ids(found: Dataset) -> set[str]:
+    return {clip.id for clip in found.clips}
+
+
+def test_limits_nest_and_are_balanced_within_each_part(tmp_path: Path) -> None:
+    task, root = task_of("cremad"), write_cremad(tmp_path)
+    whole, before = task.read(root), set[str]()
+    for limit in (1, 6, 9, 12, 20, 24, 100):
+        found = task.read(root, limit=limit)
+        assert found.classes == whole.classes
+        assert list(found.clips) == [clip for clip in whole.clips if clip in set(found.clips)]
+        assert before <= _ids(found)
+        before = _ids(found)
+        for part in ("train", "valid", "test"):
+            counts = Counter(clip.labels for clip in found.clips if clip.part == part)
+            assert sum(counts.values()) == min(24, max(limit, 6))
+            assert max(counts.values()) - min(counts.values()) <= 1
+            assert len(counts) == 6
+    with pytest.raises(SettingsError, match="limit -1"):
+        task.read(root, limit=-1)
+
+
+def test_a_limit_keeps_every_tag_of_a_multi_label_task(tmp_path: Path) -> None:
+    rng, tags = random.Random(1), [f"t{number}" for number in range(12)]
+    for part in ("train", "validation", "eval"):
+        rows = [(f"{n}", {"soundevent": ";".join({*rng.sample(tags, 3), tags[n % 12]})}) for n in range(60)]
+        write_tar(tmp_path / "fsd50k" / f"fsd50k_{part}0.tar", clips(rows))
+    found = task_of("fsd50k", classes=12).read(tmp_path, limit=1)
+    for part in ("train", "valid", "test"):
+        assert {label for clip in found.clips if clip.part == part for label in clip.labels} == set(tags)
+    assert len(found.clips) < 60
+
+
+def test_equal_globs_are_one_part_and_mini_reads_fewer_train_tars(tmp_path: Path) -> None:
+    kaggle, subway, lingua = task_of("fsdkaggle2018"), task_of("subway_broadcast"), task_of("voxlingua33")
+    assert list(kaggle.parts) == ["train", "test"]
+    assert [kaggle.part(role) for role in ("train", "valid", "test")] == ["train", "test", "test"]
+    assert list(subway.parts) == ["test"]
+    assert "as_published only" in subway.note
+    assert not kaggle.note
+    for shard, count in (("2k_0000000", 3), ("2k_0000001", 2), ("8k_0000000", 4)):
+        rows = [(f"v{n}__U__{shard}", {"labels": "uk"}) for n in range(count)]
+        write_tar(tmp_path / "voxlingua33" / f"train_subset_{shard}.tar", clips(rows))
+    write_tar(tmp_path / "voxlingua33" / "dev-0.tar", clips([("w__1", {"labels": "zh"})]))
+    small = replace(lingua, exact=False)
+    assert len(small.read(tmp_path).clips) == 10
+    assert len(small.read(tmp_path, mini=True).clips) == 6
+
+
+def test_a_key_that_other_tars_of_the_part_use_again_is_another_clip(tmp_path: Path) -> None:
+    write_cremad(tmp_path)
+    write_tar(tmp_path / "cremad" / "wds-audio-test-000002.tar", clips([("1000_test_H", {"label": "S"})]))
+    found = task_of("cremad").read(tmp_path)
+    assert len(_ids(found)) == len(found.clips) == 73
+    assert found.clips[-1].id == "test/wds-audio-test-000002/1000_test_H"

@@ -1,0 +1,284 @@
+"""X-ARES' tasks by name, users' own task files, and the published tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from xares_tars import clips, write_tar
+
+from audiomarathon.benchmarks import all_tasks, get_task
+from audiomarathon.benchmarks.xares.benchmark import XARES
+from audiomarathon.benchmarks.xares.foreign import TaskConfig, load_task_file, task_of
+from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES, published
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.benchmarks.xares.tasks import LATER, TASKS, config_of, named
+from audiomarathon.engine.run import load_task
+from audiomarathon.errors import PluginError, SettingsError
+from audiomarathon.report import tables
+from audiomarathon.settings import RunSettings
+
+FILES = Path(__file__).parents[1] / "X-ARES" / "src" / "tasks"
+
+
+def names(*asked: str) -> list[str]:
+    return [task.name for task in named(asked)]
+
+
+def test_a_task_has_many_names() -> None:
+    for task in TASKS:
+        asked = (task.key, task.name, task.formal_name, task.formal_name.upper())
+        assert {found.key for one in asked for found in named([one])} == {task.key}
+    assert names("crema_d_task.py", "ESC50_task", "gtzan", "Esc50") == ["cremad", "esc50", "gtzan_genre"]
+    assert len(names("all")) == 18
+    assert names("music") == ["freemusicarchive", "gtzan_genre", "nsynthinstument"]
+    assert sorted(names("speech", "environment", "music")) == sorted(names("all"))
+    assert not any(task.private for task in named(["all"]))
+    for name, kind in LATER.items():
+        with pytest.raises(SettingsError, match=f"{name}: {kind} tasks come with part 2"):
+            named([name])
+    with pytest.raises(SettingsError, match=r"unknown encoder task 'esc51' \(did you mean 'esc50'"):
+        named(["esc51"])
+
+
+def test_the_table_of_tasks_agrees_with_the_release() -> None:
+    recipes = {task.name: task.recipe for task in TASKS}
+    assert recipes["asvspoof2015"] == Recipe(batch=64, epochs=5, weight=2000)
+    assert recipes["fluentspeechcommands"] == Recipe(encode_batch=1, weight=2000)
+    assert recipes["fsd50k"] == Recipe(batch=64, crop=10, knn=False, weight=2000)
+    assert recipes["liveenv"] == Recipe(epochs=50, knn=False, weight=5000)
+    assert recipes["vocalimitations"] == Recipe(epochs=20, encode_batch=1, weight=1867)
+    assert {name for name, one in recipes.items() if one.crop} == {
+        *("freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
+    }
+    assert {task.name: len(task.parts) for task in TASKS if task.folds} == {
+        "esc50": 5,
+        "gtzan_genre": 10,
+        "libricount": 5,
+        "ravdess": 4,
+        "urbansound8k": 10,
+        "vocalimitations": 3,
+    }
+    by_name = {task.name: task for task in TASKS}
+    assert by_name["libricount"].parts["4"] == "libricount_fold04.tar"
+    assert by_name["urbansound8k"].parts["10"] == "urbansound_fold10_0000000.tar"
+    counts = {task.name: task.classes if isinstance(task.classes, int) else len(task.classes) for task in TASKS}
+    assert counts == {
+        "asvspoof2015": 2,
+        "cremad": 6,
+        "esc50": 50,
+        "fluentspeechcommands": 248,
+        "freemusicarchive": 8,
+        "fsd50k": 200,
+        "fsdkaggle2018": 41,
+        "gtzan_genre": 10,
+        "libricount": 11,
+        "librispeechmalefemale": 2,
+        "nsynthinstument": 11,
+        "ravdess": 8,
+        "speechcommandsv1": 30,
+        "urbansound8k": 10,
+        "vocalimitations": 302,
+        "vocalsound": 6,
+        "voxceleb1": 1251,
+        "voxlingua33": 33,
+        "finger_snap": 2,
+        "key_scratching": 2,
+        "inside_outside_car": 2,
+        "liveenv": 28,
+        "subway_broadcast": 2,
+    }
+    assert sum(task.recipe.weight for task in {*TASKS} if task.private) == 25_000
+
+
+def test_no_model_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="asvspoof2015: probes encoders, no model is asked"):
+        load_task(TASKS[0], RunSettings.read({}, data=str(tmp_path)), print)
+    assert get_task("xares/asvspoof2015") is TASKS[0]
+    assert TASKS[0] not in all_tasks()
+    assert XARES.groups["music"] == ("xares/freemusicarchive", "xares/gtzan_genre", "xares/nsynthinstument")
+    assert tables.tasks()
+
+
+def test_every_released_file_makes_the_released_task() -> None:
+    found = sorted(FILES.glob("*_task.py"))
+    assert len(found) == 27
+    made = set()
+    for file in found:
+        config = load_task_file(file, encoder := object())
+        assert config.encoder is encoder
+        if config.name in LATER:
+            with pytest.raises(SettingsError, match="part 2"):
+                task_of(config)
+        else:
+            assert [task_of(config)] == named([config.name]) == named([str(file)]) == named([file.name])
+            made.add(f"xares/{config.name}")
+    assert made == {task.key for task in TASKS}
+
+
+def test_a_released_configuration_can_be_changed() -> None:
+    config = config_of("gtzan", None)
+    assert (config.k_fold_splits, config.output_dim, config.zenodo_id) == ([*range(10)], 10, "14722472")
+    assert config.audio_tar_name_of_split[3] == "gtzan_fold_3_0000000.tar"
+    config.epochs = 2
+    assert task_of(config).recipe.epochs == 2
+    assert task_of(config).label == "genre"
+    config = config_of("vocalsound")
+    config.audio_tar_name_of_split[config.train_split] = "train-0.tar"
+    assert task_of(config).parts == {"train": "train-0.tar", "valid": "valid*.tar", "test": "test*.tar"}
+
+
+def test_the_original_import_works_in_the_repository_folder() -> None:
+    code = "from tasks.esc50_task import esc50_config as one; print(one(None).formal_name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FILES.parents[1], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "ESC-50\n"
+
+
+K_FOLD = """
+from loguru import logger
+from xares.task import TaskConfig
+
+def ships_config(encoder) -> TaskConfig:
+    class_label_maps = {"tug": 0, "ferry": 1, "yacht": 2}
+    config = TaskConfig(
+        encoder=encoder, name="ships", k_fold_splits=[1, 2], output_dim=len(class_label_maps), crop_length=5,
+        label_processor=lambda x: class_label_maps[x["kind"]], eval_weight=9, torch_num_threads=4,
+    )
+    config.audio_tar_name_of_split = {fold: f"ships-{fold}.tar" for fold in config.k_fold_splits}
+    logger.warning(f"{config.name} is small")
+    return config
+"""
+SPLITS = """
+import xares
+from xares.task import TaskConfig
+
+def normal_config(encoder):
+    return TaskConfig(name="normal", output_dim=2, label_processor=lambda x: int(x["anomaly"]), do_knn=False,
+                      train_split="tr", valid_split="te", test_split="te", batch_size_train=8)
+"""
+TAGS = """
+import torch
+from xares.task import TaskConfig
+
+def tags_config(encoder):
+    def many_hot(x):
+        target = torch.zeros(4)
+        target.scatter_(0, torch.tensor([int(one) for one in x["tags"]]), 1)
+        return target
+    return TaskConfig(name="tags", output_dim=4, label_processor=many_hot, criterion=torch.nn.BCEWithLogitsLoss(),
+                      metric="mAP")
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "own_task.py").write_text(text)
+    return folder / "own_task.py"
+
+
+def test_a_users_k_fold_file_runs_unchanged(tmp_path: Path) -> None:
+    before = {name for name in sys.modules if name.startswith(("xares", "loguru"))}
+    (task,) = named([str(write(tmp_path, K_FOLD))])
+    assert {name for name in sys.modules if name.startswith(("xares", "loguru"))} == before
+    write_tar(tmp_path / "ships" / "ships-1.tar", clips([("a", {"kind": "tug"}), ("b", {"kind": "yacht"})]))
+    write_tar(tmp_path / "ships" / "ships-2.tar", clips([("a", {"kind": "tug"}), ("c", {"kind": "raft"})]))
+    found = task.read(tmp_path)
+    assert [(clip.id, clip.labels) for clip in found.clips] == [("1/a", ("0",)), ("1/b", ("2",)), ("2/a", ("0",))]
+    assert found.classes == ("0", "1", "2")
+    assert "KeyError: 'raft'" in found.bad_rows[0].reason
+    assert (task.key, task.folds, task.recipe) == ("own/ships", True, Recipe(crop=5, weight=9))
+
+
+def test_a_users_own_splits_and_tags(tmp_path: Path) -> None:
+    (task,) = named([str(write(tmp_path, SPLITS))])
+    assert task.parts == {"train": "tr*.tar", "test": "te*.tar"}
+    assert task.recipe == Recipe(batch=8, knn=False)
+    assert task.described("k", {"anomaly": True})[0] == ("1",)
+    for odd in (2, -1):
+        with pytest.raises(ValueError, match="none of the task's 2 classes"):
+            task.described("k", {"anomaly": odd})
+    (task,) = named([str(write(tmp_path, TAGS))])
+    assert (task.multi_label, task.recipe.knn) == (True, False)
+    assert task.described("k", {"tags": "130"})[0] == ("0", "1", "3")
+    assert task.described("k", {"tags": ""})[0] == ()
+    with pytest.raises(ValueError, match="no usable label"):
+        task.described("k", {"tags": "7"})
+
+
+OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskConfig('own', {})"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (OWN.format("output_dim=2, task_type='frame'"), "own: frame tasks come with part 2"),
+        (OWN.format("output_dim=2, merge_processor=print"), "own: merge_processor tasks come with part 2"),
+        (OWN.format("output_dim=1, criterion='MSELoss', metric='MSE'"), "own: regression tasks come with part 2"),
+        (OWN.format("output_dim=2, metric='mAP'"), "CrossEntropyLoss with metric mAP; allowed"),
+        (OWN.format("output_dim=2, criterion=print"), "builtin_function_or_method with metric accuracy; allowed"),
+        (OWN.format(""), "output_dim=None; must be the number of classes"),
+        (OWN.format("output_dim=2").replace("'own'", "'../x'"), "name='../x': must be of letters"),
+        (OWN.format("colour=2"), "own_task.py: raised TypeError: TaskConfig has no setting 'colour'"),
+        (OWN.format("output_dim=2") + "\ndef b_config(e): 0", "must have one .*has own_config, b_config"),
+        ("x = 1", "must have one .*has none"),
+        ("def own_config(encoder): return 3", r"own_config\(\) returned int"),
+        ("raise SystemExit(3)", "raised SystemExit"),
+        ("def own_config(encoder:", "raised SyntaxError"),
+        ("import xares.trainer", "raised ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(text: str, line: str, tmp_path: Path) -> None:
+    with pytest.raises((SettingsError, PluginError), match=line) as caught:
+        named([str(write(tmp_path, text))])
+    assert "\n" not in str(caught.value)
+
+
+def test_task_config_has_the_released_defaults() -> None:
+    config = TaskConfig("a", k_fold_splits=[0, "x"], audio_tar_name_of_split={0: "lost"}, batch_size_train=7)
+    assert (config.formal_name, config.env_root, config.batch_size_valid) == ("a", "./env", 7)
+    assert config.audio_tar_name_of_split == {0: "wds-audio-fold-0-*.tar", "x": "wds-audio-fold-x-*.tar"}
+    config.metric_args["shared"] = True
+    config = TaskConfig(name="b", formal_name="B", valid_split="v")
+    assert config.metric_args == {}
+    assert config.audio_tar_name_of_split == {"train": "train*.tar", "v": "v*.tar", "test": "test*.tar"}
+    assert config.encoded_tar_name_of_split["v"] == "wds-encoded-v*.tar"
+    assert (config.epochs, config.learning_rate, config.save_encoded_per_batches, config.formal_name) == (
+        *(10, 1e-3, 2000, "B"),
+    )
+
+
+WEIGHTS = {**{task.name: task.recipe.weight for task in TASKS}, "clotho": 1045, "desed": 1153, "maestro": 65}
+WEIGHTS["librispeech"] = 10_000
+PRIVATE = {task.name for task in TASKS if task.private}
+
+
+@pytest.mark.parametrize(
+    ("which", "private", "means"),
+    [
+        (0, False, (0.694, 0.484, 0.626, 0.593)),  # published: .699 .490 .632 .598
+        (1, False, (0.5037, 0.2625, 0.2986, 0.3873)),
+        (1, True, (0.6827, 0.4686, 0.4748, 0.4549)),
+    ],
+)
+def test_the_published_means_come_out_of_the_published_rows(
+    which: int, private: bool, means: tuple[float, ...]
+) -> None:
+    assert set(TABLES["readme"]) == set(WEIGHTS)
+    for encoder, mean in zip(ENCODERS, means, strict=True):
+        rows = {task: published("readme", encoder, task)[which] for task in WEIGHTS if private or task not in PRIVATE}
+        there = {task: score for task, score in rows.items() if score is not None}
+        total = sum(score * WEIGHTS[task] for task, score in there.items())
+        assert total / sum(WEIGHTS[task] for task in there) == pytest.approx(mean, abs=0.0006)
+
+
+def test_the_first_table_has_no_private_tasks_and_knn_of_clip_tasks_alone() -> None:
+    first = TABLES["first"]
+    assert set(first) == set(WEIGHTS) - PRIVATE - {"maestro"}
+    assert {task for task, (_, knn) in first.items() if not knn} == {
+        *("clotho", "desed", "fsd50k", "fsdkaggle2018", "librispeech")
+    }
+    assert published("first", "whisper", "voxlingua33") == (0.862, 0.207)
+    assert published("first", "whisper", "speechocean762") == (None, None)

@@ -1,0 +1,277 @@
+"""X-ARES' data from Zenodo, here a local server: resumed, checked, patient, and from a folder or zip instead."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xares_tars import clips, write_tar
+
+from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.benchmarks.xares.tasks import named
+from audiomarathon.data import zenodo
+from audiomarathon.errors import DataError, MissingDataError
+from audiomarathon.lock import hold
+
+TASK = named(["cremad"])[0]
+NAMES = [f"wds-audio-{part}-0.tar" for part in ("train", "valid", "test")]
+
+
+@dataclass
+class Server:
+    """Serves one record.
+
+    Attributes
+    ----------
+    asked
+        (file, Range) of each request.
+    refusals
+        How many requests to answer 429 first.
+    cut
+        Send so many bytes of a file, then close; by name, once each.
+    """
+
+    files: dict[str, bytes]
+    ranges: bool = True
+    refusals: int = 0
+    retry_after: str = "7"
+    cut: dict[str, int] = field(default_factory=dict)
+    md5s: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    base: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the record as Zenodo's API does."""
+        return {
+            "metadata": {"license": {"id": "cc-by-4.0"}},
+            "files": [
+                {
+                    "key": name,
+                    "size": len(content),
+                    "checksum": "md5:" + self.md5s.get(name, hashlib.md5(content).hexdigest()),
+                    "links": {"self": f"{self.base}/api/records/14646870/files/{name}/content"},
+                }
+                for name, content in self.files.items()
+            ],
+        }
+
+    def reply(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer a request."""
+        if self.refusals:
+            self.refusals -= 1
+            request.send_response(429)
+            request.send_header("Retry-After", self.retry_after)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        part = request.path.removeprefix("/api/records/14646870").split("/")
+        name, wanted = part[2] if len(part) > 2 else "", request.headers.get("Range")
+        self.asked.append((name, wanted))
+        content = self.files[name] if name else json.dumps(self.record()).encode()
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
+        request.send_response(206 if start else 200)
+        if start:
+            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        request.send_header("Content-Length", str(len(content) - start))
+        request.end_headers()
+        request.wfile.write(content[start : start + self.cut.pop(name, len(content))])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    files = {
+        name: write_tar(tmp_path / "made" / name, clips([(f"{number}", {"label": "H"})])).read_bytes()
+        for number, name in enumerate(NAMES)
+    }
+    made = Server(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            made.reply(self)
+
+        def log_message(self, *_: object) -> None:
+            """Stay silent."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.base = f"http://127.0.0.1:{http.server_port}"
+    monkeypatch.setenv(zenodo.BASE, made.base)
+    thread = threading.Thread(target=partial(http.serve_forever, poll_interval=0.01))
+    thread.start()
+    yield made
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(time, "sleep", found.append)
+    return found
+
+
+def there(root: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (root / "cremad").iterdir() if file.name not in (".lock",)}
+
+
+def test_files_are_fetched_once_and_flagged(server: Server, tmp_path: Path) -> None:
+    said: list[str] = []
+    zenodo.fetch(TASK, tmp_path / "env", said.append)
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+    assert len(server.asked) == 4
+    zenodo.fetch(TASK, tmp_path / "env", said.append)
+    assert len(server.asked) == 4
+    assert "nothing to fetch" in said[-1]
+    (tmp_path / "env/cremad" / NAMES[0]).unlink()
+    zenodo.fetch(TASK, tmp_path / "env")
+    assert server.asked[4:] == [("", None), (NAMES[0], None)]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_part_of_a_file_is_continued_unless_the_server_ignores_the_range(
+    ranges: bool, server: Server, tmp_path: Path
+) -> None:
+    server.ranges = ranges
+    (tmp_path / "env/cremad").mkdir(parents=True)
+    (tmp_path / f"env/cremad/.{NAMES[0]}.partial").write_bytes(server.files[NAMES[0]][:3000])
+    (tmp_path / f"env/cremad/.{NAMES[1]}.partial").write_bytes(server.files[NAMES[1]])
+    (tmp_path / f"env/cremad/.{NAMES[2]}.partial").write_bytes(server.files[NAMES[2]] + b"more")
+    zenodo.fetch(TASK, tmp_path / "env")
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+    assert sorted(server.asked, key=str) == sorted([("", None), (NAMES[0], "bytes=3000-"), (NAMES[2], None)], key=str)
+
+
+def test_a_connection_that_ends_early_is_taken_up_again(server: Server, tmp_path: Path) -> None:
+    server.cut = {NAMES[0]: 4096}
+    zenodo.fetch(TASK, tmp_path / "env")
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+    assert (NAMES[0], "bytes=4096-") in server.asked
+
+
+def test_a_wrong_md5_is_one_line_and_the_next_call_starts_the_file_over(server: Server, tmp_path: Path) -> None:
+    server.md5s = {NAMES[2]: "0" * 32}
+    with pytest.raises(DataError, match=r"wds-audio-test-0.tar/content: arrived damaged \(MD5 .*, must be 0+\)"):
+        zenodo.fetch(TASK, tmp_path / "env")
+    assert set(there(tmp_path / "env")) == set(NAMES[:2])
+    server.md5s = {}
+    zenodo.fetch(TASK, tmp_path / "env")
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+
+
+def test_a_busy_server_is_waited_for_as_it_asks_and_not_for_ever(
+    server: Server, tmp_path: Path, waits: list[float]
+) -> None:
+    server.refusals = 3
+    assert zenodo.plan(TASK).size == sum(map(len, server.files.values()))
+    assert waits == [7, 7, 7]
+    server.refusals, server.retry_after = 1, "Wed, 21 Oct 2026 07:28:00 GMT"
+    assert zenodo.plan(TASK).licence == "cc-by-4.0"
+    assert waits[3:] == [60]
+    server.refusals, server.retry_after = 99, "9999"
+    with pytest.raises(DataError, match=r"429.*--from FOLDER or ZIP"):
+        zenodo.fetch(TASK, tmp_path / "env")
+    assert waits[4:] == [300] * 4
+
+
+@pytest.mark.parametrize("name", ["../x.tar", ".lock", "a/b.tar"])
+def test_a_file_name_that_leaves_the_folder_is_refused(name: str, server: Server, tmp_path: Path) -> None:
+    server.files[name] = b"x"
+    with pytest.raises(DataError, match="is not allowed as a file's name"):
+        zenodo.fetch(TASK, tmp_path / "env")
+
+
+def test_what_is_no_record_or_no_server_is_one_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "record", lambda: {"message": "gone"})
+    with pytest.raises(DataError, match="is not a Zenodo record"):
+        zenodo.plan(TASK)
+    monkeypatch.setenv(zenodo.BASE, "http://127.0.0.1:1")
+    with pytest.raises(DataError, match="ConnectError"):
+        zenodo.plan(TASK)
+    with pytest.raises(DataError, match="liveenv: private: no data"):
+        zenodo.plan(named(["liveenv"])[0])
+
+
+def test_two_downloads_of_one_task_do_not_mix(server: Server, tmp_path: Path) -> None:
+    with hold(tmp_path / "env/cremad/.lock"), pytest.raises(DataError, match="another download"):
+        zenodo.fetch(TASK, tmp_path / "env")
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zenodo, "free_bytes", lambda _folder: 1000)
+    with pytest.raises(DataError, match="GB are needed"):
+        zenodo.fetch(TASK, tmp_path / "env")
+    assert server.asked == [("", None)]
+
+
+def _zip(file: Path, files: dict[str, bytes]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return file
+
+
+def test_a_zip_of_the_record_is_unpacked(server: Server, tmp_path: Path) -> None:
+    tars, server.files = server.files, {"all.zip": _zip(tmp_path / "all.zip", server.files).read_bytes()}
+    zenodo.fetch(TASK, tmp_path / "env")
+    assert there(tmp_path / "env") == tars | {zenodo.READY: b""}
+
+
+@pytest.mark.parametrize("place", ["folder", "env", "zip", "zip in folder"])
+def test_data_downloaded_by_hand_is_taken_over(place: str, server: Server, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    (made / "readme.md").write_text("other")
+    if place == "env":
+        (made.rename(tmp_path / "cremad"), write_tar(tmp_path / "wds-audio-train-9.tar", []))
+        made = tmp_path
+    elif place != "folder":
+        files = {f"deep/{name}": content for name, content in server.files.items()}
+        made = _zip(tmp_path / "hand" / "14646870.zip", files | {"deep/x.txt": b""})
+        made = made if place == "zip" else made.parent
+    zenodo.from_folder(TASK, made, tmp_path / "env")
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+    assert server.asked == []
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "md5sum"))), reason="needs curl and md5sum")
+def test_the_script_for_curl_brings_the_same_files(server: Server, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "X-ARES" / "tools" / "download_manually.sh"
+    run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    server.md5s = {NAMES[1]: "0" * 32}
+    done = run(["bash", script, "cremad"])
+    assert (done.returncode, "wds-audio-valid-0.tar: arrived damaged" in done.stderr) == (1, True)
+    server.md5s = {}
+    assert run(["bash", script, "cremad"]).returncode == 0
+    assert there(tmp_path / "env") == server.files | {zenodo.READY: b""}
+    asked = len(server.asked)
+    assert run(["bash", script, "cremad"]).returncode == 0
+    assert len(server.asked) == asked
+    assert "nothing: no such task" in run(["bash", script, "nothing"]).stderr
+
+
+def test_a_source_that_lacks_tars_is_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "made" / NAMES[0], [])
+    with pytest.raises(MissingDataError, match=r"has no wds-audio-valid\*.tar, wds-audio-test\*.tar of cremad"):
+        zenodo.from_folder(TASK, tmp_path / "made", tmp_path / "env")
+    assert not (tmp_path / "env/cremad" / zenodo.READY).exists()
+    with pytest.raises(DataError, match="no such folder or archive"):
+        zenodo.from_folder(TASK, tmp_path / "nowhere", tmp_path / "env")
+    own: EncoderTask = replace(TASK, zenodo="", private=False)
+    with pytest.raises(DataError, match="cremad: has no zenodo_id"):
+        zenodo.plan(own)
