@@ -93,7 +93,7 @@ def save(chart: Chart, path: Path) -> Path:
     kind = path.suffix.lstrip(".")
     if kind not in FORMATS:
         raise SettingsError(f"{path}: pictures are written as {', '.join(FORMATS)}")
-    converter, spec = _library("vl_convert"), chart.vega_lite()
+    converter, spec = library("vl_convert"), chart.vega_lite()
     if kind == "svg":
         content = converter.vegalite_to_svg(spec).encode()
     elif kind == "pdf":
@@ -104,7 +104,8 @@ def save(chart: Chart, path: Path) -> Path:
     return path
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Import a library of the extra `report`, or say how to install it."""
     import importlib
 
     try:
@@ -216,7 +217,7 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 @lru_cache(maxsize=64)
 def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, Any]:
-    alt = _library("altair")
+    alt = library("altair")
 
     def own(name: str) -> Any:
         return alt.Chart(alt.NamedData(name))
@@ -259,10 +260,11 @@ def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, 
         own("labels").mark_text(align="left", fontSize=_LETTERS, clip=False).encode(y="y:Q", text="text:N", **beside),
     ]  # fmt: skip
     chart = alt.layer(*layers).properties(width=size[0], height=size[1])
-    return _plain_spec(chart)
+    return plain_spec(chart)
 
 
-def _plain_spec(chart: Any) -> dict[str, Any]:
+def plain_spec(chart: Any) -> dict[str, Any]:
+    """Return an altair chart as a description, without data and looks, which go in by name."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     for name in ("config", "datasets"):
         spec.pop(name, None)
@@ -314,7 +316,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
 
 @lru_cache(maxsize=16)
 def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[str, Any]:
-    alt = _library("altair")
+    alt = library("altair")
     colour = alt.Color("colour:N", scale=None, legend=None)
     if parts:
         names, inks = map(list, zip(*parts, strict=True))
@@ -326,7 +328,7 @@ def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[st
         tooltip=[alt.Tooltip("name:N", title="setting"), alt.Tooltip("part:N", title=" "),
                  alt.Tooltip("value:Q", title=x, format=",.4~g")],
     ).properties(width=width, height=alt.Step(18))  # fmt: skip
-    return _plain_spec(chart)
+    return plain_spec(chart)
 
 
 def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", notes: Sequence[str] = ()) -> Chart:
@@ -368,7 +370,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     rows
         `task`, `setting`, `method`, `value`, perhaps `low` and `high`.
     """
-    alt = _library("altair")
+    alt = library("altair")
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
     scale = alt.Scale(domain=list(looks), range=list(looks.values()))
     colour = alt.Color("setting:N", scale=scale, legend=alt.Legend() if legend else None)
@@ -387,7 +389,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     )
     chart = alt.layer(bars, ends).properties(width=size[0], height=size[1])
     known = [row for row in rows if row.get("low") is not None]
-    spec = _plain_spec(chart)
+    spec = plain_spec(chart)
     return Chart(
         {**spec, "layer": spec["layer"][: 2 if known else 1]}, {"bars": rows} | ({"ends": known} if known else {})
     )
@@ -401,13 +403,13 @@ def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: s
 
 @lru_cache(maxsize=4)
 def _histogram_spec(x: str, size: tuple[int, int]) -> dict[str, Any]:
-    alt = _library("altair")
+    alt = library("altair")
     scale = alt.Scale(zero=False, nice=False)
     bars = alt.Chart(alt.NamedData("bars")).mark_bar(color="#0072B2").encode(
         x=alt.X("from:Q", title=x, scale=scale), x2="to:Q", y=alt.Y("count:Q", title="clips")
     )  # fmt: skip
     line = alt.Chart(alt.NamedData("median")).mark_rule(color="#D55E00").encode(x="x:Q")
-    return _plain_spec(alt.layer(bars, line).properties(width=size[0], height=size[1]))
+    return plain_spec(alt.layer(bars, line).properties(width=size[0], height=size[1]))
 
 
 def script() -> str:
@@ -418,7 +420,7 @@ def script() -> str:
     SettingsError
         Without vl-convert (the extra `report`).
     """
-    converter = _library("vl_convert")
+    converter = library("vl_convert")
     kept = cache_folder() / f"vega-{converter.__version__}.js"  # bundling takes more than a second
     with suppress(OSError, RecordError):
         return kept.read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.audio.member import Clip, Member
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.report import sections as parts
 from audiomarathon.report.charts import CONFIG, script
@@ -158,11 +159,16 @@ def _plain(content: Any) -> Any:
     return [_plain(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
-def _address(players: str) -> Callable[[Path], str | None]:
-    return {"link": lambda clip: clip.absolute().as_uri(), "embed": _embedded, "none": lambda _clip: None}[players]
+def _address(players: str) -> Callable[[Clip], str | None]:
+    return {"link": _linked, "embed": _embedded, "none": lambda _clip: None}[players]
 
 
-def _embedded(clip: Path) -> str | None:
+def _linked(clip: Clip) -> str | None:
+    """Return a clip's address; one in a tar has none, and is embedded."""
+    return _embedded(clip) if isinstance(clip, Member) else clip.absolute().as_uri()
+
+
+def _embedded(clip: Clip) -> str | None:
     """Return a clip as mono Ogg Vorbis inside an address; None if it cannot be read."""
     import soundfile
 

@@ -19,6 +19,7 @@ import scipy.fft
 import scipy.signal
 
 from audiomarathon.audio import decode as audio
+from audiomarathon.audio.member import Clip
 from audiomarathon.benchmarks import get_task, task_folder
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import AudioMarathonError
@@ -83,7 +84,7 @@ def samples_of(
     shown: Shown,
     *,
     data: Path | None,
-    heard: Callable[[Path], str | None],
+    heard: Callable[[Clip], str | None],
     spectrograms: bool,
     step: Callable[[], object] = lambda: None,
 ) -> list[dict[str, Any]]:
@@ -170,7 +171,7 @@ def _samples(systems: Sequence[System], key: str, control: str, data: Path | Non
 
 
 def _told(
-    sample: Sample | None, key: str, heard: Callable[[Path], str | None], *, spectrograms: bool
+    sample: Sample | None, key: str, heard: Callable[[Clip], str | None], *, spectrograms: bool
 ) -> dict[str, Any]:
     if sample is None:
         return {"prompt": None, "audio": [], "picture": None, "event": None}
@@ -221,7 +222,7 @@ def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
     return means
 
 
-def picture(clip: Path) -> str | None:
+def picture(clip: Clip) -> str | None:
     """Return a clip's log-mel spectrogram of 160 × 32 pixels as base64, two pixels a byte; None if it cannot be read.
 
     Loudest is 15; 80 dB below it, or less, is 0. Rows run from low to high frequency, each from left to right.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from audiomarathon.judges.anchors import MARKS
-from audiomarathon.report import charts, series, survival, tables
+from audiomarathon.report import charts, encoder_sections, series, survival, tables
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
 from audiomarathon.report.render import Kind, Table
@@ -49,6 +49,31 @@ class Section:
 
 def sections(data: PageData) -> list[Section]:
     """Return the parts in the order in which they are read; one with nothing in it is left out."""
+    if probed := [run for run in _runs(data) if run.task and run.task.probed]:
+        return _encoders(probed) + ([_machine(data)] if len(probed) == len(_runs(data)) else _asked(data))
+    return _asked(data)
+
+
+def _runs(data: PageData) -> list[Run]:
+    return [run for system in data.systems for run in system.runs.values()]
+
+
+def _encoders(runs: Sequence[Run]) -> list[Section]:
+    """Sections of encoders, whose settings are probes and have no base."""
+    drawn, confused = encoder_sections.radars(runs), encoder_sections.confusions(runs)
+    return [
+        Section(
+            "encoders",
+            "What encoders know",
+            encoder_sections.score_tables(runs),
+            {"": drawn} if drawn else {},
+            {"": encoder_sections.notes(runs)},
+        ),
+        Section("confusion", "What is confused", [encoder_sections.surest_mistakes(runs)], confused),
+    ]
+
+
+def _asked(data: PageData) -> list[Section]:
     scopes = [*reversed(data.scopes), *data.tasks]
     scopes = sorted(scopes, key=lambda scope: scope != data.widest)
     found = [
@@ -90,6 +115,8 @@ def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 def advice(data: PageData) -> list[str]:
     """Return a recommendation a checkpoint: the fastest setting that keeps the score within a point of base's."""
+    if all(run.task and run.task.probed for run in _runs(data)):
+        return []
     none = "Nothing is recommended: that takes base and another setting of the same checkpoint."
     weak = (
         "Some judges of these replies are weak, or not certified (see the notes): do not choose by these scores alone."

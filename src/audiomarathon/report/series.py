@@ -26,6 +26,12 @@ _DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
 BASE = "#222222"
 
 
+def palette(count: int) -> list[str]:
+    """Return as many colours, repeated where there are not enough."""
+    colours = (*_COLOURS, *_MORE_COLOURS)
+    return [colours[place % len(colours)] for place in range(count)]
+
+
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
     """Return a setting's method and the fraction of audio that it removes, of joined methods by both together."""
     parts = _parts(identity)

@@ -1,0 +1,373 @@
+"""`audiomarathon encoder`: what frozen audio encoders know, probed on X-ARES' tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from audiomarathon.cli.options import Grouped
+from audiomarathon.cli.output import say
+from audiomarathon.cli.report import report
+from audiomarathon.cli.status import status
+from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
+    from audiomarathon.encoders.check import Checked
+    from audiomarathon.encoders.encoder import Encoder
+    from audiomarathon.engine.run import Result
+    from audiomarathon.runs.read import Run
+
+_Encoder = Annotated[
+    str,
+    typer.Argument(help="PATH_encoder.py[:Class], hf:ID or hf:FOLDER, baseline:…, control:… (encoder list encoders)."),
+]
+_Tasks = Annotated[
+    str, typer.Option("--tasks", help="Names joined by commas, a domain (speech, …), all, or a *_task.py file.")
+]
+_Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the tasks' folders; default $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env."),
+]
+_Results = Annotated[Path, typer.Option(help="Where run folders go.")]
+_Arguments = Annotated[
+    list[str] | None, typer.Option("--encoder-arg", help="name=value for the encoder's constructor; repeatable.")
+]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+_RESULTS = Path("results")
+_TRIED = 20  # clips, to tell how long all take
+
+
+def run(
+    encoder: _Encoder,
+    tasks: _Tasks = "all",
+    protocol: Annotated[str, typer.Option(help="both, standard or as_published (X-ARES 0.1.3).")] = "both",
+    data: _Data = None,
+    results: _Results = _RESULTS,
+    limit: Annotated[
+        int, typer.Option(min=0, help="So many clips of each part, at least one of each class; 0 = all.")
+    ] = 0,
+    mini: Annotated[bool, typer.Option("--mini", help="X-ARES' small variants of its large tasks.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of X-ARES' linear probe.")] = 5,
+    encoder_arg: _Arguments = None,
+    device: _Device = "auto",
+    allow_bad_rows: Annotated[bool, typer.Option("--allow-bad-rows", help="Go on with over 1 % of bad rows.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what is there and what it would take, and stop.")] = False,
+) -> int:
+    """Probe an encoder: encode each clip once, then fit the corrected probes and X-ARES' own.
+
+    Examples:
+    audiomarathon encoder run hf:openai/whisper-base --tasks esc50,gtzan_genre
+    audiomarathon encoder run my_encoder.py --tasks speech --limit 200
+    audiomarathon encoder run control:logmel --tasks esc50          # what any encoder should beat
+
+    linear (shrinkage LDA; ridge where a clip has several labels) and kNN are the scores to trust, with 95 % intervals.
+    X-ARES MLP and kNN are its released probes, faults included, for its published tables only. Embeddings are kept
+    in $AUDIOMARATHON_CACHE: a run that was stopped, given again, goes on, and nothing is encoded twice.
+    """
+    from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks
+    from audiomarathon.report import render
+    from audiomarathon.report.encoder_tables import encoder_scores
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.folder import what_failed
+    from audiomarathon.runs.read import Run
+
+    check_protocol(protocol)
+    loaded = _loaded(encoder, encoder_arg, device)
+    there, missing = read_tasks(
+        _named(tasks), data or data_root(), limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say
+    )
+    if plan:
+        _plan(loaded, there, missing)
+        return 0
+    done: list[Result] = []
+    failed = False
+    for task, dataset in there:
+        try:
+            for one in probe_task(loaded, task, dataset, results, protocol=protocol, seeds=seeds, say=say):
+                done.append(one)  # noqa: PERF402  # those before an error stay
+        except AudioMarathonError as error:
+            if len(there) == 1:
+                raise
+            failed = True
+            say(f"error: {error}")
+    if done:
+        render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
+        say(f"records in {results}")
+    for one in done:
+        if errors := one.summary["errors"]:
+            say(f"error: {one.folder}: {what_failed(one.folder, errors)}")
+    return int(failed or not all(one.summary["complete"] for one in done))
+
+
+def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: _Device = "auto", long: bool = False) -> int:
+    """Check that an encoder keeps X-ARES' interface, and tell what else one should know of it.
+
+    Example: audiomarathon encoder check my_encoder.py
+
+    Exit code 1: it breaks one of X-ARES' ten rules, or is not finite. Findings alone give 0. --long adds ten minutes
+    of audio.
+    """
+    from audiomarathon.encoders.check import check_encoder
+    from audiomarathon.encoders.encoder import load_encoder
+    from audiomarathon.errors import EncoderError
+    from audiomarathon.probing.evaluate import checked_device
+
+    try:
+        return _told_of(check_encoder(load_encoder(encoder, _given(encoder_arg), checked_device(device)), long=long))
+    except EncoderError as error:
+        say(f"error: {error}")
+        return 1
+
+
+def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tasks") -> None:
+    """Show the tasks, or the encoders that have names."""
+    from audiomarathon.benchmarks.xares.tasks import TASKS
+    from audiomarathon.encoders.encoder import all_encoders
+    from audiomarathon.report import render
+
+    if what not in ("tasks", "encoders"):
+        raise SettingsError(f"unknown list {what!r}; allowed: tasks, encoders")
+    if what == "encoders":
+        rows: list[dict[str, object]] = [{"key": one.key} for one in all_encoders()]
+    else:
+        rows = [
+            {
+                "task": one.name,
+                "X-ARES": one.formal_name,
+                "domain": one.domain,
+                "classes": one.classes if isinstance(one.classes, int) else len(one.classes),
+                "test_clips": one.n_test * (len(one.parts) if one.folds else 1) or None,
+                "zenodo": "private" if one.private else one.zenodo,
+                "what": one.title,
+            }
+            for one in TASKS
+        ]
+    render.show(render.Table.of(rows, title=what.capitalize(), least=("zenodo", "what")))
+
+
+def download(
+    tasks: Annotated[str, typer.Argument(help="As --tasks of encoder run.")],
+    data: _Data = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say sizes and licences, and stop.")] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A folder or archive with the tars, downloaded by hand.")
+    ] = None,
+) -> int:
+    """Fetch tasks from Zenodo, file by file, each checked; given again, it goes on.
+
+    Examples:
+    audiomarathon encoder download esc50 --plan
+    audiomarathon encoder download esc50,gtzan_genre --data env
+    """
+    from audiomarathon.data import zenodo
+    from audiomarathon.probing.evaluate import data_root
+
+    root, failed = data or data_root(), False
+    chosen = _named(tasks)
+    if source and len(chosen) > 1:
+        raise SettingsError("--from: allowed with one task at a time")
+    for task in chosen:
+        try:
+            if source:
+                zenodo.from_folder(task, source, root)
+            elif plan:
+                said = zenodo.plan(task)
+                say(f"{task.name}: {said.size / 1e9:.2f} GB, licence {said.licence}, record {task.zenodo}")
+            else:
+                zenodo.fetch(task, root, say)
+        except AudioMarathonError as error:
+            if len(chosen) == 1:
+                raise
+            failed = True
+            say(f"error: {error}")
+    return int(failed)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    probe: Annotated[str, typer.Option(help="linear, knn, knn-centred, or one of X-ARES'.")] = "linear",
+    against: Annotated[str | None, typer.Option(help="The encoder that all others are compared with.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
+) -> None:
+    """Compare encoders by one probe, paired on the clips that both have; Holm's p corrects over tasks.
+
+    Example: audiomarathon encoder compare results --probe linear --against logmel
+    """
+    from audiomarathon.report import render, tables
+    from audiomarathon.report.comparison_text import notes
+    from audiomarathon.results.compare import compare as compare_systems
+    from audiomarathon.results.systems import find_reference, systems_of
+
+    systems = [one for one in systems_of(_runs(runs)) if one.method == probe]
+    if len(systems) < 2:
+        names = ", ".join(one.checkpoint for one in systems) or "none"
+        raise SettingsError(f"encoders with the probe {probe}: {names}; a comparison wants two or more")
+    named = against and next((f"{one.checkpoint} {probe}" for one in systems if one.checkpoint == against), against)
+    compared = compare_systems(systems, find_reference(systems, named), seed=seed)
+    render.show(tables.comparison(compared, []))
+    for line in notes(compared, {}):
+        say(line)
+
+
+def table(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+) -> None:
+    """Show the scores on record: every encoder on every task, and its means. Reads only."""
+    from audiomarathon.report import render
+    from audiomarathon.report.encoder_tables import encoder_scores
+    from audiomarathon.results.encoders import task_scores
+
+    render.show(encoder_scores(task_scores(_runs(runs))))
+
+
+def reproduce(
+    encoder: Annotated[str, typer.Argument(help="dasheng, wav2vec2, whisper or data2vec.")],
+    tasks: _Tasks = "all",
+    table: Annotated[str, typer.Option(help="readme, or first (of the first README, on mini sets).")] = "readme",
+    data: _Data = None,
+    results: _Results = _RESULTS,
+    encoder_arg: _Arguments = None,
+    device: _Device = "auto",
+) -> int:
+    """Run one of X-ARES' baselines by its own protocol, beside what it published; tasks without data are left out.
+
+    Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
+    """
+    from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES
+    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks
+    from audiomarathon.report import render
+    from audiomarathon.report.encoder_tables import beside_published
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.read import REPRODUCED, Run
+
+    if encoder not in ENCODERS or table not in TABLES:
+        allowed = f"{', '.join(ENCODERS)}; --table {', '.join(TABLES)}"
+        raise SettingsError(f"nothing is published of {encoder!r} in the table {table!r}; allowed: {allowed}")
+    there, _missing = read_tasks(_named(tasks), data or data_root(), mini=table == "first", say=say)
+    loaded = _loaded(f"baseline:{encoder}", encoder_arg, device)
+    folder = results / f"{REPRODUCED}{table}"
+    work = (probe_task(loaded, task, found, folder, protocol="as_published", say=say) for task, found in there)
+    done = [one for results_of_task in work for one in results_of_task]
+    render.show(beside_published(task_scores([Run.read(one.folder) for one in done]), encoder, table))
+    return int(not all(one.summary["complete"] for one in done))
+
+
+def import_(
+    env: Annotated[Path, typer.Argument(help="X-ARES' env folder, or one task's folder in it.")],
+    encoder: Annotated[str, typer.Option(help="Whose embeddings: the class's name, as X-ARES names the folder.")],
+    tasks: _Tasks = "all",
+    results: _Results = _RESULTS,
+) -> int:
+    """Probe embeddings that X-ARES stored (wds-encoded-*.tar); what made them is not known, so they stay apart.
+
+    Example: audiomarathon encoder import env --encoder DashengEncoder --tasks esc50
+    """
+    from audiomarathon.probing.imported import probe_stored
+    from audiomarathon.report import render
+    from audiomarathon.report.encoder_tables import encoder_scores
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.read import Run
+
+    done = list(probe_stored(env, encoder, _named(tasks), results, say=say))
+    render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
+    return 0
+
+
+def demo(results: _Results = Path("encoder_demo")) -> int:
+    """Probe the controls on a task of synthetic sounds, without a network, in under a minute, and write a page."""
+    from audiomarathon.embedded.sounds import write_task
+    from audiomarathon.probing.evaluate import probe_task
+
+    (task,) = _named(str(write_task(results / "env")))
+    data = task.read(results / "env")
+    for encoder in ("logmel", "random", "length-loudness", "noise"):
+        for _ in probe_task(_loaded(f"control:{encoder}", (), "cpu"), task, data, results, protocol="both", say=say):
+            pass
+    table([results])
+    report([results], output=results / "report.html", audio="embed")
+    return 0
+
+
+def _loaded(name: str, arguments: Sequence[str] | None, device: str) -> Encoder:
+    from audiomarathon.probing.evaluate import ready
+
+    return ready(name, _given(arguments), device)
+
+
+def _given(arguments: Sequence[str] | None) -> dict[str, str]:
+    if odd := [one for one in arguments or () if "=" not in one]:
+        raise SettingsError(f"--encoder-arg {odd[0]}: allowed: name=value")
+    return dict(one.split("=", 1) for one in arguments or ())
+
+
+def _named(tasks: str) -> list[EncoderTask]:
+    from audiomarathon.benchmarks.xares.tasks import named
+
+    return named(tasks.split(","))
+
+
+def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
+    """Say what encoding would take, measured on some clips, and what is to be fetched first."""
+    import time
+
+    from audiomarathon.data import zenodo
+    from audiomarathon.probing.encode import encode_own, hear
+    from audiomarathon.probing.store import Store
+    from audiomarathon.settings import cache_folder
+
+    store = Store(cache_folder(), encoder.identity)
+    for task, data in there:
+        heard = [one for one in hear(data.clips, encoder.sampling_rate) if not one.error]
+        left = [one for one in heard if one.audio not in store.rows]
+        hours, to_do = (sum(one.samples for one in group) / encoder.sampling_rate / 3600 for group in (heard, left))
+        some, begun = left[:_TRIED], time.perf_counter()
+        encode_own(encoder, some, store)
+        pace = (time.perf_counter() - begun) / max(1, sum(one.samples for one in some)) * encoder.sampling_rate
+        size = len(heard) * encoder.output_dim * 4 / 1e6
+        say(
+            f"{task.name}: {counted(len(heard), 'clip')}, {hours:.2f} hours, of which {to_do:.2f} are to be encoded: "
+            f"about {to_do * pace:.2f} hours here (as much again for X-ARES' batches where clips differ in length); "
+            f"cache {size:.1f} MB"
+        )
+    for task in missing:
+        try:
+            said = zenodo.plan(task)
+            say(f"{task.name}: to be fetched, {said.size / 1e9:.2f} GB, licence {said.licence}")
+        except AudioMarathonError as error:
+            say(f"{task.name}: {error}")
+
+
+def _told_of(checked: Checked) -> int:
+    for error in checked.errors:
+        say(f"error: {error}")
+    for finding in checked.findings:
+        typer.echo(f"finding: {finding.name}: {finding.line}")
+    if not checked.errors:
+        typer.echo("the encoder keeps X-ARES' interface")
+    return int(bool(checked.errors))
+
+
+def _runs(paths: Sequence[Path]) -> list[Run]:
+    from audiomarathon.benchmarks.xares.task import EncoderTask
+    from audiomarathon.runs.read import read_runs
+
+    return [run for run in read_runs(paths) if isinstance(run.task, EncoderTask)]
+
+
+def encoder_app(wrap: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
+    """Return the commands, each wrapped."""
+    app = typer.Typer(
+        help="Audio encoders: what they know, probed on X-ARES' tasks.", no_args_is_help=True, rich_markup_mode=None
+    )
+    commands: dict[str, Callable[..., int | None]] = {
+        "run": run, "check": check, "list": list_, "download": download, "table": table, "compare": compare,
+        "report": report, "status": status, "reproduce": reproduce, "import": import_, "demo": demo,
+    }  # fmt: skip
+    for name, command in commands.items():
+        app.command(name, cls=Grouped)(wrap(command))
+    return app

@@ -1,0 +1,258 @@
+"""From clips to pooled embeddings: of each clip's own frames, and as X-ARES batches clips.
+
+A clip's own embedding is the same whatever is encoded beside it: batches have clips of equal length, or, where the
+encoder is told lengths and does not hear the padding, a budget of padded seconds. X-ARES pads every batch with zeros
+and pools the padding too, so that an embedding depends on its neighbours; its published scores rest on that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from audiomarathon.audio.decode import Samples, decode, probe
+from audiomarathon.benchmarks.xares.task import Clip, Recipe
+from audiomarathon.encoders.encoder import Encoder
+from audiomarathon.errors import AudioMarathonError, EncoderError, told
+from audiomarathon.probing.store import Rows, Store
+
+BATCH_SECONDS = 60.0  # of padded audio at a time, ten times that on a GPU
+PART_BYTES, PART_S = 8 << 20, 20.0  # when a part of the store is written
+_MIXES = "hears clips of its length"  # no hash of audio
+_APART = 1e-3  # relative: what tells another embedding from rounding
+_AHEAD = 2  # batches decoded before they are needed
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A clip with the hash of its audio, its length in samples at the encoder's rate, and why it cannot be read."""
+
+    clip: Clip
+    audio: str
+    samples: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What X-ARES counts as a clip: a file in a batch. A long file can lie in two.
+
+    Attributes
+    ----------
+    row
+        Of the store.
+    """
+
+    clip: Clip
+    row: str
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one call of the encoder has.
+
+    Attributes
+    ----------
+    cuts
+        A clip for each row, and which crop of it.
+    rows
+        Of the store, and the place of each in the batch.
+    size
+        Samples of a crop; 0 takes clips whole.
+    padded
+        Whether frames of the padding are pooled too, as X-ARES does.
+    """
+
+    cuts: tuple[tuple[Heard, int], ...]
+    rows: Mapping[str, int]
+    size: int = 0
+    padded: bool = False
+
+
+def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
+    """Read the clips' headers, in order."""
+
+    def one(clip: Clip) -> Heard:
+        digest = ""
+        try:
+            digest = hashlib.sha256(clip.audio.read_bytes()).hexdigest()
+            info = probe(clip.audio)
+        except (AudioMarathonError, OSError) as error:
+            return Heard(clip, digest, 0, told(error))
+        return Heard(clip, digest, -(-info.frames * sampling_rate // info.sampling_rate))
+
+    with ThreadPoolExecutor() as pool:
+        return [*pool.map(one, clips)]
+
+
+def mixes(encoder: Encoder, store: Store) -> bool:
+    """Return whether a clip's features change beside a much louder one of its length: such clips go one by one.
+
+    It is asked once, and kept in the store.
+    """
+    import torch
+
+    if _MIXES in store.rows:
+        return bool(store.rows[_MIXES][0])
+    noise = torch.randn(2, encoder.sampling_rate, generator=torch.Generator().manual_seed(0))
+    noise *= torch.tensor([[0.01], [1.0]])
+    both, (one,) = encoder.encode(noise), encoder.encode(noise[:1])
+    found = (both[0] - one).norm() > _APART * one.norm()
+    store.add({_MIXES: np.array([found], dtype=np.float32)})
+    return bool(found)
+
+
+def encode_own(
+    encoder: Encoder, heard: Sequence[Heard], store: Store, step: Callable[[int], object] = lambda _n: None
+) -> dict[str, str]:
+    """Bring each clip's own embedding into the store; return why clips have none, by id.
+
+    A clip longer than the encoder takes is encoded in windows of equal length; all their frames are averaged.
+
+    Parameters
+    ----------
+    step
+        Called with how many clips more are done.
+    """
+    failed = _encode(encoder, store, _own_batches(encoder, heard, store), step)
+    return {one.clip.id: failed[one.audio] for one in heard if one.audio in failed}
+
+
+def encode_published(
+    encoder: Encoder,
+    heard: Sequence[Heard],
+    recipe: Recipe,
+    store: Store,
+    step: Callable[[int], object] = lambda _n: None,
+) -> list[Item]:
+    """Bring one part's clips into the store as X-ARES makes them, which have their own rows; return its items.
+
+    Clips are cut into crops, whose rest is dropped, or padded to one, and batched as they lie; of a file's crops in a
+    batch only the first is read back. A batch of whole clips of equal length has their own rows, unless the encoder
+    hears its neighbours even there.
+
+    Raises
+    ------
+    EncoderError
+        The encoder fails on a batch.
+    """
+    size = round(recipe.crop * encoder.sampling_rate) if recipe.crop else 0
+    alone = mixes(encoder, store)
+    cuts = [(one, crop) for one in heard for crop in range(max(1, one.samples // size) if size else 1)]
+    items, batches = list[Item](), list[_Batch]()
+    for start in range(0, len(cuts), recipe.encode_batch):
+        batch = cuts[start : start + recipe.encode_batch]
+        first = {one.clip.id: place for place, (one, _) in reversed([*enumerate(batch)])}
+        places = sorted(first.values())
+        if not alone and {one.samples for one, _ in batch} == {size or batch[0][0].samples}:
+            items += [Item(batch[place][0].clip, batch[place][0].audio) for place in places]
+            continue
+        content = json.dumps([size, *((one.audio, crop) for one, crop in batch)])
+        name = hashlib.sha256(content.encode()).hexdigest()
+        rows = {f"{name}:{place}": place for place in places}
+        batches.append(_Batch(tuple(batch), rows, size, padded=True))
+        items += [Item(batch[place][0].clip, row) for row, place in rows.items()]
+    if failed := _encode(encoder, store, batches, step):
+        raise EncoderError(next(iter(failed.values())))
+    return items
+
+
+def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list[_Batch]:
+    budget = BATCH_SECONDS * encoder.sampling_rate * (1 if encoder.device == "cpu" else 10)
+    most = (encoder.max_seconds or np.inf) * encoder.sampling_rate
+    found: list[list[Heard]] = []
+    alone = mixes(encoder, store)
+    for one in sorted({one.audio: one for one in heard}.values(), key=lambda one: (one.samples, one.audio)):
+        alike = found and (found[-1][0].samples == one.samples or (encoder.takes_lengths and one.samples <= most))
+        if alike and not alone and (len(found[-1]) + 1) * one.samples <= budget:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return [_Batch(tuple((one, 0) for one in batch), {one.audio: i for i, one in enumerate(batch)}) for batch in found]
+
+
+def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Callable[[int], object]) -> dict[str, str]:
+    """Encode the batches that lack a row, decoding ahead, and write parts; return why rows could not be made."""
+    fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
+
+    def missing() -> Iterator[_Batch]:
+        for batch in batches:
+            if all(row in store.rows for row in batch.rows):
+                step(len(batch.cuts))
+            else:
+                yield batch
+
+    try:
+        for batch, ready in _ahead(missing(), encoder.sampling_rate):
+            try:
+                fresh |= _pooled(encoder, batch, ready.result())
+            except AudioMarathonError as error:
+                made, lost = _one_by_one(encoder, batch, error)
+                fresh, failed = fresh | made, failed | lost
+            step(len(batch.cuts))
+            if len(fresh) * encoder.output_dim * 4 > PART_BYTES or time.monotonic() - written > PART_S:
+                store.add(fresh)
+                fresh, written = Rows(), time.monotonic()
+    finally:
+        if fresh:
+            store.add(fresh)
+    return failed
+
+
+def _one_by_one(encoder: Encoder, batch: _Batch, error: AudioMarathonError) -> tuple[Rows, dict[str, str]]:
+    """Find out which clip of a batch cannot be encoded; of X-ARES' batches, whose clips belong together, it is all."""
+    if batch.padded or len(batch.cuts) == 1:
+        return {}, dict.fromkeys(batch.rows, told(error))
+    made, failed = Rows(), dict[str, str]()
+    for (one, _), row in zip(batch.cuts, batch.rows, strict=True):
+        try:
+            wave = decode(one.clip.audio, encoder.sampling_rate)
+            made |= _pooled(encoder, _Batch(((one, 0),), {row: 0}), [wave])
+        except AudioMarathonError as reason:
+            failed[row] = told(reason)
+    return made, failed
+
+
+def _ahead(batches: Iterable[_Batch], rate: int) -> Iterator[tuple[_Batch, Future[list[Samples]]]]:
+    """Yield batches with the audio of their clips, which is decoded while the encoder is at work."""
+    waiting: deque[tuple[_Batch, Future[list[Samples]]]] = deque()
+    with ThreadPoolExecutor(1) as pool:
+        for batch in batches:
+            waiting.append((batch, pool.submit(_decoded, batch.cuts, rate)))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+
+def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
+    """Return the whole audio of each cut; a file with several crops is decoded once."""
+    files = {one.audio: one.clip.audio for one, _ in cuts}
+    waves = {audio: decode(file, rate) for audio, file in files.items()}
+    return [waves[one.audio] for one, _ in cuts]
+
+
+def _pooled(encoder: Encoder, batch: _Batch, waves: Sequence[Samples]) -> Rows:
+    """Return the mean over frames of each row that is wanted, in windows where the audio is too long for one."""
+    import torch
+
+    if batch.size:
+        waves = [wave[crop * batch.size :][: batch.size] for wave, (_, crop) in zip(waves, batch.cuts, strict=True)]
+    longest = batch.size or max(map(len, waves))
+    audio = torch.zeros(len(waves), longest)
+    for row, wave in zip(audio, waves, strict=True):
+        row[: len(wave)] = torch.from_numpy(wave)
+    own = encoder.takes_lengths and not batch.padded
+    windows = -(-longest // int(encoder.max_seconds * encoder.sampling_rate)) if encoder.max_seconds else 1
+    if windows == 1:
+        found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
+    else:
+        found = [encoder.encode(window) for window in torch.tensor_split(audio, windows, dim=1)]
+    means = [torch.cat(frames).double().mean(dim=0).numpy() for frames in zip(*found, strict=True)]
+    return {row: means[place].astype(np.float32) for row, place in batch.rows.items()}

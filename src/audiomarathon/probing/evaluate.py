@@ -1,0 +1,137 @@
+"""From what a user names to probe runs: shared by the commands, X-ARES' own doors and Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
+from audiomarathon.encoders.check import verdict
+from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
+from audiomarathon.engine.run import Result
+from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.probing.published import SEEDS
+from audiomarathon.probing.run import PROTOCOLS, Encoded, embed, fit
+from audiomarathon.probing.store import Store
+from audiomarathon.settings import cache_folder
+from audiomarathon.terminal import progress_of
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    import torch
+
+Say = Callable[[str], None]
+_MOST_BAD = 0.01  # of a task's rows
+
+
+def data_root() -> Path:
+    """Return the folder of the tasks' folders: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, or env."""
+    return Path(os.environ.get("AUDIOMARATHON_ENCODER_DATA") or os.environ.get("XARES_ENV_ROOT") or "env")
+
+
+def ready(
+    encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
+) -> Encoder:
+    """Return an encoder, loaded if it is named, and refuse one that breaks X-ARES' interface.
+
+    Raises
+    ------
+    SettingsError, EncoderError
+        It breaks the interface, or cannot be loaded.
+    """
+    device = checked_device(device)
+    if isinstance(encoder, str):
+        found = load_encoder(encoder, arguments, device)
+    else:
+        found = encoder if isinstance(encoder, Encoder) else from_module(encoder, device=device)
+    if broken := verdict(found.module, found.device):
+        raise SettingsError(
+            f"{encoder if isinstance(encoder, str) else found.name}: {broken}; audiomarathon encoder check says more"
+        )
+    return found
+
+
+def checked_device(device: str) -> str:
+    """Return the device that is meant, "auto" being a GPU where there is one."""
+    import torch
+
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise SettingsError(f"--device {device}: allowed: auto, cpu, cuda, cuda:N")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingsError(f"--device {device}: there is no CUDA device here; allowed: auto, cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def read_tasks(
+    tasks: Sequence[EncoderTask],
+    root: Path,
+    *,
+    limit: int = 0,
+    mini: bool = False,
+    plan: bool = False,
+    bad: bool = False,
+    say: Say,
+) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
+    """Read the tasks whose data is there; tell of the others, and return them. For a plan none need be there.
+
+    Parameters
+    ----------
+    bad
+        Whether to go on where more than 1 % of the rows are bad.
+
+    Raises
+    ------
+    DataError
+        None is there.
+    """
+    there: list[tuple[EncoderTask, Dataset]] = []
+    missing: list[EncoderTask] = []
+    for task in tasks:
+        try:
+            found = task.read(root, limit=limit, mini=mini)
+            rows = found.rows
+            if not bad and len(found.bad_rows) > _MOST_BAD * rows:
+                many = f"{counted(len(found.bad_rows), 'bad row')} of {rows:,}, the first: {found.bad_rows[0]}"
+                raise DataError(f"{task.key}: {many}; mend them, or leave them out with --allow-bad-rows")
+        except DataError as error:
+            if len(tasks) == 1 and not plan:
+                raise
+            missing.append(task)
+            say(f"left out: {error}")
+            continue
+        there.append((task, found))
+        if found.bad_rows:
+            say(f"{task.name}: left out {counted(len(found.bad_rows), 'bad row')}, the first: {found.bad_rows[0]}")
+        if not found.clustered:
+            say(f"{task.name}: what makes its clips dependent is not known: each counts alone")
+    if not there and not plan:
+        names = ", ".join(task.name for task in tasks)
+        raise MissingDataError(f"{root.absolute()}: no data of {names}; audiomarathon encoder download fetches it")
+    return there, missing
+
+
+def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
+    """Return a task's embeddings; what is not in the cache is encoded, with progress."""
+    store = Store(cache_folder(), encoder.identity)
+    with progress_of(len(data.clips), f"{task.name} ({encoder.name})", "clip") as step:
+        return embed(encoder, task, data, store, step)
+
+
+def check_protocol(protocol: str) -> None:
+    """Refuse a protocol that there is not."""
+    if protocol not in PROTOCOLS:
+        raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
+
+
+def probe_task(
+    encoder: Encoder, task: EncoderTask, data: Dataset, results: Path, *, protocol: str, seeds: int = 5, say: Say
+) -> Iterator[Result]:
+    """Encode a task's clips and fit the probes; see :func:`audiomarathon.probing.run.probe`."""
+    check_protocol(protocol)
+    if seeds < 1:
+        raise SettingsError(f"seeds {seeds}: allowed: 1 or more")
+    many = [SEEDS[0] + place for place in range(seeds)]
+    yield from fit(encode_task(encoder, task, data), results, protocol=protocol, seeds=many, say=say)

@@ -1,0 +1,119 @@
+"""Embeddings that X-ARES stored, probed here: what made them is not known, so such runs stay apart."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.task import BadRow
+from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
+from audiomarathon.engine.imported import IMPORTED
+from audiomarathon.engine.run import Result
+from audiomarathon.errors import DataError, MissingDataError, told
+from audiomarathon.metrics.statistics import Floats
+from audiomarathon.probing import published
+from audiomarathon.probing.run import Encoded, Material, fit
+
+
+def probe_stored(
+    env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
+) -> Iterator[Result]:
+    """Probe the embeddings in `<env>/<task>/embeddings/<encoder>/`; tasks without any are left out.
+
+    Raises
+    ------
+    MissingDataError
+        No task has any.
+    """
+    there = False
+    for task in tasks:
+        folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
+        if folder is None:
+            continue
+        there = True
+        encoded = _stored(task, encoder, folder / "embeddings" / encoder)
+        yield from fit(encoded, results, protocol="both", seeds=published.SEEDS, say=say)
+    if not there:
+        raise MissingDataError(f"{env.absolute()}: no embeddings/{encoder} of {', '.join(task.name for task in tasks)}")
+
+
+def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
+    """Read a task's stored embeddings, averaged over frames.
+
+    X-ARES adds the number of its batch to a clip's key, and reads back the first of equal keys. A long file can lie in
+    several batches: its own embedding here is the first.
+    """
+    clips, rows, bad, digest, clustered = list[Clip](), list[Floats](), list[BadRow](), hashlib.sha256(), True
+    for part, glob in task.parts.items():
+        tars = sorted(folder.glob(f"*wds-encoded-fold-{part}-*.tar" if task.folds else f"*wds-encoded-{glob}"))
+        for key, batch, tar, member in _items(tars, task.recipe.encode_batch, bad):
+            original = key.removesuffix(str(batch))
+            try:
+                frames, meta = (read() for read in member)
+                labels, cluster = task.described(original, meta)
+                row = frames.astype(np.float64).mean(axis=0)
+                if row.ndim != 1 or (rows and row.shape != rows[0].shape):
+                    raise ValueError(f"an embedding of the shape {frames.shape}")
+            except (ValueError, LookupError, TypeError, OSError) as error:
+                bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
+                continue
+            id_ = f"{part}/{original}"
+            clustered &= bool(cluster)
+            clips.append(Clip(id_, part, Member(tar, key, 0, 0), labels, cluster or id_))
+            rows.append(row)
+            digest.update(id_.encode() + row.tobytes())
+    if not rows:
+        first = f"; the first of {len(bad)} bad rows: {bad[0]}" if bad else ""
+        raise DataError(f"{folder}: holds no embedding of {task.name}{first}")
+    there = {label for clip in clips for label in clip.labels}
+    known = task.classes if isinstance(task.classes, frozenset) else there
+    data = Dataset(folder, tuple(clips), tuple(sorted(known)), tuple(bad), clustered)
+    whole = np.stack(rows)
+    firsts = sorted({clip.id: place for place, clip in reversed([*enumerate(clips)])}.values())
+    own: Material = ([clips[place] for place in firsts], whole[firsts])
+    return Encoded(
+        f"{encoder} ({IMPORTED})",
+        task,
+        data,
+        {"checkpoint": f"{IMPORTED} {encoder}", "origin": IMPORTED, "data": digest.hexdigest()[:16]},
+        {"origin": IMPORTED, "note": "embeddings of X-ARES, read as they were stored"},
+        lambda: own,
+        lambda: (clips, whole),
+        {},
+        {},
+    )
+
+
+def _items(
+    tars: Sequence[Path], size: int, bad: list[BadRow]
+) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
+    """Yield each key once, with the number of its batch, and what reads its frames and its JSON; note damaged tars."""
+    written = 0  # X-ARES numbers batches of `size` over all tars of a part
+    for tar in tars:
+        found: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {}
+        try:
+            with tarfile.open(tar) as opened:
+                for member in opened:
+                    key, _, kind = member.name.rpartition(".")
+                    if kind not in ("npy", "json") or (stream := opened.extractfile(member)) is None:
+                        continue
+                    content = io.BytesIO(stream.read())
+                    load = partial(np.load, allow_pickle=False) if kind == "npy" else json.load
+                    found.setdefault(key, (written // size, {}))[1].setdefault(kind, partial(load, content))
+                    written += kind == "npy"
+        except (tarfile.TarError, OSError, EOFError) as error:
+            bad.append(BadRow(tar, 0, f"damaged: {told(error)}"))
+        for key, (batch, kinds) in found.items():
+            if {"npy", "json"} <= kinds.keys():
+                yield key, batch, tar, (kinds["npy"], kinds["json"])
+            else:
+                bad.append(BadRow(tar, 0, f"{key!r} has only {', '.join(kinds)}"))

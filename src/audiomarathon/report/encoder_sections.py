@@ -1,0 +1,146 @@
+"""What a page says of encoders: scores, a radar of tasks by domain, what is confused, and the surest mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from audiomarathon.benchmarks.xares.published import ENCODERS
+from audiomarathon.probing.run import STANDARD
+from audiomarathon.report.charts import Chart, Row, library, plain_spec
+from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores, notes_of
+from audiomarathon.report.render import Table
+from audiomarathon.report.series import palette
+from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.probe import Classified
+
+_SUREST = 10  # mistakes of each encoder on each task
+_FEWEST_AXES = 3
+_MOST_LABELS = 60
+_SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
+
+
+def score_tables(runs: Sequence[Run]) -> list[Table]:
+    """Return all scores, and X-ARES' published ones beside those of its baselines."""
+    scores = task_scores(runs)
+    named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
+    beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
+    several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
+    return [*several, encoder_scores(scores), *(table for table in beside if len(table.frame))]
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Return what a reader of the scores has to know, and what runs say of themselves."""
+    radar = ["The radar shows the probe linear, from 0 in the middle to 1."] * bool(radars(runs))
+    own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
+    return [*radar, *notes_of(task_scores(runs)), *own]
+
+
+def radars(runs: Sequence[Run]) -> list[Chart]:
+    """Return a picture of each encoder's linear scores, tasks of one domain together; it takes three tasks."""
+    scores = [one for one in task_scores(runs) if STANDARD[0] in one.by_probe]
+    axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
+    return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
+
+
+def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
+    angles = {task: math.pi / 2 - 2 * math.pi * place / len(axes) for place, task in enumerate(axes)}
+
+    def at(task: str, radius: float) -> Row:
+        return {"x": radius * math.cos(angles[task]), "y": radius * math.sin(angles[task])}
+
+    closed = [*axes, axes[0]]
+    rings = [
+        at(task, radius) | {"ring": str(radius), "place": place}
+        for radius in (0.25, 0.5, 0.75, 1.0)
+        for place, task in enumerate(closed)
+    ]
+    lines = []
+    encoders = list(dict.fromkeys(one.encoder for one in scores))
+    for encoder, colour in zip(encoders, palette(len(encoders)), strict=True):
+        own = {one.task: one.by_probe[STANDARD[0]].value for one in scores if one.encoder == encoder}
+        there = [task for task in axes if task in own]
+        for place, task in enumerate([*there, there[0]]):
+            found = at(task, max(0.0, own[task])) | {"encoder": encoder, "task": task, "score": own[task]}
+            lines.append(found | {"place": place, "colour": colour})
+    names = [at(task, 1.14) | {"text": task} for task in axes]
+    legend = tuple(zip(encoders, palette(len(encoders)), strict=True))
+    return Chart(_radar_spec(legend), {"rings": rings, "lines": lines, "names": names})
+
+
+@lru_cache(maxsize=8)
+def _radar_spec(encoders: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    alt = library("altair")
+    scale = alt.Scale(domain=[-1.35, 1.35], nice=False)
+    placed = {"x": alt.X("x:Q", axis=None, scale=scale), "y": alt.Y("y:Q", axis=None, scale=scale)}
+    names, inks = map(list, zip(*encoders, strict=True))
+    ink = alt.Color("encoder:N", scale=alt.Scale(domain=names, range=inks), legend=alt.Legend())
+    tip = [alt.Tooltip("encoder:N"), alt.Tooltip("task:N"), alt.Tooltip("score:Q", format=".3f")]
+    rings = alt.Chart(alt.NamedData("rings")).mark_line(color="#cccccc", strokeWidth=0.8)
+    lines, texts = alt.Chart(alt.NamedData("lines")), alt.Chart(alt.NamedData("names"))
+    layers = [
+        rings.encode(detail="ring:N", order="place:Q", **placed),
+        lines.mark_line(strokeWidth=1.8).encode(color=ink, order="place:Q", **placed),
+        lines.mark_point(filled=True, size=36).encode(color=ink, tooltip=tip, **placed),
+        texts.mark_text(fontSize=11).encode(text="text:N", **placed),
+    ]
+    return plain_spec(alt.layer(*layers).properties(width=_SIZE, height=_SIZE))
+
+
+def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
+    """Return for each encoder and task which labels the linear probe takes for which; by "<task>, <encoder>"."""
+    found: dict[str, list[Chart]] = {}
+    for run in _linear(runs):
+        pairs = Counter((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
+        totals = Counter(answer for answer, _ in pairs.elements())
+        if len(totals) > _MOST_LABELS:
+            continue
+        rows = [
+            {"label": label, "taken": taken, "clips": count, "share": count / totals[label]}
+            for (label, taken), count in sorted(pairs.items())
+        ]
+        found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [
+            Chart(_confusion_spec(len({one["taken"] for one in rows}), len(totals)), {"cells": rows})
+        ]
+    return found
+
+
+@lru_cache(maxsize=64)
+def _confusion_spec(across: int, down: int) -> dict[str, Any]:
+    alt = library("altair")
+    tip = [alt.Tooltip("label:N"), alt.Tooltip("taken:N", title="taken for"), alt.Tooltip("clips:Q"),
+           alt.Tooltip("share:Q", format=".0%")]  # fmt: skip
+    cells = alt.Chart(alt.NamedData("cells")).mark_rect().encode(
+        x=alt.X("taken:N", title="taken for"), y=alt.Y("label:N", title="label"), tooltip=tip,
+        color=alt.Color("share:Q", title="share of the label's clips", scale=alt.Scale(scheme="blues", domain=[0, 1])),
+    )  # fmt: skip
+    return plain_spec(cells.properties(width=max(_CELL * across, 120), height=_CELL * down))
+
+
+def surest_mistakes(runs: Sequence[Run]) -> Table:
+    """Return of each encoder and task the clips that the linear probe gets wrong and is surest of."""
+    rows = []
+    for run in _linear(runs):
+        wrong = [one for one in run.verdicts.values() if not one.values["right"][0]]
+        for one in sorted(wrong, key=lambda one: (-_sureness(one.record.text), one.record.id))[:_SUREST]:
+            where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
+            said = {"label": one.record.reference["answer"], "taken_for": _label(one.record.text)}
+            rows.append(where | said | {"probability": _sureness(one.record.text)})
+    note = "of the probe linear; the clips lie among the samples below, with players where their tars are here"
+    return Table.of(rows, title="Surest mistakes", notes=(note,))
+
+
+def _linear(runs: Sequence[Run]) -> Iterator[Run]:
+    return (run for run in runs if run.method == STANDARD[0] and run.task and isinstance(run.task.scorer, Classified))
+
+
+def _label(reply: str) -> str:
+    return reply.split("\n", maxsplit=1)[0].split("\t", maxsplit=1)[0]
+
+
+def _sureness(reply: str) -> float:
+    return float(reply.split("\n", maxsplit=1)[0].split("\t")[1])

@@ -1,0 +1,102 @@
+"""Encoders' scores as tables: ours with intervals, X-ARES' own, and what it published beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audiomarathon.benchmarks.xares.published import published
+from audiomarathon.probing.run import PUBLISHED, STANDARD
+from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.encoders import Score, mean_scores
+
+_HEADINGS = {
+    "linear": "linear",
+    "knn": "kNN",
+    "knn-centred": "kNN, centred",
+    PUBLISHED[0]: "X-ARES MLP (± sd)",
+    PUBLISHED[1]: "X-ARES kNN",
+}
+_KINDS = {
+    "encoder": Kind(left=True),
+    **{probe: Kind(heading, ".3f") for probe, heading in _HEADINGS.items()},
+    "majority": Kind("majority", ".3f"),
+}
+
+
+def encoder_scores(scores: Sequence[Score]) -> Table:
+    """Each encoder's score on each task by each probe, then its means."""
+    rows = []
+    for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
+        row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
+        for probe, found in one.by_probe.items():
+            row[probe] = found.value
+            if probe not in PUBLISHED:
+                low, high = found.interval or (None, None)
+                row |= {f"{probe}_low": low, f"{probe}_high": high}
+            elif one.sd is not None and probe == PUBLISHED[0]:
+                row[f"{probe}_said"] = f"± {one.sd:.3f}"
+        rows.append(row | {"majority": one.majority, "n": one.n or None})
+    shown = ["encoder", "task", *(name for name in _HEADINGS if any(name in row for row in rows)), "majority", "n"]
+    whole = [dict.fromkeys(shown) | row for row in rows]
+    return Table.of(
+        whole,
+        title="Encoders",
+        shown=shown,
+        group="encoder",
+        kinds=_KINDS,
+        least=("n", "majority", "knn-centred"),
+        notes=notes_of(scores),
+    )
+
+
+def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
+    """Return what a reader of scores has to know."""
+    own = "linear, kNN: the scores to trust, accuracy or mAP over test clips with 95 % intervals"
+    released = "X-ARES: as released, faults included, the mean over folds: for its published tables only"
+    majority = "majority: the most frequent label alone"
+    clips: dict[str, set[str]] = {}
+    for one in scores:
+        clips.setdefault(one.task, set()).add(one.data)
+    apart = [task for task, found in clips.items() if len(found) > 1]
+    differ = [f"{', '.join(apart)}: not the same clips in every row, so their scores cannot be compared"] * bool(apart)
+    return (own, released, majority, *differ)
+
+
+def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
+    """One probe's score of every encoder, a row a task; the best of a task is marked."""
+    rows = []
+    for task in dict.fromkeys(one.task for one in scores):
+        found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
+        row: dict[str, object] = {"task": task}
+        for encoder, one in found.items():
+            low, high = one.interval or (None, None)
+            row |= {encoder: one.value, f"{encoder}_low": low, f"{encoder}_high": high}
+            row[f"{encoder}_mark"] = "best" if one.value == max(other.value for other in found.values()) else ""
+        rows.append(row)
+    shown = ["task", *dict.fromkeys(one.encoder for one in scores)]
+    return Table.of([dict.fromkeys(shown) | row for row in rows], shown, title=f"{probe}, task by task", foreign=True)
+
+
+def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
+    """Ours by X-ARES' protocol beside its published figures of an encoder."""
+    rows = []
+    for one in scores:
+        mlp, knn = published(table, encoder, one.task)
+        for name, probe, theirs in (("MLP", PUBLISHED[0], mlp), ("kNN", PUBLISHED[1], knn)):
+            if theirs is None or probe not in one.by_probe:
+                continue
+            ours = one.by_probe[probe]
+            low, high = ours.interval or (None, None)
+            inside = low is not None and high is not None and low <= theirs <= high
+            row = {"task": one.task, "probe": name, "ours": ours.value, "ours_low": low, "ours_high": high}
+            rows.append(
+                row | {"n": one.n, "theirs": theirs, "apart": ours.value - theirs, "inside": "yes" if inside else "no"}
+            )
+    kinds = {
+        "ours": Kind("ours [95 %]", ".3f"),
+        "theirs": Kind("published", ".3f"),
+        "apart": Kind("difference", "+.3f"),
+        "inside": Kind("published within", left=True),
+    }
+    said = "ours by X-ARES' protocol, on the weights and clips that were here; published: X-ARES' own, on all clips"
+    return Table.of(rows, title=f"{encoder}: ours and published", kinds=kinds, notes=(said,))

@@ -1,0 +1,119 @@
+"""What probes say of encoders, over tasks: each score with its interval, and means the right way and as published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.benchmarks.xares.tasks import TASKS
+from audiomarathon.errors import RecordError
+from audiomarathon.fingerprint import short
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
+from audiomarathon.probing.run import PROTOCOLS, PUBLISHED
+from audiomarathon.runs.read import Run
+
+
+@dataclass(frozen=True)
+class Score:
+    """An encoder's score on a task, or its mean over some.
+
+    Attributes
+    ----------
+    task
+        The task's name, or what the mean is over.
+    by_probe
+        Of each setting; one whose task or tasks lack it is not there.
+    n
+        Test clips; 0 of a mean.
+    sd
+        Of the published linear probe over seeds.
+    majority
+        What the most frequent label alone would score.
+    data
+        Names the clips with their labels; "" of a mean.
+    """
+
+    encoder: str
+    task: str
+    domain: str
+    by_probe: dict[str, Estimate]
+    n: int = 0
+    sd: float | None = None
+    majority: float | None = None
+    data: str = ""
+
+
+def task_scores(runs: Sequence[Run]) -> list[Score]:
+    """Return each encoder's score on each task, in the benchmark's order.
+
+    A published probe's score is the mean over folds and seeds, as X-ARES counts it.
+
+    Raises
+    ------
+    RecordError
+        No run is an encoder's, or two are of the same encoder, task and probe.
+    """
+    order = {task.key: place for place, task in enumerate(TASKS)}
+    probed = [run for run in runs if isinstance(run.task, EncoderTask)]
+    if not probed:
+        raise RecordError("no run of an encoder there")
+    contents: dict[str, set[object]] = {}
+    for run in probed:
+        contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
+    found: dict[tuple[str, str], Score] = {}
+    for run in sorted(probed, key=lambda run: (run.checkpoint, order.get(run.key, len(order)), run.key)):
+        task = run.task
+        assert isinstance(task, EncoderTask)
+        if run.method not in PROTOCOLS["both"] or not run.verdicts:
+            continue
+        verdicts = list(run.verdicts.values())
+        several = len(contents[run.checkpoint]) > 1
+        name = f"{run.checkpoint} {short(run.identity.get('checkpoint'))}" if several else run.checkpoint
+        one = found.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
+        if run.method in one.by_probe:
+            raise RecordError(
+                f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name one of the folders"
+            )
+        one.by_probe[run.method] = run.headline
+        if run.method in PUBLISHED and (sums := task.scorer.published(verdicts)):
+            one.by_probe[run.method] = Resampler(run.seed).of_sums(sums)[task.scorer.figure.name]
+        summary = task.scorer.summary(verdicts)
+        sd = summary.get("sd") if run.method == PUBLISHED[0] else one.sd
+        majority, data = summary.get("majority"), str(run.identity.get("data"))
+        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data)
+    return list(found.values())
+
+
+def mean_scores(scores: Sequence[Score]) -> list[Score]:
+    """Return each encoder's means: of each domain, of all tasks alike, and of public ones weighted as published."""
+    weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
+    found = []
+    for encoder in dict.fromkeys(one.encoder for one in scores):
+        own = [one for one in scores if one.encoder == encoder]
+        if len(own) < 2:
+            continue
+        domains = list(dict.fromkeys(one.domain for one in own))
+        groups = {f"{name}: mean": [one for one in own if one.domain == name] for name in domains}
+        if len(domains) > 1:
+            groups["all: mean"] = own
+        for name, members in groups.items():
+            found.append(_mean(encoder, f"{name} of {len(members)}", members))
+        if weighed := [one for one in own if weights.get(one.task)]:
+            found.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights))
+    return found
+
+
+def _mean(encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None) -> Score:
+    by_probe = {}
+    for probe in PROTOCOLS["both"]:
+        have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]
+        # X-ARES leaves tasks without kNN out of its mean; any other mean is over all its members.
+        if not have or (len(have) < len(members) and weights is None):
+            continue
+        own = [weights[one.task] if weights else 1 for one in have]
+        by_probe[probe] = mean_over(
+            [one.by_probe[probe] for one in have], [weight * len(have) / sum(own) for weight in own]
+        )
+    return Score(encoder, name, "", by_probe)

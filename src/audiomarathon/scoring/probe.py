@@ -1,0 +1,244 @@
+"""What probes of an encoder predict of a clip, and how it is scored: one label, or a score for each of several.
+
+A reply has a line for each seed that a probe was trained with: one of X-ARES' probes has five.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+PROTOCOL = "protocol"
+"""Of a record's groups: which release's probe replied; by `PART` that release averages its folds."""
+PART = "part"
+
+
+def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
+    """Return a reply: for each seed a label and its probability and, where there is one, the last epoch's label."""
+    lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
+    return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
+
+
+def scores_to_reply(scores: Floats) -> str:
+    """Return a reply: for each seed, a row of `scores`, base64 of the classes' scores in single precision."""
+    return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
+
+
+def scores_of(record: Record) -> Floats:
+    """Return the scores in a reply, shape (seeds, classes).
+
+    Raises
+    ------
+    ValueError
+        The reply holds none.
+    """
+    try:
+        rows = [np.frombuffer(base64.b64decode(line, validate=True), "<f4") for line in record.text.split("\n")]
+        return np.array(rows, dtype=np.float64)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"holds no scores of a probe ({error})") from None
+
+
+class _Probed(Scorer):
+    """What both kinds of probes share: the release's own mean over folds, and the note on seeds."""
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
+        """Return the mean over parts, each with the same weight, of a probe that is a release's."""
+        from audiomarathon.metrics.statistics import Sums
+
+        groups = [one.record.groups or {} for one in verdicts]
+        if not groups or PROTOCOL not in groups[0]:
+            return None
+        parts = [group.get(PART, "") for group in groups]
+        names, sums = sorted({*parts}), np.empty(len(parts))
+        for name in names:  # ranks are of one fold's probe
+            own = [place for place, part in enumerate(parts) if part == name]
+            sums[own] = self._released([verdicts[place] for place in own])
+        hot = np.array([[part == name for name in names] for part in parts], dtype=np.float64)
+        columns = np.hstack([hot * sums[:, None], hot])
+
+        def statistic(totals: Floats) -> Floats:
+            score, count = np.split(totals, 2, axis=1)
+            means = np.divide(score, count, out=np.full_like(score, np.nan), where=count > 0)
+            drawn = ~np.isnan(means)
+            whole: Floats = np.nan_to_num(means).sum(axis=1, keepdims=True) / drawn.sum(axis=1, keepdims=True)
+            return whole
+
+        name, ends = self.figure.name, {self.figure.name: (0.0, 1.0)}
+        return Sums((name,), columns, statistic, tuple(one.record.cluster for one in verdicts), ends)
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say which probes are for comparison with published tables only."""
+        release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
+        return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
+
+    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
+        raise NotImplementedError
+
+
+class Classified(_Probed):
+    """Accuracy. A verdict holds for each seed whether the label is right, and whether the last epoch's is."""
+
+    key = "label"
+    figure = Figure("accuracy", "accuracy")
+    needs = ("answer", "classes")
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Compare the labels of one reply."""
+        rows, answer = [line.split("\t") for line in record.text.split("\n")], record.reference["answer"]
+        last = [row[2] == answer for row in rows if len(row) > 2]
+        return {"right": [row[0] == answer for row in rows], **({"last": last} if last else {})}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the accuracy over clips, the mean over seeds."""
+        from audiomarathon.metrics.statistics import means_of_items
+
+        found = means_of_items({self.figure.name: self._released(verdicts).tolist()}, _clusters(verdicts))
+        return replace(found, ends={self.figure.name: (0.0, 1.0)})
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the seeds' spread, the score of the last epoch, and what the most frequent label alone would give."""
+        answers = Counter(one.record.reference["answer"] for one in verdicts)
+        by_part = [[one.values for one in part] for part in _parts(verdicts)]
+        many = len(verdicts[0].values["right"])
+        seeds = [fmean(fmean(one["right"][seed] for one in part) for part in by_part) for seed in range(many)]
+        last = "last" in verdicts[0].values
+        return {
+            "seeds": seeds,
+            "sd": stdev(seeds) if many > 1 else None,
+            "last_epoch": fmean(fmean(fmean(one["last"]) for one in part) for part in by_part) if last else None,
+            "classes": verdicts[0].record.reference["classes"],
+            "majority": answers.most_common(1)[0][1] / len(verdicts),
+        }
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float | None:
+        """Return one in as many as there are classes."""
+        return 1 / verdicts[0].record.reference["classes"] if verdicts else None
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return the share of seeds whose label is right."""
+        return fmean(verdict.values["right"])
+
+    def right(self, verdict: Verdict) -> bool | None:
+        """Return whether the label is right; None of several seeds."""
+        return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the first seed's label with its probability, and the right one."""
+        label, probability, *_ = verdict.record.text.split("\n")[0].split("\t")
+        answer = verdict.record.reference["answer"]
+        return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
+
+    def sound(self, verdict: Verdict) -> bool:
+        """Whether there is a verdict for each seed."""
+        right = verdict.values.get("right")
+        return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
+
+    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
+        return np.array([self.own_score(one) for one in verdicts])
+
+
+class Tagged(_Probed):
+    """Mean average precision over labels, of which a clip can have several."""
+
+    key = "tags"
+    figure = Figure("map", "mAP")
+    needs = ("answer", "positives", "classes")
+    modules = ("audiomarathon.metrics.average_precision",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return how well one clip's own labels are ranked among all, by each seed."""
+        from audiomarathon.metrics.average_precision import average_precisions
+
+        scores = scores_of(record)
+        if scores.shape[1] != record.reference["classes"]:
+            raise ValueError(f"holds {scores.shape[1]} scores; there are {record.reference['classes']} labels")
+        if not record.reference["positives"]:
+            return {"ranked": None}  # nothing to rank
+        return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the mean over the labels that have positives, and over seeds."""
+        from audiomarathon.metrics.statistics import means_of_items
+
+        values = self._ranked(verdicts)
+        found = means_of_items({self.figure.name: values.tolist()}, _clusters(verdicts))
+        return replace(found, ends={self.figure.name: (0.0, 1.0)})
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the number of labels, how many have clips here, and the seeds' spread."""
+        positives = {place for one in verdicts for place in one.record.reference["positives"]}
+        parts = [self._by_seed(part) for part in _parts(verdicts)]
+        seeds = np.mean(parts, axis=0).tolist()
+        return {
+            "classes": verdicts[0].record.reference["classes"],
+            "classes_with_clips": len(positives),
+            "seeds": seeds,
+            "sd": stdev(seeds) if len(seeds) > 1 else None,
+        }
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the average precision of the clip's own labels among all; None of a clip without labels."""
+        return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return how well the clip's labels are ranked."""
+        ranked = self.own_score(verdict)
+        labels = verdict.record.reference["answer"]
+        return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
+
+    def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
+        """Return each seed's mean over labels; of a release's probe a label without clips counts 0."""
+        from audiomarathon.metrics.average_precision import average_precisions
+
+        targets = np.array([_hot(one.record) for one in verdicts])
+        scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+        found = np.array([average_precisions(seed, targets) for seed in scores])
+        released = PROTOCOL in (verdicts[0].record.groups or {})
+        values: Floats = np.nan_to_num(found).mean(axis=1) if released else np.nanmean(found, axis=1)
+        return values
+
+    def _ranked(self, verdicts: Sequence[Verdict]) -> Floats:
+        from audiomarathon.metrics.average_precision import parts_in_mean
+
+        targets = np.array([_hot(one.record) for one in verdicts])
+        scores = np.stack([scores_of(one.record) for one in verdicts], axis=1)
+        values: Floats = np.mean([parts_in_mean(seed, targets) for seed in scores], axis=0)
+        return values
+
+    def _released(self, verdicts: Sequence[Verdict]) -> Floats:
+        targets = np.array([_hot(one.record) for one in verdicts])
+        values: Floats = self._ranked(verdicts) * targets.any(axis=0).mean()  # a label without clips counts 0
+        return values
+
+
+def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Return the verdicts of each part, over which a release takes the mean; else all together."""
+    found: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        groups = one.record.groups or {}
+        found.setdefault(groups.get(PART, "") if PROTOCOL in groups else "", []).append(one)
+    return list(found.values())
+
+
+def _hot(record: Record) -> Any:
+    hot = np.zeros(record.reference["classes"], np.int64)
+    hot[record.reference["positives"]] = 1
+    return hot
+
+
+def _clusters(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    return tuple(one.record.cluster for one in verdicts)

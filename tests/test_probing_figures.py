@@ -1,0 +1,197 @@
+"""What is said of probes' replies: verdicts, tables, pictures, X-ARES' stored embeddings."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wave
+from xares_tars import write_tar
+
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.xares.task import Clip, Recipe
+from audiomarathon.encoders.encoder import from_module
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.probing import imported, published
+from audiomarathon.probing.clips import Split
+from audiomarathon.probing.encode import encode_own, hear
+from audiomarathon.probing.run import PUBLISHED, published_splits
+from audiomarathon.probing.store import Store
+from audiomarathon.records import Record, Verdict
+from audiomarathon.report.encoder_sections import confusions, radars, surest_mistakes
+from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores
+from audiomarathon.report.render import cells
+from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.probe import Classified
+
+
+def record(id_: str, answer: str, reply: str, **groups: str) -> Record:
+    return Record(id_, id_, reply=reply, reference={"answer": answer, "classes": 4}, groups=groups or None)
+
+
+def run_of(*records: Record, checkpoint: str = "E") -> Run:
+    return Run(
+        {"task": "own/tones", "method": "linear", "checkpoint_name": checkpoint}, {one.id: one for one in records}
+    )
+
+
+MISTAKEN = run_of(
+    record("a", "dog", "dog\t0.9"), record("b", "dog", "cat\t0.6"), record("c", "dog", "cat\t0.8"),
+    record("d", "cat", "cat\t0.7"), record("e", "cow", "dog\t0.7"),
+)  # fmt: skip
+
+
+def test_verdicts_of_labels() -> None:
+    scorer = Classified()
+    seeds = record("a", "dog", "dog\t0.9\tcat\ncat\t0.8\tdog\ndog\t0.7\tdog", protocol="xares-0.1.3", part="1")
+    other = record("b", "cat", "dog\t0.9\tdog\ndog\t0.8\tcat\ndog\t0.7\tcat", protocol="xares-0.1.3", part="2")
+    third = record("c", "cat", "cat\t0.9\tcat\ncat\t0.8\tcat\ncat\t0.7\tcat", protocol="xares-0.1.3", part="2")
+    verdicts = [Verdict(one, scorer.judge(one)) for one in (seeds, other, third)]
+    assert verdicts[0].values == {"right": [True, False, True], "last": [False, True, True]}
+    summary = scorer.summary(verdicts)
+    assert summary["seeds"] == [0.75, 0.25, 0.75]  # means over parts, not over clips
+    assert summary["sd"] == pytest.approx(np.std([0.75, 0.25, 0.75], ddof=1))
+    assert summary["last_epoch"] == pytest.approx((2 / 3 + (2 / 3 + 1) / 2) / 2)
+    assert summary["majority"] == pytest.approx(2 / 3)
+    assert scorer.chance(verdicts) == 0.25
+    assert [scorer.right(one) for one in verdicts] == [None] * 3
+    assert "published tables only" in scorer.notes(verdicts)[0]
+    (plain,) = [Verdict(one, scorer.judge(one)) for one in [record("a", "dog", "cat\t0.6")]]
+    assert (scorer.right(plain), scorer.shown(plain), scorer.notes([plain])) == (False, "cat (0.6), not dog", [])
+
+
+def test_confusions_and_surest_mistakes() -> None:
+    ((name, (chart,)),) = confusions([MISTAKEN]).items()
+    assert name == "tones, E"
+    shares = {(one["label"], one["taken"]): (one["clips"], round(one["share"], 3)) for one in chart.data["cells"]}
+    assert shares == {
+        ("dog", "dog"): (1, 0.333), ("dog", "cat"): (2, 0.667), ("cat", "cat"): (1, 1.0), ("cow", "dog"): (1, 1.0),
+    }  # fmt: skip
+    rows = surest_mistakes([MISTAKEN]).frame
+    assert list(zip(rows["clip"], rows["label"], rows["taken_for"], rows["probability"], strict=True)) == [
+        ("c", "dog", "cat", 0.8), ("e", "cow", "dog", 0.7), ("b", "dog", "cat", 0.6),
+    ]  # fmt: skip
+
+
+def score(encoder: str, task: str, linear: float, n: int = 10, data: str = "same", **more: float) -> Score:
+    found = {"linear": linear, **{{"mlp": PUBLISHED[0], "knn": PUBLISHED[1]}[name]: one for name, one in more.items()}}
+    ends = {name: Estimate(one, (one - 0.1, one + 0.1)) for name, one in found.items()}
+    return Score(encoder, task, "music", ends, n, 0.01, 0.25, data)
+
+
+def text_of(table: object) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in cells(table)]  # type: ignore[arg-type]
+
+
+def test_tables_say_what_can_be_compared() -> None:
+    scores = [
+        score("A", "esc50", 0.5, mlp=0.857, knn=0.5), score("A", "cremad", 0.7, data="some"), score("B", "esc50", 0.6),
+        score("B", "cremad", 0.4),
+    ]  # fmt: skip
+    table = encoder_scores(scores)
+    assert text_of(table)[0] == [
+        "A", "esc50", "0.500 [0.400, 0.600]", "0.857 (± 0.010)", "0.500", "0.250", "10",
+    ]  # fmt: skip
+    assert [note for note in table.notes if note.startswith("cremad: not the same clips")]
+    assert not [note for note in encoder_scores(scores[:1]).notes if "not the same" in note]
+    assert text_of(by_task(scores)) == [
+        ["esc50", "0.500 [0.400, 0.600]", "0.600 [0.500, 0.700]"],
+        ["cremad", "0.700 [0.600, 0.800]", "0.400 [0.300, 0.500]"],
+    ]
+    assert [[cell.mark for cell in row] for row in cells(by_task(scores))] == [["", "", "best"], ["", "best", ""]]
+    rows = beside_published(scores[:1], "dasheng", "readme").frame
+    assert rows["theirs"].tolist() == [0.857, 0.618]
+    assert rows["apart"].tolist() == pytest.approx([0.0, 0.5 - 0.618])
+    assert rows["inside"].tolist() == ["yes", "no"]
+
+
+def test_a_radar_has_a_corner_for_each_of_three_tasks(tmp_path: Path) -> None:
+    runs = []
+    for name in ("one", "two", "three"):
+        root, task = made(tmp_path / name), task_of(key=f"own/{name}")
+        (root / "tones").rename(root / name)
+        found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, protocol="standard")
+        runs += [Run.read(one.folder) for one in found.values()]
+    (chart,) = radars(runs)
+    lines = chart.data["lines"]
+    assert [one["task"] for one in lines] == ["one", "three", "two", "one"]
+    for one in lines:
+        assert np.hypot(one["x"], one["y"]) == pytest.approx(one["score"])
+    assert radars(runs[:6]) == []
+
+
+def test_lengths_are_at_the_encoders_rate(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    soundfile.write(stream, wave(601, 0.2, 0), 2 * RATE, format="WAV", subtype="FLOAT")
+    tar = write_tar(tmp_path / "one.tar", [("a.wav", stream.getvalue())])
+    clip = Clip("test/a", "test", Member(tar, "a.wav", 512, len(stream.getvalue())), ("a",), "a")
+    (heard,) = hear([clip], RATE)
+    assert heard.samples == 301
+    encoder = from_module(FramesEncoder())
+    encode_own(encoder, [heard], Store(tmp_path, {}))
+    assert encoder.module.calls[-1] == (1, 301)  # type: ignore[index,union-attr]
+
+
+def test_x_ares_validates_on_the_fold_that_it_tests() -> None:
+    assert published_splits(task_of()) == [
+        Split(("2", "3"), "1", "1"), Split(("1", "3"), "2", "2"), Split(("1", "2"), "3", "3"),
+    ]  # fmt: skip
+    globs = {"train": "a.tar", "valid": "b.tar", "test": "b.tar"}
+    assert published_splits(task_of(folds=False, globs=globs)) == [Split(("train",), "test", "test")]
+
+
+def test_the_last_epochs_labels_stand_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(clips: object, splits: object, **_how: object) -> published.PublishedScores:
+        return published.PublishedScores(
+            np.zeros((1, 1)), np.zeros((1, 1)), np.array([3]), np.array([[[9.0, 0, 0]]]), np.array([[[0, 0, 9.0]]])
+        )
+
+    monkeypatch.setattr(published, "linear_probe", trained)
+    found = results_of(made(tmp_path), tmp_path / "results", from_module(FramesEncoder()), task_of())
+    (record,) = Run.read(found[PUBLISHED[0]].folder).records.values()
+    assert record.text == "a\t1.000\tc"
+
+
+def stored(folder: Path, part: str, items: Sequence[tuple[str, str, float]]) -> None:
+    """Write items of X-ARES: key with its batch's number, label, and what each of two frames holds."""
+    members = []
+    for key, label, value in items:
+        np.save(stream := io.BytesIO(), np.array([[value, 1.0], [value + 2, 1.0]], np.float32))
+        meta = json.dumps({"tone": label}).encode()
+        members += [(f"{key}.npy", stream.getvalue()), (f"{key}.json", meta)]
+    write_tar(folder / f"tones-wds-encoded-fold-{part}-000000.tar", members)
+
+
+def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off(tmp_path: Path) -> None:
+    folder = tmp_path / "tones" / "embeddings" / "Theirs"
+    for fold in "123":
+        stored(folder, fold, [
+            (f"s{fold}-a0", "a", 0.0), (f"s{fold}-a0", "a", 50.0),
+            (f"s{fold}-b1", "b", 10.0), (f"s{fold}-a1", "a", 90.0),
+            ("t-12", "c", 20.0), ("u-1", "c", 30.0),
+        ])  # fmt: skip
+    task = task_of(recipe=Recipe(encode_batch=2, epochs=1), cluster=r"^(\w+)-\w+$")
+    found = {
+        one.method: one for one in imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "results", say=print)
+    }
+    own, released = (Run.read(found[name].folder).records for name in ("linear", PUBLISHED[1]))
+    assert sorted(id_ for id_ in own if id_[0] == "1") == ["1/s1-a", "1/s1-b", "1/t-1", "1/u-1"]
+    assert sorted(id_ for id_ in released if id_[0] == "1") == ["1/s1-a", "1/s1-a#2", "1/s1-b", "1/t-1", "1/u-1"]
+    assert {one.cluster for one in own.values()} == {"s1", "s2", "s3", "t", "u"}
+    embedded = imported._stored(task, "Theirs", folder)
+    assert [(clip.id, row.tolist()) for clip, row in zip(*embedded.own(), strict=True)][:3] == [
+        ("1/s1-a", [1, 1]), ("1/s1-b", [11, 1]), ("1/t-1", [21, 1]),
+    ]  # fmt: skip
+    assert embedded.released()[1][:3].tolist() == [[1, 1], [11, 1], [91, 1]]
+    (score_,) = task_scores([Run.read(found["linear"].folder)])
+    assert (score_.encoder, score_.n) == ("Theirs (imported)", 12)
+    (damaged,) = folder.glob("*fold-2*")
+    damaged.write_bytes(b"no tar")
+    with pytest.raises(Exception, match="no clips in 2"):
+        list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "other", say=print))

@@ -1,0 +1,443 @@
+"""From tars to run folders: what is encoded, kept, fitted and written."""
+
+import io
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from sklearn.metrics import average_precision_score
+from xares_tars import write_tar
+
+from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask, Recipe
+from audiomarathon.encoders.encoder import Encoder, from_module
+from audiomarathon.errors import DataError, RecordError
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.published import SEEDS
+from audiomarathon.probing.run import PUBLISHED, STANDARD, probe, standard_splits
+from audiomarathon.probing.store import Store
+from audiomarathon.results.encoders import Score, mean_scores, task_scores
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.probe import scores_of
+
+RATE = 1_000
+
+
+class FramesEncoder(torch.nn.Module):
+    """Means and spreads of frames of 100 samples: what it says of a frame rests on that frame alone."""
+
+    sampling_rate, output_dim, hop_size_in_ms = RATE, 2, 100
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, ...]] = []
+
+    def features(self, audio: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 100))
+        frames = padded.unfold(1, 100, 100)
+        return torch.stack([frames.mean(-1), frames.square().mean(-1)], dim=-1)
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        self.calls.append(tuple(audio.shape))
+        return self.features(audio)
+
+
+class MaskedEncoder(FramesEncoder):
+    """The same, told lengths."""
+
+    def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:  # type: ignore[override]
+        features = super().forward(audio)
+        return features if lengths is None else (features, -(-lengths // 100))
+
+
+class LeakyEncoder(FramesEncoder):
+    """Takes each row's mean off, padding included: it hears how long its neighbours are."""
+
+    def features(self, audio: torch.Tensor) -> torch.Tensor:
+        return super().features(audio - audio.mean(dim=1, keepdim=True))
+
+
+class WindowEncoder(FramesEncoder):
+    """Takes one second at most."""
+
+    max_seconds = 1.0
+
+
+def wave(samples: int, level: float, seed: int) -> np.ndarray:
+    noise = 0.01 * np.random.default_rng(seed).standard_normal(samples)
+    return (level * np.linspace(0.9, 1.1, samples) + noise).astype(np.float32)  # no crop is like another
+
+
+def write(folder: Path, part: str, clips: Sequence[tuple[str, Any, np.ndarray | bytes]]) -> None:
+    members = []
+    for key, meta, samples in clips:
+        content = samples if isinstance(samples, bytes) else b""
+        if not isinstance(samples, bytes):
+            stream = io.BytesIO()
+            soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
+            content = stream.getvalue()
+        members += [(f"{key}.wav", content), (f"{key}.json", json.dumps(meta).encode())]
+    write_tar(folder / f"{part}.tar", members)
+
+
+def task_of(**facts: Any) -> EncoderTask:
+    given: dict[str, Any] = {
+        "key": "own/tones", "formal_name": "Tones", "title": "which tone", "domain": "own", "label": "tone",
+        "globs": {str(fold): f"{fold}.tar" for fold in (1, 2, 3)}, "classes": frozenset("abc"), "folds": True,
+        "cluster": r"^(\w+)-",
+    }  # fmt: skip
+    return EncoderTask(**given | facts)
+
+
+def made(root: Path, *, lengths: Callable[[int], int] = lambda place: 300 + 100 * (place % 4), many: int = 12) -> Path:
+    """Write three folds of tones a, b, c whose levels tell them apart."""
+    for fold in (1, 2, 3):
+        clips = [
+            (f"s{fold}x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(lengths(i), 0.2 * (i % 3), 100 * fold + i))
+            for i in range(many)
+        ]
+        write(root / "tones", str(fold), clips)
+    return root
+
+
+def encoded(encoder: Encoder, data: Dataset, store: Store) -> dict[str, np.ndarray]:
+    heard = hear(data.clips, encoder.sampling_rate)
+    assert encode_own(encoder, heard, store) == {}
+    return {one.clip.id: store.rows[one.audio] for one in heard}
+
+
+@pytest.mark.parametrize("kind", [FramesEncoder, MaskedEncoder, LeakyEncoder, WindowEncoder])
+def test_a_clips_embedding_is_the_same_alone_and_beside_others(
+    tmp_path: Path, kind: type[FramesEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = task_of().read(made(tmp_path, lengths=lambda place: 1200 if place == 5 else 310 + 100 * (place % 4)))
+    encoder = from_module(kind())
+    together = encoded(encoder, data, Store(tmp_path / "together", {}))
+    batches = [shape[0] for shape in encoder.module.calls][2:]  # type: ignore[union-attr]  # two look for neighbours
+    alone = Store(tmp_path / "alone", {})
+    for one in hear(data.clips, RATE):
+        encode_own(encoder, [one], alone)
+        samples = soundfile.read(one.clip.audio.open(), dtype="float32")[0]
+        expected = kind().features(torch.from_numpy(samples)[None])[0].mean(dim=0).numpy()
+        np.testing.assert_allclose(alone.rows[one.audio], together[one.clip.id], atol=1e-6)
+        if kind is not WindowEncoder or len(samples) <= RATE:
+            np.testing.assert_allclose(alone.rows[one.audio], expected, atol=1e-6)
+    assert max(batches) > 3
+    if kind is MaskedEncoder:
+        assert len(batches) == 1
+
+
+def stored_means(encoder: FramesEncoder, waves: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
+    """Return what X-ARES reads back of a batch, written out: zero-padded to the longest, all frames averaged."""
+    longest = size or max(map(len, waves))
+    padded = [np.pad(one[:longest], (0, longest - len(one[:longest]))) for one in waves]
+    return [*encoder.features(torch.from_numpy(np.stack(padded))).mean(dim=1).numpy()]
+
+
+class MixingEncoder(FramesEncoder):
+    """Scales by the whole batch's loudest sample: even clips of one length change each other."""
+
+    def features(self, audio: torch.Tensor) -> torch.Tensor:
+        return super().features(audio / audio.abs().max())
+
+
+@pytest.mark.parametrize("kind", [FramesEncoder, MaskedEncoder, LeakyEncoder, MixingEncoder])
+@pytest.mark.parametrize("crop", [None, 0.5, 0.25])
+def test_published_rows_are_batches_as_they_lie_and_first_crops(
+    tmp_path: Path, crop: float | None, kind: type[FramesEncoder]
+) -> None:
+    lengths = (300, 1700, 500, 500, 500, 1100, 500, 900, 400, 400, 400, 400)
+    data = task_of().read(made(tmp_path, lengths=lambda place: lengths[place]))
+    encoder, store = from_module(kind()), Store(tmp_path / "store", {})
+    heard = [one for one in hear(data.clips, RATE) if one.clip.part == "1"]
+    encode_own(encoder, heard, store)
+    for other in (0.3, 0.25):  # whatever else the store holds
+        encode_published(encoder, heard, Recipe(crop=other, encode_batch=4), store)
+    items = encode_published(encoder, heard, Recipe(crop=crop, encode_batch=4), store)
+    expected: list[tuple[str, np.ndarray]] = []
+    size = round((crop or 0) * RATE)
+    cuts = []
+    for one in heard:
+        samples = soundfile.read(one.clip.audio.open(), dtype="float32")[0]
+        pieces = (
+            [samples[i * size : (i + 1) * size] for i in range(max(1, len(samples) // size))] if size else [samples]
+        )
+        cuts += [(one.clip.id, piece) for piece in pieces]
+    for start in range(0, len(cuts), 4):
+        batch, seen = cuts[start : start + 4], set[str]()
+        for (id_, _), mean in zip(batch, stored_means(kind(), [piece for _, piece in batch], size), strict=True):
+            if id_ not in seen:
+                expected.append((id_, mean))
+            seen.add(id_)
+    assert [item.clip.id for item in items] == [id_ for id_, _ in expected]
+    assert len(items) > 12 if crop else len(items) == 12
+    for item, (_, mean) in zip(items, expected, strict=True):
+        np.testing.assert_allclose(store.rows[item.row], mean, rtol=1e-4, atol=1e-7)
+
+
+def results_of(root: Path, results: Path, encoder: Encoder, task: EncoderTask, **more: Any) -> dict[str, Any]:
+    data, store = task.read(root), Store(results.parent / "cache", encoder.identity)
+    return {one.method: one for one in probe(encoder, task, data, results, store, **more)}
+
+
+def test_every_probe_is_a_run_like_any_other(tmp_path: Path) -> None:
+    root, encoder, said = made(tmp_path / "env"), from_module(FramesEncoder()), list[str]()
+    found = results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2])
+    assert [*found] == [*STANDARD, *PUBLISHED]
+    assert {name: one.summary["n"] for name, one in found.items()} == dict.fromkeys(found, 36)
+    assert found["linear"].summary["score"] == 1.0
+    assert found["linear"].folder == tmp_path / "results" / "own" / "tones" / "FramesEncoder" / "linear"
+    mlp = found[PUBLISHED[0]].summary
+    assert len(mlp["seeds"]) == 2
+    assert mlp["sd"] == pytest.approx(np.std(mlp["seeds"], ddof=1))
+    assert mlp["chance"] == pytest.approx(1 / 3)
+    run = Run.read(found["linear"].folder)
+    record = run.records["1/s1x0-0"]
+    assert record.reply is not None
+    assert record.reply.split("\t")[0] == record.reference["answer"] == "a"
+    assert record.cluster == "s1x0"
+    assert float(record.reply.split("\t")[1]) > 1 / 3
+    before = {name: (one.folder / "samples.jsonl").read_bytes() for name, one in found.items()}
+    encoder.module.calls.clear()  # type: ignore[union-attr,operator]
+    results_of(root, tmp_path / "results", encoder, task_of(), seeds=SEEDS[:2], say=said.append)
+    assert {name: (one.folder / "samples.jsonl").read_bytes() for name, one in found.items()} == before
+    assert encoder.module.calls == []  # type: ignore[union-attr]
+    assert sum("complete" in line for line in said) == 5
+    (score,) = task_scores([Run.read(one.folder) for one in found.values()])
+    assert (score.encoder, score.task, score.n, score.sd) == ("FramesEncoder", "tones", 36, mlp["sd"])
+    assert score.by_probe[PUBLISHED[0]].value == pytest.approx(np.mean(mlp["seeds"]))
+    assert mean_scores([score]) == []
+
+
+def test_a_published_score_weighs_folds_alike(tmp_path: Path) -> None:
+    root = made(tmp_path / "env")
+    write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(3)])
+    write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.3, i)) for i in range(6)])
+    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="as_published")
+    run = Run.read(found[PUBLISHED[1]].folder)
+    by_fold: dict[str, list[bool]] = {}
+    for verdict in run.verdicts.values():
+        by_fold.setdefault(verdict.record.groups["part"], []).append(verdict.values["right"][0])  # type: ignore[index]
+    assert {fold: len(right) for fold, right in by_fold.items()} == {"1": 12, "2": 6, "3": 3}
+    (score,) = task_scores([run])
+    assert score.by_probe[PUBLISHED[1]].value == pytest.approx(np.mean([np.mean(right) for right in by_fold.values()]))
+    assert score.by_probe[PUBLISHED[1]].value != pytest.approx(found[PUBLISHED[1]].summary["score"])
+
+
+def test_a_clip_that_fails_is_an_error_record_and_more_than_one_percent_are_no_score(tmp_path: Path) -> None:
+    root = made(tmp_path / "env", many=60)
+    lengths = [(f"s1x{i % 4}-{i}", {"tone": "abc"[i % 3]}, wave(400, 0.2 * (i % 3), i)) for i in range(60)]
+    write(root / "tones", "1", [("s1x0-0", {"tone": "a"}, b"RIFF no audio"), *lengths[1:]])
+    encoder = from_module(FramesEncoder())
+    found = results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
+    summary = found["linear"].summary
+    assert (summary["n"], summary["errors"], summary["complete"]) == (179, 1, False)
+    assert "no audio" in Run.read(found["linear"].folder).failed["1/s1x0-0"].error or True
+    write(root / "tones", "2", [(key, meta, b"RIFF") for key, meta, _ in lengths[:2]] + lengths[2:])
+    with pytest.raises(DataError, match=r"3 of 180 clips failed \(.*: no score"):
+        results_of(root, tmp_path / "other", encoder, task_of(), protocol="standard")
+
+
+def test_a_label_of_many_is_ranked(tmp_path: Path) -> None:
+    folder = tmp_path / "env" / "tags"
+    for part, seed in (("train", 0), ("valid", 100), ("test", 200)):
+        tags = [("low",), ("high", "low"), ("high",)]
+        clips = [(f"k{i}", {"tags": ";".join(tags[i % 3])}, wave(400, 0.2 * (i % 3), seed + i)) for i in range(12)]
+        write(folder, part, clips)
+    task = task_of(
+        key="own-tags/tags", label="tags", multi_label=True, folds=False, classes=frozenset(("low", "high")),
+        globs={part: f"{part}.tar" for part in ("train", "valid", "test")}, cluster="",
+    )  # fmt: skip
+    found = results_of(tmp_path / "env", tmp_path / "results", from_module(FramesEncoder()), task)
+    assert [*found] == ["linear", PUBLISHED[0]]
+    linear = Run.read(found["linear"].folder)
+    scored = np.array([scores_of(one)[0] for one in linear.records.values()])
+    right = np.array([[place in one.reference["positives"] for place in range(2)] for one in linear.records.values()])
+    assert found["linear"].summary["map"] == pytest.approx(average_precision_score(right, scored), abs=1e-9)
+    low, high = found["linear"].summary["intervals"]["map"]
+    assert low <= found["linear"].summary["map"] <= high
+    assert found["linear"].summary["classes_with_clips"] == 2
+    run = Run.read(found[PUBLISHED[0]].folder)
+    assert all(len(record.text.split("\n")) == 5 for record in run.records.values())
+    assert next(iter(run.verdicts.values())).values["ranked"][0] in (0.5, 1.0)
+
+
+class TestSplits:
+    def splits(self, clips: Sequence[tuple[str, str]], **facts: Any) -> tuple[list[str], list[Any], list[str]]:
+        said = list[str]()
+        data = [
+            type("Clip", (), {"part": part, "cluster": cluster, "id": f"{i}"})()
+            for i, (part, cluster) in enumerate(clips)
+        ]
+        targets = np.zeros(len(data), dtype=np.int64)
+        parts, splits = standard_splits(task_of(**facts), data, targets, said.append)
+        return parts, splits, said
+
+    def test_folds_rotate_and_given_parts_stay(self) -> None:
+        parts, splits, said = self.splits([(str(fold), f"{fold}{i}") for fold in (1, 2, 3) for i in range(2)])
+        assert parts == ["1", "1", "2", "2", "3", "3"]
+        assert [(one.test, one.valid) for one in splits] == [("1", "2"), ("2", "3"), ("3", "1")]
+        given = [("train", "a"), ("train", "b"), ("valid", "c"), ("test", "d")]
+        globs = {part: part for part in ("train", "valid", "test")}
+        parts, splits, said = self.splits(given, folds=False, globs=globs)
+        assert parts == [part for part, _ in given]
+        assert said == []
+        shared = [("train", "a"), ("train", "b"), ("valid", "a"), ("test", "d")]  # which chooses, but scores nothing
+        assert self.splits(shared, folds=False, globs=globs)[0] == [part for part, _ in shared]
+
+    def test_without_validation_whole_clusters_of_train_are_held_out(self) -> None:
+        given = [("train", f"c{i // 4}") for i in range(80)] + [("test", "t")]
+        globs = {"train": "train", "valid": "test", "test": "test"}
+        parts, splits, _ = self.splits(given, folds=False, globs=globs)
+        assert 8 <= parts.count("valid") <= 16
+        assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 21
+        assert (splits[0].train, splits[0].valid, splits[0].test) == (("train",), "valid", "test")
+
+    def test_parts_that_share_clusters_are_drawn_anew(self) -> None:
+        given = [("train", f"s{i % 10}") for i in range(40)] + [("valid", "v"), ("test", "s3")]
+        globs = {part: part for part in ("train", "valid", "test")}
+        parts, splits, said = self.splits(given, folds=False, globs=globs)
+        assert len(splits) == 5
+        assert len({(part, cluster) for part, (_, cluster) in zip(parts, given, strict=True)}) == 11
+        assert "share clusters" in said[0]
+
+
+class TestStore:
+    def test_parts_are_read_back_and_a_damaged_one_is_not(self, tmp_path: Path) -> None:
+        store = Store(tmp_path, {"encoder": 1})
+        store.add({"a": np.ones(3, np.float32)})
+        store.add({"b": np.zeros(3, np.float32)})
+        assert {key: row.tolist() for key, row in Store(tmp_path, {"encoder": 1}).rows.items()} == {
+            "a": [1, 1, 1], "b": [0, 0, 0],
+        }  # fmt: skip
+        assert Store(tmp_path, {"encoder": 2}).rows == {}
+        first = sorted(store.folder.glob("part-*"))[0]
+        content = bytearray(first.read_bytes())
+        content[-1] ^= 1
+        first.write_bytes(content)
+        with pytest.warns(UserWarning, match="damaged"):
+            assert len(Store(tmp_path, {"encoder": 1}).rows) == 1
+
+    def test_other_audio_or_weights_have_other_rows(self, tmp_path: Path) -> None:
+        root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
+        results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
+        write(root / "tones", "1", [(f"s1x{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2, i)) for i in range(12)])
+        store = Store(tmp_path / "cache", encoder.identity)
+        heard = hear(task_of().read(root).clips, RATE)
+        assert {one.clip.part for one in heard if one.audio not in store.rows} == {"1"}
+        with pytest.raises(Exception, match="holds another run"), warnings.catch_warnings():
+            results_of(root, tmp_path / "results", encoder, task_of(), protocol="standard")
+
+
+def test_audio_that_lies_in_two_parts_is_told(tmp_path: Path) -> None:
+    root = made(tmp_path / "env")
+    write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(6)])
+    write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(1, 9)])
+    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="standard")
+    assert "10 clips whose audio lies in another part too" in found["linear"].summary["notes"]
+
+
+def test_equal_clips_in_a_batch_are_both_counted_and_a_mixing_encoder_hears_each_alone(tmp_path: Path) -> None:
+    same = wave(300, 0.2, 1)
+    write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
+    for fold in ("2", "3"):
+        write(tmp_path / "tones", fold, [(f"t{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, i, i)) for i in range(3)])
+    heard = hear(task_of().read(tmp_path).clips, RATE)
+    for kind, largest in ((FramesEncoder, 4), (MixingEncoder, 1)):
+        encoder, store = from_module(kind()), Store(tmp_path / kind.__name__, {})
+        encode_own(encoder, heard, store)
+        assert max(shape[0] for shape in encoder.module.calls[2:]) == largest  # type: ignore[index,union-attr]
+        items = encode_published(encoder, heard[:3], Recipe(), store)
+        assert [item.clip.id for item in items] == ["1/s0-0", "1/s1-1", "1/s2-2"]
+        for one in heard[3:]:
+            samples = torch.from_numpy(soundfile.read(one.clip.audio.open(), dtype="float32")[0])[None]
+            np.testing.assert_allclose(store.rows[one.audio], kind().features(samples)[0].mean(0), rtol=1e-4, atol=1e-7)
+
+
+def test_another_recipe_is_another_run(tmp_path: Path) -> None:
+    root, encoder = made(tmp_path / "env"), from_module(FramesEncoder())
+    results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
+    with pytest.raises(RecordError, match=r"holds another run .*recipe.* wants another --results"):
+        results_of(root, tmp_path / "results", encoder, task_of(recipe=Recipe(epochs=1)), protocol="as_published")
+
+
+def test_two_folds_are_scored_as_published_and_drawn_anew(tmp_path: Path) -> None:
+    root, said = made(tmp_path / "env"), list[str]()
+    task = task_of(globs={str(fold): f"{fold}.tar" for fold in (1, 2)})
+    found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, say=said.append)
+    assert {name: one.summary["n"] for name, one in found.items()} == dict.fromkeys((*STANDARD, *PUBLISHED), 24)
+    assert any("none is left to validate on" in line for line in said)
+
+
+def tags_of(root: Path, fold: int, labels: Sequence[str]) -> None:
+    clips = [
+        (f"k{i}", {"tags": one}, wave(400, 0.05 * fold + 0.3 * one.count("h"), 10 * fold + i))
+        for i, one in enumerate(labels)
+    ]
+    write(root / "tags", str(fold), clips)
+
+
+def test_published_tags_are_ranked_within_a_fold(tmp_path: Path) -> None:
+    for fold in (1, 2, 3):
+        tags_of(tmp_path, fold, ["low", "high", "", "low;high", "high", "low"] * 2)
+    task = task_of(
+        key="own-tags/tags", multi_label=True, cluster="", exact=False, classes=frozenset(("low", "high", "none")),
+        label=lambda meta: tuple(filter(None, meta["tags"].split(";"))),
+    )  # fmt: skip
+    found = results_of(tmp_path, tmp_path / "results", from_module(FramesEncoder()), task, seeds=SEEDS[:2])
+    run = Run.read(found[PUBLISHED[0]].folder)
+    each: list[list[float]] = [[], []]
+    for fold in "123":
+        own = [one for one in run.records.values() if one.groups == {"part": fold, "protocol": "xares-0.1.3"}]
+        right = np.array([[place in one.reference["positives"] for place in range(3)] for one in own])
+        for seed in range(2):
+            logits = np.array([scores_of(one)[seed] for one in own])
+            by_label = [
+                average_precision_score(right[:, k], logits[:, k]) if right[:, k].any() else 0 for k in range(3)
+            ]
+            each[seed].append(float(np.mean(by_label)))
+    (score,) = task_scores([run])
+    assert score.by_probe[PUBLISHED[0]].value == pytest.approx(np.mean(each))
+    seeds = [float(np.mean(one)) for one in each]
+    assert found[PUBLISHED[0]].summary["seeds"] == pytest.approx(seeds)
+    assert score.sd == pytest.approx(np.std(seeds, ddof=1))
+    unlabelled = run.verdicts["1/k2"]
+    assert run.task is not None
+    assert (run.task.scorer.own_score(unlabelled), run.task.scorer.shown(unlabelled)) == (None, "no labels")
+
+
+def test_encoders_of_one_name_are_told_apart_and_doubles_refused(tmp_path: Path) -> None:
+    root = made(tmp_path / "env")
+    runs = []
+    for kind in (FramesEncoder, LeakyEncoder):
+        encoder = from_module(kind(), "Same")
+        found = results_of(root, tmp_path / kind.__name__, encoder, task_of(), protocol="standard")
+        runs += [Run.read(one.folder) for one in found.values()]
+    scores = task_scores(runs)
+    assert len({one.encoder for one in scores}) == 2
+    assert all(one.encoder.startswith("Same ") for one in scores)
+    with pytest.raises(RecordError, match="is there twice"):
+        task_scores([*runs, runs[0]])
+
+
+def test_means_weigh_tasks_alike_and_public_ones_as_published() -> None:
+    def score(task: str, domain: str, linear: float, mlp: float, *knn: float) -> Score:
+        found = {"linear": linear, PUBLISHED[0]: mlp} | dict(zip([PUBLISHED[1]], knn, strict=False))
+        return Score("E", task, domain, {name: Estimate(value, None) for name, value in found.items()})
+
+    found = mean_scores([
+        score("esc50", "environment", 0.4, 0.9, 0.3), score("fsd50k", "environment", 0.8, 0.5),
+        score("gtzan_genre", "music", 0.0, 0.9, 0.3), score("subway_broadcast", "environment", 1.0, 1.0),
+    ])  # fmt: skip
+    values = {one.task: {name: value.value for name, value in one.by_probe.items()} for one in found}
+    assert values["environment: mean of 3"] == pytest.approx({"linear": 2.2 / 3, PUBLISHED[0]: 0.8})
+    assert values["all: mean of 4"] == pytest.approx({"linear": 0.55, PUBLISHED[0]: 0.825})
+    weighed = values["weighted, public: 3"]
+    assert weighed[PUBLISHED[0]] == pytest.approx((400 * 0.9 + 2000 * 0.5 + 100 * 0.9) / 2500)
+    assert weighed[PUBLISHED[1]] == pytest.approx(0.3)
