@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 from audiomarathon.version import __version__
 
 if TYPE_CHECKING:
-    from audiomarathon.engine.run import Result
+    from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["__version__", "evaluate", "run_task"]
+    import torch
+
+    from audiomarathon.encoders.encoder import Encoder
+    from audiomarathon.engine.run import Result
+    from audiomarathon.results.encoders import Score
+
+__all__ = ["__version__", "check_audio_encoder", "evaluate", "evaluate_encoder", "run_task"]
 
 
 def evaluate(*tasks: str, model: str | None = None, method: object = None, **settings: Any) -> list[Result]:
@@ -52,6 +59,67 @@ def evaluate(*tasks: str, model: str | None = None, method: object = None, **set
     bare = replace(read, ratio=None) if len(wanted) > 1 else read  # beside others, base is what they are compared with
     methods = [as_method(one, bare if one == "base" else read) for one in wanted]
     return list(run(tasks, model, read, methods))
+
+
+def evaluate_encoder(
+    encoder: str | torch.nn.Module | Encoder,
+    tasks: str | Sequence[str] = ("esc50",),
+    *,
+    protocol: str = "both",
+    data: str | Path | None = None,
+    results: str | Path = "results",
+    limit: int = 0,
+    mini: bool = False,
+    seeds: int = 5,
+    device: str = "auto",
+) -> list[Score]:
+    """Probe an audio encoder on X-ARES' tasks from Python.
+
+    Parameters
+    ----------
+    encoder
+        A name as `audiomarathon encoder run` takes it, or a module with X-ARES' interface.
+    tasks
+        Names, domains, paths of `*_task.py` files. Without data a task is left out, with a warning.
+    protocol, limit, mini, seeds, device
+        As the options of `audiomarathon encoder run`.
+    data
+        Folder of the tasks' folders; None as on the command line.
+
+    Returns
+    -------
+    list of Score
+        Of each task, by probe: the estimate with its 95 % interval.
+
+    Raises
+    ------
+    AudioMarathonError
+        For whatever is the caller's to mend.
+    """
+    import logging
+    import warnings
+    from pathlib import Path
+
+    from audiomarathon.benchmarks.xares.tasks import named
+    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, ready
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.read import Run
+
+    chosen = named(tasks.split(",") if isinstance(tasks, str) else tasks)
+    root = data_root() if data is None else Path(data)
+    there, _missing = read_tasks(chosen, root, limit=limit, mini=mini, say=warnings.warn)
+    loaded, say = ready(encoder, device=device), logging.getLogger(__name__).info
+    probes = [
+        probe_task(loaded, task, found, Path(results), protocol=protocol, seeds=seeds, say=say) for task, found in there
+    ]
+    return task_scores([Run.read(one.folder) for probe in probes for one in probe])
+
+
+def check_audio_encoder(encoder: object) -> bool:
+    """Tell whether X-ARES would accept an encoder; see :func:`audiomarathon.encoders.check.check_audio_encoder`."""
+    from audiomarathon.encoders.check import check_audio_encoder as check
+
+    return check(encoder)
 
 
 def run_task(task: str, *, model: str) -> None:

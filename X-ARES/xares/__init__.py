@@ -1,0 +1,1 @@
+"""X-ARES' package under its own name; the work is in audiomarathon."""

@@ -1,0 +1,222 @@
+"""X-ARES' own doors, which the folder X-ARES/ holds: `python -m xares.run`, and `XaresTask` from Python."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+
+from audiomarathon.benchmarks.xares.foreign import LaterError, TaskConfig, task_of
+from audiomarathon.benchmarks.xares.tasks import config_in, config_of, named
+from audiomarathon.cli.options import run_script
+from audiomarathon.cli.output import reporting_errors, say
+from audiomarathon.data.zenodo import fetch
+from audiomarathon.encoders.encoder import Encoder
+from audiomarathon.errors import AudioMarathonError, MissingDataError, SettingsError
+from audiomarathon.files import write_text
+from audiomarathon.probing.evaluate import data_root, encode_task, probe_task, read_tasks, ready
+from audiomarathon.probing.run import PUBLISHED, settings_of
+from audiomarathon.report import render
+from audiomarathon.report.encoder_tables import encoder_scores
+from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.runs.read import Run
+
+Scored = tuple[float, int]
+"""A score and its weight in X-ARES' averages; both 0 where X-ARES has no score."""
+
+
+class XaresTask:
+    """A task with its encoder, as in X-ARES' Python interface; `config` is of `xares.task`.
+
+    Raises
+    ------
+    SettingsError
+        The task is not clip-level.
+    """
+
+    def __init__(self, config: TaskConfig, results: Path = Path("results")) -> None:
+        self.config, self.task, self.results = config, task_of(config), results
+        self.root = data_root() if config.env_root in (None, "./env") else Path(config.env_root)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder, checked."""
+        return ready(self.config.encoder)
+
+    def run(self) -> tuple[Scored, Scored]:
+        """Download what is missing, encode, fit every probe, and return the scores of X-ARES' MLP and kNN."""
+        self.download_audio_tar()
+        self.work()
+        return self.score()[1]
+
+    def download_audio_tar(self) -> None:
+        """Fetch the task's tars from Zenodo, if it has a record there."""
+        if self.task.zenodo and not self.task.placed(self.root):
+            fetch(self.task, self.root, say)
+
+    def work(self, to_stage: int = 2) -> None:
+        """Encode the clips, and from stage 2 on fit the probes."""
+        ((_, data),) = read_tasks([self.task], self.root, mini=self.config.use_mini_dataset, bad=True, say=say)[0]
+        if to_stage == 1:
+            encode_task(self.encoder, self.task, data).released()
+        else:
+            deque(probe_task(self.encoder, self.task, data, self.results, protocol="both", say=say), maxlen=0)
+
+    def score(self) -> tuple[Score, tuple[Scored, Scored]]:
+        """Return what is on record of the encoder on this task, and what X-ARES' score files say, which it writes."""
+        folder = self.results / self.task.key / self.encoder.name
+        runs = [Run.read(folder / setting) for setting in settings_of(self.task, "both")]
+        self.complete = not any(run.failed for run in runs)
+        (score,) = task_scores(runs)
+        files = self.root / self.task.name / "checkpoints" / type(self.encoder.module).__name__
+        pairs: list[Scored] = []
+        for probe, name in zip(PUBLISHED, ("mlp", "knn"), strict=True):
+            found = score.by_probe.get(probe)
+            pairs.append((float(found.value), self.config.eval_weight) if found else (0, 0))
+            if found:
+                write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
+        return score, (pairs[0], pairs[1])
+
+
+def run(
+    encoder_py: Annotated[str, typer.Argument(help="Encoder, such as example/dasheng/dasheng_encoder.py.")],
+    tasks_py: Annotated[list[str], typer.Argument(help="Task files, such as src/tasks/*.py, or names of tasks.")],
+    max_jobs: Annotated[int, typer.Option(min=0, help="Tasks side by side, each a process; 0 = in this one.")] = 1,
+    from_stage: Annotated[int, typer.Option(min=0, max=2, help="0 download, 1 encode, 2 score.")] = 0,
+    to_stage: Annotated[int, typer.Option(min=0, max=2, help="Last stage.")] = 2,
+    results: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("results"),
+) -> int:
+    """Evaluate an encoder on X-ARES' tasks: its own table first, then the corrected scores with intervals.
+
+    Example: python -m xares.run --max-jobs 8 example/dasheng/dasheng_encoder.py src/tasks/*.py
+
+    A task that fails does not end the others; the exit code is 1 then.
+    """
+    failed: set[str] = set()
+    jobs = _jobs(tasks_py, results, failed)
+    for word, job in jobs.items() if from_stage == 0 else ():
+        with _trying(word, failed):
+            job.download_audio_tar()
+    if to_stage == 0:
+        return int(bool(failed))
+    encoder = ready(encoder_py, device="cpu" if max_jobs else "auto")
+    left = {word: job for word, job in jobs.items() if word not in failed}
+    if max_jobs:
+        failed |= _side_by_side(max_jobs, [*left], (encoder_py, to_stage, results))
+    for word, job in left.items():
+        job.encoder = encoder
+        with _trying(word, failed):
+            if not max_jobs:
+                job.work(to_stage)
+    done = [job for word, job in left.items() if word not in failed]
+    if to_stage == 1 or not done:
+        return int(bool(failed))
+    _show(done)
+    return int(bool(failed) or not all(job.complete for job in done))
+
+
+def _jobs(words: Sequence[str], results: Path, failed: set[str]) -> dict[str, XaresTask]:
+    """Return the tasks that can run, by file or name; tell of the others."""
+    jobs: dict[str, XaresTask] = {}
+    for word in words:
+        with _trying(word, failed, left_out=(LaterError, MissingDataError)):
+            is_file = word.endswith(".py") and Path(word).is_file()
+            for name in [word] if is_file else [task.name for task in named([word])]:
+                job = XaresTask(_config(name), results)
+                if job.config.disabled:
+                    raise LaterError(f"{job.task.name}: disabled, as X-ARES released it")
+                if job.task.private:
+                    job.task.find(job.root)
+                if job.task.key in {other.task.key for other in jobs.values()}:
+                    raise SettingsError(f"{job.task.name}: named twice")
+                jobs[name] = job
+    return jobs
+
+
+def _config(word: str) -> TaskConfig:
+    return config_in(Path(word)) if word.endswith(".py") else config_of(word)
+
+
+@contextmanager
+def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
+    """Tell of an error in one line and go on."""
+    try:
+        yield
+    except left_out as error:
+        say(f"left out: {error}")
+    except AudioMarathonError as error:
+        failed.add(word)
+        say(f"error: {error}")
+
+
+def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
+    """Work on each task in a process, `many` at a time; return those that failed."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
+    devices = [f"cuda:{place % gpus}" if gpus else "cpu" for place in range(len(words))]
+    waiting = [
+        start(target=_child, name=word, args=(word, device, *how), daemon=True)
+        for word, device in zip(words, devices, strict=True)
+    ]
+    running: list[SpawnProcess] = []
+    failed: set[str] = set()
+    while waiting or running:
+        while waiting and len(running) < many:
+            running.append(waiting.pop(0))
+            running[-1].start()
+        wait([one.sentinel for one in running])
+        for one in [one for one in running if not one.is_alive()]:
+            running.remove(one)
+            if one.exitcode:
+                failed.add(one.name)
+                say(f"error: {one.name}: its process ended with exit code {one.exitcode}")
+    return failed
+
+
+def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path) -> None:
+
+    def work() -> None:
+        job = XaresTask(_config(word), results)
+        job.encoder = ready(encoder_py, device=device)
+        job.work(to_stage)
+
+    reporting_errors(work)()
+
+
+def _show(jobs: Sequence[XaresTask]) -> None:
+    """Print X-ARES' table and averages in its words, then our table."""
+    scores, pairs = zip(*(job.score() for job in jobs), strict=True)
+    private, names = [job.config.private for job in jobs], [job.config.formal_name for job in jobs]
+    (mlp, _), (knn, _) = (zip(*column, strict=True) for column in zip(*pairs, strict=True))
+    table = pd.DataFrame({"Task": names, "MLP_Score": mlp, "KNN_Score": knn, "Private": private}).sort_values("Task")
+    typer.echo(f"\nResults:\n{table.to_string(index=False)}")
+    _averages("All", pairs)
+    if public := any(private) and [pair for pair, hidden in zip(pairs, private, strict=True) if not hidden]:
+        _averages("Public", public)
+        say("note: X-ARES 0.1.3 prints its private tasks' average as the public one; here it is of public tasks")
+    typer.echo()
+    render.show(encoder_scores(scores))
+    say(f"records in {jobs[0].results}")
+
+
+def _averages(group: str, pairs: Sequence[tuple[Scored, Scored]]) -> None:
+    typer.echo()
+    for name, column in zip(("MLP", "KNN"), zip(*pairs, strict=True), strict=True):
+        average = sum(score * weight for score, weight in column) / (sum(weight for _, weight in column) or 1)
+        typer.echo(f"Weighted Average {name} Score for {group} Datasets: {average}")
+
+
+def main() -> None:
+    """Run `python -m xares.run`."""
+    run_script(run, name="python -m xares.run")

@@ -1,0 +1,233 @@
+"""The folder X-ARES/: its commands, printed lines, score files and Python examples."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_probing_runs import made
+
+import audiomarathon
+from audiomarathon.benchmarks.xares.foreign import load_task_file
+from audiomarathon.cli.xares import XaresTask, run
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.errors import EncoderError, SettingsError
+from audiomarathon.probing.run import PUBLISHED, STANDARD
+from audiomarathon.results.encoders import task_scores
+from audiomarathon.runs.read import Run
+
+ROOT = Path(__file__).parent.parent
+DOORS = ROOT / "X-ARES"
+ENCODER = """
+import torch
+
+
+class LevelEncoder(torch.nn.Module):
+    sampling_rate, output_dim, hop_size_in_ms = 1000, 2, 100
+
+    def forward(self, audio):
+        frames = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 100)).unfold(1, 100, 100)
+        return 30 * torch.stack([frames.mean(-1), frames.square().mean(-1)], dim=-1)
+"""
+TASK = """
+from xares.task import TaskConfig
+
+
+def {name}_config(encoder):
+    config = TaskConfig(
+        name="{name}", formal_name="{title}", encoder=encoder, k_fold_splits=[1, 2, 3], output_dim=3,
+        eval_weight={weight}, label_processor=lambda x: "abc".index(x["tone"]), {more}
+    )
+    config.audio_tar_name_of_split = {{fold: f"{{fold}}.tar" for fold in config.k_fold_splits}}
+    return config
+"""
+
+
+def write_task(folder: Path, name: str, title: str, weight: int, more: str = "") -> None:
+    (folder / f"{name}_task.py").write_text(TASK.format(name=name, title=title, weight=weight, more=more))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with an encoder and task files, tars for `tones` and `hums`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    for name in ("XARES_ENV_ROOT", "AUDIOMARATHON_ENCODER_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "level_encoder.py").write_text(ENCODER)
+    made(tmp_path / "env")
+    (tmp_path / "env" / "hums").mkdir()
+    for tar in (tmp_path / "env" / "tones").iterdir():
+        (tmp_path / "env" / "hums" / tar.name).write_bytes(tar.read_bytes())
+    write_task(tmp_path, "tones", "Tones", 30)
+    write_task(tmp_path, "hums", "A hum", 10, "private=True, do_knn=False, epochs=60")
+    write_task(tmp_path, "lost", "Lost", 10)
+    write_task(tmp_path, "away", "Away", 10, "private=True")
+    write_task(tmp_path, "off", "Off", 10, "disabled=True")
+    write_task(tmp_path, "frames", "Frames", 10, "task_type='frame'")
+    return tmp_path
+
+
+def scores_of(results: Path, task: str) -> tuple[float, float | None]:
+    runs = [Run.read(folder) for folder in sorted((results / "own" / task / "LevelEncoder").iterdir())]
+    (score,) = task_scores(runs)
+    mlp, knn = (score.by_probe.get(name) for name in PUBLISHED)
+    assert mlp
+    return mlp.value, knn and knn.value
+
+
+def test_the_lines_are_those_of_xares_and_a_failing_task_ends_no_other(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"{name}_task.py" for name in ("tones", "lost", "hums", "away", "off", "frames", "nothing")]
+    assert run("level_encoder.py", files, max_jobs=0, results=Path("out")) == 1
+    stdout, told = capsys.readouterr()
+    (tones, tones_knn), (hums, hums_knn) = (scores_of(place / "out", task) for task in ("tones", "hums"))
+    assert tones_knn is not None
+    assert hums_knn is None
+    assert stdout.startswith("\nResults:\n Task  MLP_Score  KNN_Score  Private\n")
+    rows = [line.split() for line in stdout.splitlines()[3:6]]
+    assert rows[:2] == [["A", "hum", *rows[0][2:4], "True"], ["Tones", *rows[1][1:3], "False"]]
+    assert [*map(float, rows[0][2:4])] == pytest.approx([hums, 0], abs=1e-6)
+    assert [*map(float, rows[1][1:3])] == pytest.approx([tones, tones_knn], abs=1e-6)
+    assert hums != tones
+    averages = f"""
+Weighted Average MLP Score for All Datasets: {(30 * tones + 10 * hums) / 40}
+Weighted Average KNN Score for All Datasets: {tones_knn * 30 / 30}
+
+Weighted Average MLP Score for Public Datasets: {tones * 30 / 30}
+Weighted Average KNN Score for Public Datasets: {tones_knn * 30 / 30}
+
+Encoders
+"""
+    assert averages in re.sub(" +\n", "\n", stdout)
+    for line in (
+        "left out: away: private: no data", "left out: off: disabled", "left out: frames: frame tasks come with part 2",
+        "error: nothing_task.py: no such file", "error: env/lost: no 1.tar", "note: X-ARES 0.1.3 prints its private",
+    ):  # fmt: skip
+        assert told.count(line) == 1, line
+    written = {
+        file.relative_to(place / "env").as_posix(): file.read_text() for file in (place / "env").rglob("*_score.txt")
+    }
+    assert written == {
+        "tones/checkpoints/LevelEncoder/mlp_score.txt": f"{tones}\n30",
+        "tones/checkpoints/LevelEncoder/knn_score.txt": f"{tones_knn}\n30",
+        "hums/checkpoints/LevelEncoder/mlp_score.txt": f"{hums}\n10",
+    }
+
+
+def test_processes_work_side_by_side_and_one_that_is_killed_ends_no_other(place: Path) -> None:
+    kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
+    (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
+    command = [
+        sys.executable,
+        "-m",
+        "xares.run",
+        "--max-jobs",
+        "9",
+        "level_encoder.py",
+        "hums_task.py",
+        "tones_task.py",
+    ]
+    env = os.environ | {"PYTHONPATH": f"{DOORS}:{ROOT / 'src'}"}
+    done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert "error: hums_task.py: its process ended with exit code -9" in done.stderr
+    mlp, knn = scores_of(place / "results", "tones")
+    assert f"Weighted Average MLP Score for All Datasets: {mlp}\n" in done.stdout
+    assert f"Weighted Average KNN Score for All Datasets: {knn}\n" in done.stdout
+    assert "Public" not in done.stdout
+
+
+def test_stages_download_encode_and_score(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[tuple[str, Path]] = []
+    monkeypatch.setattr("audiomarathon.cli.xares.fetch", lambda task, root, _say: fetched.append((task.name, root)))
+    write_task(place, "tones", "Tones", 30, "zenodo_id='1', env_root='env'")
+    task: dict[str, Any] = {"encoder_py": "level_encoder.py", "tasks_py": ["tones_task.py"], "max_jobs": 0}
+    assert run(**task, to_stage=0) == 0
+    assert fetched == []  # all parts are there
+    (place / "env" / "tones" / "2.tar").rename(place / "2.tar")
+    assert run(**task, to_stage=0) == 0
+    assert fetched == [("tones", Path("env"))]
+    (place / "2.tar").rename(place / "env" / "tones" / "2.tar")
+    assert run(**task, from_stage=1, to_stage=1) == 0
+    assert not (place / "results").exists()
+    monkeypatch.setattr("audiomarathon.encoders.encoder.Encoder.encode", None)  # stage 2 encodes nothing again
+    assert run(**task, from_stage=2) == 0
+    assert len(fetched) == 1
+    assert "Results:\n Task  MLP_Score  KNN_Score  Private\nTones" in capsys.readouterr().out
+    assert {one.name for one in (place / "results/own/tones/LevelEncoder").iterdir()} == {*STANDARD, *PUBLISHED}
+
+
+def test_an_encoder_that_breaks_the_interface_is_refused_before_any_task(place: Path) -> None:
+    (place / "odd_encoder.py").write_text(ENCODER.replace("output_dim", "dim"))
+    task = {"tasks_py": ["tones_task.py"], "max_jobs": 1, "from_stage": 1}
+    with pytest.raises(EncoderError, match="output_dim"):
+        run("odd_encoder.py", **task)  # type: ignore[arg-type]
+    assert not (place / "results").exists()
+
+
+def test_python_gives_the_same_scores(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load_encoder("level_encoder.py").module
+    assert audiomarathon.check_audio_encoder(encoder)
+    mlp, knn = XaresTask(load_task_file(place / "tones_task.py", encoder)).run()
+    assert (mlp, knn) == tuple((score, 30) for score in scores_of(place / "results", "tones"))
+    (score,) = audiomarathon.evaluate_encoder(encoder, ["tones_task.py"], results="results")
+    assert [*score.by_probe] == sorted([*STANDARD, *PUBLISHED], key=[*STANDARD, *PUBLISHED].index)
+    assert score.by_probe[PUBLISHED[0]].value == mlp[0]
+    assert score.by_probe["linear"].value > 0.9
+    with pytest.warns(UserWarning, match="left out: "):
+        (small,) = audiomarathon.evaluate_encoder(
+            "level_encoder.py", ["lost_task.py", "tones_task.py"], protocol="standard", limit=6, results="small"
+        )
+    assert (small.n, [*small.by_probe]) == (18, [*STANDARD])
+    with pytest.raises(SettingsError, match="protocol nonsense: allowed: both"):
+        audiomarathon.evaluate_encoder("level_encoder.py", "tones_task.py", protocol="nonsense")
+
+
+def test_readmes_examples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (DOORS / "README.md").read_text()
+    imports = re.findall(r"^>>> (from .*)$", readme, re.MULTILINE)
+    monkeypatch.syspath_prepend(DOORS)
+    for name in [one for one in sys.modules if one.partition(".")[0] in ("xares", "tasks", "example")]:
+        monkeypatch.delitem(sys.modules, name)
+    before, found = {*sys.modules}, dict[str, Any]()
+    try:
+        for line in imports:
+            exec(line, found)
+    finally:
+        for name in {*sys.modules} - before:
+            if name.partition(".")[0] in ("xares", "tasks", "example"):
+                del sys.modules[name]
+    assert len(imports) == 5
+    task = found["XaresTask"](config=found["asvspoof2015_config"](encoder=load_encoder("level_encoder.py").module))
+    assert (task.task.key, task.root, task.encoder.name) == ("xares/asvspoof2015", Path("env"), "LevelEncoder")
+    assert found["evaluate_encoder"] is audiomarathon.evaluate_encoder
+    assert not found["check_audio_encoder"](found["DashengEncoder"])  # the class, not an encoder
+    monkeypatch.setitem(sys.modules, "dasheng", None)
+    with pytest.raises(EncoderError, match=r"dasheng cannot be imported .*: pip install 'audiomarathon\[encoders\]'"):
+        found["DashengEncoder"]()
+
+
+def test_batch_test_runs_every_encoder_on_every_task(place: Path) -> None:
+    python = place / "python"
+    python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *gone*) exit 2 ;; esac\n')
+    python.chmod(0o755)
+    env = os.environ | {"PYTHON": str(python), "RESULTS_DIR": "out", "TASKS": "esc50 tones_task.py"}
+    env |= {"ENCODERS": "gone_encoder.py hf:some/model"}
+    done = subprocess.run([DOORS / "batch_test.sh", "--max-jobs", "4"], env=env, text=True, stdout=-1, check=False)
+    assert done.stdout.splitlines() == [
+        "== gone_encoder.py",
+        "-P -m xares.run --results out --max-jobs 4 gone_encoder.py esc50 tones_task.py",
+        "== hf:some/model",
+        "-P -m xares.run --results out --max-jobs 4 hf:some/model esc50 tones_task.py",
+        "-P -m audiomarathon encoder table out",
+    ]
+    assert done.returncode == 1
