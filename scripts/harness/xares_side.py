@@ -1,0 +1,139 @@
+"""One side of benchmark_xares.py: X-ARES' own code or ours, on a task file and an encoder file that both read.
+
+    python xares_side.py xares|audiomarathon ENV TASK.py ENCODER.py SEED OUT.json
+
+Runs in X-ARES' environment too, so it imports nothing of this project at the top. Seconds are CPU seconds of the
+whole process, without what it imports at the start. `torchaudio` is stood in for: `load` is soundfile's, and
+`resample` takes equal rates only.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
+    """Return what `work` returns, and note its CPU seconds."""
+    begin = time.process_time()
+    found = work()
+    seconds[name] = time.process_time() - begin
+    return found
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def torchaudio() -> ModuleType:
+    """Return the two functions that X-ARES calls of torchaudio."""
+    import soundfile
+    import torch
+
+    def load(path: str) -> tuple[torch.Tensor, int]:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        return torch.from_numpy(samples.T), rate
+
+    def resample(audio: torch.Tensor, found: int, wanted: int) -> torch.Tensor:
+        if found != wanted:
+            raise ValueError(f"clips of {found} Hz; allowed: the encoder's {wanted}")
+        return audio
+
+    module = ModuleType("torchaudio")
+    module.__spec__ = ModuleSpec("torchaudio", None)  # transformers looks for it
+    module.load, module.functional = load, SimpleNamespace(resample=resample)  # type: ignore[attr-defined]
+    return module
+
+
+def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
+    """Encode, train and score as `python -m xares.run` does; the environment is the one the task file names."""
+    sys.modules["torchaudio"] = torchaudio()
+    from xares.task import XaresTask
+
+    (kind,) = (one for name, one in runpy.run_path(str(encoder)).items() if name.endswith("Encoder"))
+    config = runpy.run_path(str(task))["made_config"](kind().eval())
+    config.seed = seed
+    run, seconds = XaresTask(config), dict[str, float]()
+    timed(seconds, "encode", run.make_encoded_tar)
+    mlp, _ = timed(seconds, "MLP", run.run_mlp)
+    knn, _ = timed(seconds, "kNN", run.run_knn)
+    seconds["both, from the cache"] = seconds["MLP"] + seconds["kNN"]
+    seconds["whole run"] = seconds.pop("encode") + seconds["both, from the cache"]
+    return {"seconds": seconds, "MLP": [float(mlp)], "kNN": float(knn), "bytes": bytes_in(run.encoded_tar_dir)}
+
+
+def ours(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
+    """Probe through the store, from nothing and from a full store; then each probe by itself, for one seed.
+
+    A probe by itself reads the store; what ties clips to rows, the hashes of their audio, is there already.
+    """
+    import numpy as np
+    import torch
+
+    from audiomarathon.benchmarks.xares.foreign import load_task_file, task_of
+    from audiomarathon.encoders.encoder import load_encoder
+    from audiomarathon.probing import published
+    from audiomarathon.probing.clips import Clips
+    from audiomarathon.probing.encode import encode_published, hear
+    from audiomarathon.probing.run import probe, published_splits
+    from audiomarathon.probing.store import Store
+
+    torch.set_num_threads(1)
+    encoder, task = load_encoder(str(encoder_file)), task_of(load_task_file(task_file))
+    seconds = dict[str, float]()
+    with tempfile.TemporaryDirectory(dir=env) as name:
+        cache = Path(name)
+
+        def scores(results: str) -> list[dict[str, Any]]:
+            store = Store(cache, encoder.identity)
+            found = probe(encoder, task, task.read(env), cache / results, store, protocol="as_published")
+            return [one.summary for one in found]
+
+        mlp, knn = timed(seconds, "whole run", lambda: scores("first"))
+        again = timed(seconds, "both, from the cache", lambda: scores("second"))
+        if [one["score"] for one in again] != [mlp["score"], knn["score"]]:
+            raise SystemExit("error: other scores from the cache")
+        data = task.read(env)
+        heard = hear(data.clips, encoder.sampling_rate)
+        places = {label: place for place, label in enumerate(data.classes)}
+
+        def stored() -> Clips:
+            store = Store(cache, encoder.identity)
+            parts = [[one for one in heard if one.clip.part == part] for part in task.parts]
+            items = [item for part in parts for item in encode_published(encoder, part, task.recipe, store)]
+            targets = np.array([places[item.clip.labels[0]] for item in items])
+            rows = np.stack([store.rows[item.row] for item in items])
+            return Clips(rows, targets, np.array([item.clip.part for item in items]))
+
+        splits, recipe = published_splits(task), task.recipe
+        how = {"epochs": recipe.epochs, "batch": recipe.batch, "lr": recipe.lr}
+        timed(seconds, "MLP", lambda: published.linear_probe(stored(), splits, seeds=published.SEEDS[:1], **how))
+        timed(seconds, "kNN", lambda: published.knn(stored(), splits))
+        size = bytes_in(cache / "embeddings")
+    return {"seconds": seconds, "MLP": mlp["seeds"], "kNN": knn["score"], "bytes": size}
+
+
+def main() -> None:
+    """Run one side and write what it found."""
+    import torch
+
+    side, env, task, encoder, seed, out = sys.argv[1:]
+    torch.optim.Adam([torch.zeros(1)])  # imports torch._dynamo, which takes a second
+    if side == "xares":
+        found = theirs(Path(task), Path(encoder), int(seed))
+    else:
+        found = ours(Path(env), Path(task), Path(encoder))
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
