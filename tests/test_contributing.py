@@ -22,6 +22,7 @@ from audiomarathon import evaluate
 from audiomarathon.cli.app import app
 from audiomarathon.compression.method import kept_count
 from audiomarathon.compression.registry import get_method
+from audiomarathon.embedded.sounds import write_task
 from audiomarathon.engine.run import run
 from audiomarathon.judges.registry import open_judges
 from audiomarathon.judges.room import Bench, Case, judge_run
@@ -70,6 +71,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_qwen2_5_omni.checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.mark.usefixtures("installed")
+def test_the_encoder_is_listed_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    task = write_task(tmp_path, clips=2, seconds=(0.2, 0.4))
+    assert "loudness" in CliRunner().invoke(app, ["encoder", "list", "encoders"]).stdout
+    where = ["--data", str(tmp_path), "--results", str(tmp_path / "results"), "--protocol", "standard"]
+    done = CliRunner().invoke(app, ["encoder", "run", "loudness", "--tasks", str(task), *where])
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads((tmp_path / "results" / "own" / "sounds" / "loudness" / "linear" / "summary.json").read_text())
+    assert summary["score"] > 0.4
+
+
 @pytest.fixture
 def aviary(tmp_path: Path) -> Path:
     """A data root with the task's folder somewhere in it: four clips of noise with a whistle."""
@@ -108,7 +121,7 @@ def shown(what: str) -> str:
 
 def test_each_example_takes_less_than_forty_lines() -> None:
     assert set(MODULES) == {
-        *("birds.py", "counting.py", "politeness.py", "shouting.py"),
+        *("birds.py", "counting.py", "politeness.py", "shouting.py", "loudness.py"),
         *("keep_end.py", "large_values.py", "bare_omni.py"),
     }
     for name, code in MODULES.items():

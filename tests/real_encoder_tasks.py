@@ -1,0 +1,142 @@
+"""Six small tasks for encoders, of recordings that Debian packages bring; folds never split a prompt or a voice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from xares_tars import write_tar
+
+from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.errors import AudioError
+
+PROMPTS = {
+    "en_US_f_Allison": ("allison", "en"), "es_MX_f_Allison": ("allison", "es"), "fr_CA_f_June": ("june", "fr"),
+    "it_IT_m_Carlo": ("carlo", "it"), "ru_RU_f_IvrvoiceRU": ("ivrvoice", "ru"),
+}  # fmt: skip
+DRUMS = {
+    "kick": r"kick|^bd_|bass_?drum", "snare": r"snare|^sn_|rimshot", "hat": "hat", "tom": "tom",
+    "cymbal": "crash|ride|splash|cymbal", "bell": "bell", "clap": "clap", "tabla": "tabla",
+}  # fmt: skip
+VOICES = [
+    f"{base}+{variant}" for base in ("en-us", "en-gb") for variant in ("m1", "m3", "m5", "m7", "f1", "f2", "f3", "f5")
+]
+PACKAGES = (
+    "asterisk-core-sounds-en-wav asterisk-core-sounds-es-wav asterisk-core-sounds-fr-wav asterisk-core-sounds-it-wav "
+    "asterisk-core-sounds-ru-wav klettres-data sonic-pi-samples hydrogen-data espeak-ng"
+)
+FOLDS = 5
+_SHORTEST_S = 0.05
+
+Found = tuple[Path, str, str]
+"""A clip, its label, and its cluster, which decides its fold."""
+
+
+def _prompts(which: int) -> Iterator[Found]:
+    for folder, names in PROMPTS.items():
+        root = Path("/usr/share/asterisk/sounds") / folder
+        for file in sorted(root.rglob("*.wav")):
+            name = file.relative_to(root).as_posix()
+            if not re.search(r"^silence|beep|tone", name):
+                yield file, names[which], name
+
+
+def voice() -> Iterator[Found]:
+    """Which of four speakers: one of them speaks two languages."""
+    return _prompts(0)
+
+
+def language() -> Iterator[Found]:
+    """Which of five languages."""
+    return _prompts(1)
+
+
+def same_speaker() -> Iterator[Found]:
+    """English or Spanish, by one speaker: letters are left out."""
+    found = (one for one in _prompts(1) if one[1] in ("en", "es"))
+    return (one for one in found if not re.search("^(letters|phonetic|digits)", one[2]))
+
+
+def alphabets() -> Iterator[Found]:
+    """Which of KLettres' languages a letter or syllable is from."""
+    for file in _of_packages("klettres-data", ".ogg"):
+        yield file, str(file).split("/klettres/")[1].split("/")[0], str(file)
+
+
+def drums() -> Iterator[Found]:
+    """Which kind of drum; recordings of one drum at several strengths stay together."""
+    for file in _of_packages("sonic-pi-samples", ".flac") + _of_packages("hydrogen-data", ".flac", ".wav"):
+        name = file.stem.lower()
+        kind = next((kind for kind, pattern in DRUMS.items() if re.search(pattern, name)), None)
+        if kind and not name.startswith(("loop", "ambi")):
+            yield file, kind, re.sub(r"[-_]?(hard|hardest|med|soft|softest|\d+)$", "", name)
+
+
+def digits(place: Path) -> Iterator[Found]:
+    """Which digit espeak says; voices are clusters."""
+    for voice in VOICES:
+        for speed in ("140", "175"):
+            for word in ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]:
+                file = place / f"{word}_{voice}_{speed}.wav"
+                if not file.exists():
+                    command = ["espeak-ng", "-v", voice, "-s", speed, "-w", str(file), word]
+                    subprocess.run(command, check=True, capture_output=True)
+                yield file, word, voice
+
+
+def _usable(file: Path) -> bool:
+    """Whether a recording is whole and not too short; some of KLettres' are damaged."""
+    try:
+        return probe(file).seconds >= _SHORTEST_S
+    except AudioError:
+        return False
+
+
+def _of_packages(package: str, *suffixes: str) -> list[Path]:
+    done = subprocess.run(["dpkg", "-L", package], capture_output=True, text=True, check=False)
+    return sorted(Path(line) for line in done.stdout.splitlines() if line.endswith(suffixes))
+
+
+#: By name: its clips, and how many of a class are taken.
+TASKS = {
+    "voice": (voice, 150), "language": (language, 150), "same_speaker": (same_speaker, 300),
+    "alphabets": (alphabets, 50), "drums": (drums, 1000), "digits": (digits, 1000),
+}  # fmt: skip
+
+
+def build(root: Path, name: str) -> EncoderTask:
+    """Write a task's tars under a root; the test is skipped where its recordings are not installed."""
+    clips, most = TASKS[name]
+    (work := root / "work").mkdir(parents=True, exist_ok=True)
+    try:
+        found = list(clips(work) if name == "digits" else clips())  # type: ignore[call-arg,operator]
+    except FileNotFoundError:
+        found = []
+    if len(found) < 100:
+        pytest.skip(f"no recordings for {name}: apt-get install {PACKAGES}")
+    found.sort(key=lambda one: hashlib.sha256(str(one[0]).encode()).hexdigest())
+    folds: dict[int, list[tuple[str, bytes]]] = {}
+    taken: dict[str, int] = {}
+    seen: set[bytes] = set()  # some of espeak's voices say a word alike: the same audio in two folds tells its label
+    for file, label, cluster in found:
+        content = hashlib.sha256(file.read_bytes()).digest()
+        if taken.get(label, 0) < most and content not in seen and _usable(file):
+            seen.add(content)
+            taken[label] = taken.get(label, 0) + 1
+            fold = int(hashlib.sha256(cluster.encode()).hexdigest(), 16) % FOLDS
+            key = re.sub(r"[^\w-]", "_", str(file))
+            meta = json.dumps({"label": label, "cluster": cluster}).encode()
+            folds.setdefault(fold, []).extend([(f"{key}{file.suffix}", file.read_bytes()), (f"{key}.json", meta)])
+    for fold, own in folds.items():
+        write_tar(root / name / f"wds-audio-fold-{fold}-000000.tar", own)
+    return EncoderTask(
+        key=f"own/{name}", formal_name=name, title=clips.__doc__ or "", domain="own", label="label",
+        globs={str(fold): f"wds-audio-fold-{fold}-*.tar" for fold in sorted(folds)}, folds=True,
+        classes=frozenset(taken), cluster_fields=("cluster",),
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Encoders with real weights on real recordings: what must hold of the probes, the right way and as published.
+
+With ENCODER_RESULTS the run folders stay there: docs/results.md shows their figures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import real_encoder_tasks as real
+from real_weights import real_weights
+
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.probing.run import PUBLISHED, STANDARD, probe
+from audiomarathon.probing.store import Store
+from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.runs.read import Run
+
+pytestmark = pytest.mark.real
+
+Scores = Callable[..., Score]
+_FEW = 40  # clips of a fold, where Whisper is heard: it takes a second a clip
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
+    """Return what an encoder scores on a task; each pair is run once."""
+    root = tmp_path_factory.mktemp("env")
+    results = Path(os.environ.get("ENCODER_RESULTS") or tmp_path_factory.mktemp("results"))
+    tasks: dict[str, real.EncoderTask] = {}
+    known: dict[tuple[str, str, int], Score] = {}
+
+    def of(name: str, task: str, limit: int = 0) -> Score:
+        if (name, task, limit) not in known:
+            if name == "ge2e":
+                weights = str(real_weights("ge2e") / "pretrained.pt")
+                encoder = load_encoder(str(Path(__file__).with_name("ge2e_encoder.py")), {"weights": weights})
+            elif name == "whisper-base":
+                encoder = load_encoder(f"hf:{real_weights('whisper-base')}")
+            else:
+                encoder = load_encoder(f"control:{name}")
+            if task not in tasks:
+                tasks[task] = real.build(root, task)
+            store = Store(root / "cache", encoder.identity)
+            found = list(probe(encoder, tasks[task], tasks[task].read(root, limit=limit), results / str(limit), store))
+            assert all(one.summary["complete"] for one in found)
+            (known[name, task, limit],) = task_scores([Run.read(one.folder) for one in found])
+        return known[name, task, limit]
+
+    return of
+
+
+@pytest.mark.parametrize("task", real.TASKS)
+def test_real_weights_beat_random_ones_and_noise_is_at_chance(task: str, scores: Scores) -> None:
+    linear = {name: scores(name, task).by_probe[STANDARD[0]] for name in ("ge2e", "random", "noise")}
+    assert linear["ge2e"].value >= linear["random"].value + 0.1
+    majority = scores("noise", task).majority
+    assert majority is not None
+    for probe_, found in scores("noise", task).by_probe.items():
+        assert found.low < majority + 0.03, probe_
+
+
+@pytest.mark.parametrize("task", ["same_speaker", "alphabets"])
+def test_whisper_knows_languages_better_than_a_spectrum(task: str, scores: Scores) -> None:
+    whisper, logmel = (scores(name, task, _FEW).by_probe[STANDARD[0]] for name in ("whisper-base", "logmel"))
+    assert whisper.value > logmel.value
+
+
+def test_as_written_knn_is_no_cosine(scores: Scores) -> None:
+    """X-ARES' kNN tells 20 languages no better than chance from log-mel, and loses a quarter of GE2E's."""
+    logmel, ge2e = (scores(name, "alphabets").by_probe for name in ("logmel", "ge2e"))
+    assert logmel[PUBLISHED[1]].value < 0.1
+    assert logmel["knn"].value > 0.5
+    assert ge2e[PUBLISHED[1]].value < 0.8
+    assert ge2e["knn"].value > 0.85
