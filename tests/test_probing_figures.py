@@ -118,12 +118,12 @@ def test_a_radar_has_a_corner_for_each_of_three_tasks(tmp_path: Path) -> None:
         (root / "tones").rename(root / name)
         found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task, protocol="standard")
         runs += [Run.read(one.folder) for one in found.values()]
-    (chart,) = radars(runs)
+    (chart,) = radars(task_scores(runs))
     lines = chart.data["lines"]
     assert [one["task"] for one in lines] == ["one", "three", "two", "one"]
     for one in lines:
         assert np.hypot(one["x"], one["y"]) == pytest.approx(one["score"])
-    assert radars(runs[:6]) == []
+    assert radars(task_scores(runs[:6])) == []
 
 
 def test_lengths_are_at_the_encoders_rate(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from audiomarathon.report.charts import Chart, Row, library, plain_spec
 from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores, notes_of
 from audiomarathon.report.render import Table
 from audiomarathon.report.series import palette
-from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.results.encoders import Score
 from audiomarathon.runs.read import Run
 from audiomarathon.scoring.probe import Classified
 
@@ -24,25 +24,24 @@ _MOST_LABELS = 60
 _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
-def score_tables(runs: Sequence[Run]) -> list[Table]:
+def score_tables(scores: Sequence[Score]) -> list[Table]:
     """Return all scores, and X-ARES' published ones beside those of its baselines."""
-    scores = task_scores(runs)
     named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
     beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
     return [*several, encoder_scores(scores), *(table for table in beside if len(table.frame))]
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
     """Return what a reader of the scores has to know, and what runs say of themselves."""
-    radar = ["The radar shows the probe linear, from 0 in the middle to 1."] * bool(radars(runs))
+    radar = ["The radar shows the probe linear, from 0 in the middle to 1."] * bool(radars(scores))
     own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
-    return [*radar, *notes_of(task_scores(runs)), *own]
+    return [*radar, *notes_of(scores), *own]
 
 
-def radars(runs: Sequence[Run]) -> list[Chart]:
+def radars(scores: Sequence[Score]) -> list[Chart]:
     """Return a picture of each encoder's linear scores, tasks of one domain together; it takes three tasks."""
-    scores = [one for one in task_scores(runs) if STANDARD[0] in one.by_probe]
+    scores = [one for one in scores if STANDARD[0] in one.by_probe]
     axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
     return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
 

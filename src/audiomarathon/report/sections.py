@@ -13,6 +13,7 @@ from audiomarathon.report import charts, encoder_sections, series, survival, tab
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
 from audiomarathon.report.render import Kind, Table
+from audiomarathon.results.encoders import task_scores
 from audiomarathon.results.pairs import ACROSS
 from audiomarathon.results.survival import survivals
 from audiomarathon.runs.read import Run
@@ -60,14 +61,15 @@ def _runs(data: PageData) -> list[Run]:
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
     """Sections of encoders, whose settings are probes and have no base."""
-    drawn, confused = encoder_sections.radars(runs), encoder_sections.confusions(runs)
+    scores = task_scores(runs)
+    drawn, confused = encoder_sections.radars(scores), encoder_sections.confusions(runs)
     return [
         Section(
             "encoders",
             "What encoders know",
-            encoder_sections.score_tables(runs),
+            encoder_sections.score_tables(scores),
             {"": drawn} if drawn else {},
-            {"": encoder_sections.notes(runs)},
+            {"": encoder_sections.notes(runs, scores)},
         ),
         Section("confusion", "What is confused", [encoder_sections.surest_mistakes(runs)], confused),
     ]
