@@ -365,6 +365,9 @@ def test_another_recipe_is_another_run(tmp_path: Path) -> None:
     results_of(root, tmp_path / "results", encoder, task_of(), protocol="as_published")
     with pytest.raises(RecordError, match=r"holds another run .*recipe.* wants another --results"):
         results_of(root, tmp_path / "results", encoder, task_of(recipe=Recipe(epochs=1)), protocol="as_published")
+    for setting, asked in ((PUBLISHED[0], True), (PUBLISHED[1], False)):  # kNN has no seeds
+        identity = Run.read(tmp_path / "results" / "own" / "tones" / "FramesEncoder" / setting).identity
+        assert ("seeds" in identity) is asked
 
 
 def test_two_folds_are_scored_as_published_and_drawn_anew(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import DataError, MissingDataError, SettingsError
 from audiomarathon.probing.published import SEEDS
-from audiomarathon.probing.run import PROTOCOLS, Encoded, embed, fit
+from audiomarathon.probing.run import MOST_FAILED, PROTOCOLS, Encoded, embed, fit
 from audiomarathon.probing.store import Store
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 Say = Callable[[str], None]
-_MOST_BAD = 0.01  # of a task's rows
 
 
 def data_root() -> Path:
@@ -92,9 +91,8 @@ def read_tasks(
     for task in tasks:
         try:
             found = task.read(root, limit=limit, mini=mini)
-            rows = found.rows
-            if not bad and len(found.bad_rows) > _MOST_BAD * rows:
-                many = f"{counted(len(found.bad_rows), 'bad row')} of {rows:,}, the first: {found.bad_rows[0]}"
+            if not bad and len(found.bad_rows) > MOST_FAILED * found.rows:
+                many = f"{counted(len(found.bad_rows), 'bad row')} of {found.rows:,}, the first: {found.bad_rows[0]}"
                 raise DataError(f"{task.key}: {many}; mend them, or leave them out with --allow-bad-rows")
         except DataError as error:
             if len(tasks) == 1 and not plan:

@@ -39,7 +39,7 @@ STANDARD = ("linear", "knn", "knn-centred")
 PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
 PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
 _VERSION = 1  # of what is fitted: raise it when that changes a prediction
-_MOST_FAILED = 0.01  # of a task's clips; with more there is no score
+MOST_FAILED = 0.01  # of a task's clips, or of its rows; with more there is no score
 _ALONE = "what makes clips dependent is not known: each counts alone"
 _FEWEST = 3  # folds: to train, to validate, to test
 _FOLDS = 5  # of whole clusters, where a task's own parts share some
@@ -123,7 +123,7 @@ def embed(
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
     failed |= encode_own(encoder, [one for one in heard if not one.error], store, step)
-    if len(failed) > _MOST_FAILED * len(data.clips):
+    if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         raise DataError(f"{task.key}: {len(failed)} of {counted(len(data.clips), 'clip')} failed ({first}): no score")
     content = [[one.clip.id, one.audio, one.clip.labels, one.clip.cluster] for one in heard]
@@ -168,8 +168,8 @@ def fit(
     for setting in settings_of(task, protocol, say):
         identity = {**encoded.identity, "probe": _VERSION, "method": setting}
         identity["splits"] = {role: task.part(role) for role in task.globs}
-        if setting in PUBLISHED:
-            identity |= {"recipe": asdict(task.recipe), "seeds": list(seeds)}
+        identity |= {"recipe": asdict(task.recipe)} if setting in PUBLISHED else {}
+        identity |= {"seeds": list(seeds)} if setting == PUBLISHED[0] else {}
         folder = results / task.key / encoded.name / setting
         run = RunFolder(folder, identity, task.scorer.fits)
         try:

@@ -171,7 +171,7 @@ class EncoderTask(Task):
     def placed(self, root: Path) -> bool:
         """Whether every part has a tar, and none is on its way."""
         folder = root / self.name
-        return all(tars_of(folder, glob) for glob in self.globs.values()) and not [*folder.glob(".*.partial")]
+        return not self.missing(folder) and not [*folder.glob(".*.partial")]
 
     def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:
         """Index the task's tars and read every label.
