@@ -184,3 +184,14 @@ def test_embeddings_of_x_ares_are_probed(command: Command, env: Path, tmp_path: 
     folder = tmp_path / "results" / "own" / "sounds" / "TheirEncoder (imported)" / "linear"
     assert json.loads((folder / "summary.json").read_text())["score"] == 1.0
     assert json.loads((folder / "run.json").read_text())["origin"] == "imported"
+
+
+def test_more_than_one_percent_of_bad_rows_wants_a_word(command: Command, tmp_path: Path) -> None:
+    task = write_task(tmp_path / "odd", clips=2, seconds=(0.1, 0.2))
+    task.write_text(task.read_text().replace("output_dim=10", "output_dim=9"))
+    given = ("run", "control:noise", "--tasks", task, "--data", tmp_path / "odd", "--protocol", "standard")
+    code, _, err = command(*given)
+    assert code == 2
+    assert "10 bad rows of 100" in one_error(err)
+    assert not (tmp_path / "results").exists()
+    assert command(*given, "--allow-bad-rows")[0] == 0

@@ -430,3 +430,28 @@ def test_frames_beyond_the_features_are_refused() -> None:
 
     with pytest.raises(EncoderError, match=r"with frames \[26\]"):
         from_module(LongEncoder()).encode(waves(1)[0], [16000])
+
+
+class HoldingEncoder(FrameEncoder):
+    """Keeps what it is made of where torch does not look."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.held = held
+
+
+def test_weights_in_plain_attributes_are_part_of_the_identity() -> None:
+    def linear(value: float) -> torch.nn.Linear:
+        layer = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(layer.weight, value)
+        torch.nn.init.zeros_(layer.bias)
+        return layer
+
+    for hold in (
+        lambda value: torch.tensor([value]),
+        lambda value: torch.tensor([value]).numpy(),
+        lambda value: [linear(value)],
+        lambda value: {"a": (torch.tensor([value]),)},
+    ):
+        first, same, other = (encoders.from_module(HoldingEncoder(hold(value))).identity for value in (1.0, 1.0, 2.0))
+        assert first == same != other

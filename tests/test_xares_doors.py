@@ -153,6 +153,10 @@ def test_stages_download_encode_and_score(
     task: dict[str, Any] = {"encoder_py": "level_encoder.py", "tasks_py": ["tones_task.py"], "max_jobs": 0}
     assert run(**task, to_stage=0) == 0
     assert fetched == []  # all parts are there
+    (part := place / "env" / "tones" / ".2.tar.partial").touch()
+    assert run(**task, to_stage=0) == 0
+    part.unlink()
+    assert fetched.pop() == ("tones", Path("env"))
     (place / "env" / "tones" / "2.tar").rename(place / "2.tar")
     assert run(**task, to_stage=0) == 0
     assert fetched == [("tones", Path("env"))]

@@ -282,3 +282,24 @@ def test_the_first_table_has_no_private_tasks_and_knn_of_clip_tasks_alone() -> N
     }
     assert published("first", "whisper", "voxlingua33") == (0.862, 0.207)
     assert published("first", "whisper", "speechocean762") == (None, None)
+
+
+def test_x_ares_own_file_is_the_released_task(tmp_path: Path) -> None:
+    """Its label_processor gives numbers; the released task knows labels and clusters."""
+    file = tmp_path / "crema_d_task.py"
+    text = """
+from xares.task import TaskConfig
+
+def cremad_config(encoder):
+    return TaskConfig(
+        name="cremad", formal_name="CREMA-D", encoder=encoder, label_processor=lambda x: "HSAFDN".index(x["label"]),
+        output_dim=6, zenodo_id="14646870", train_split="wds-audio-train", valid_split="wds-audio-valid",
+        test_split="wds-audio-test", epochs=3,
+    )
+"""
+    file.write_text(text)
+    (task,) = named([str(file)])
+    assert (task.key, task.recipe.epochs) == ("xares/cremad", 3)
+    assert task.described("1001_DFA_ANG", {"label": "A"}) == (("A",), "1001")
+    file.write_text(text.replace("wds-audio-train", "mine"))
+    assert named([str(file)])[0].key == "own/cremad"
