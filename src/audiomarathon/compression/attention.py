@@ -19,7 +19,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Attention:
-    """What one layer's attention was given in prefill.
+    """What one layer's attention was given, in prefill or for one new token.
 
     Attributes
     ----------
@@ -31,6 +31,8 @@ class Attention:
         As the model made it: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
     scaling
         What query-key products are multiplied by.
+    softcap
+        What they are bent to stay below, by tanh; None where they are not.
     """
 
     query: torch.Tensor
@@ -38,6 +40,7 @@ class Attention:
     value: torch.Tensor
     mask: torch.Tensor | None
     scaling: float
+    softcap: float | None = None
 
     def of_last_queries(self, count: int = 1) -> torch.Tensor:
         """Return the attention of the last `count` prompt positions, computed anew.
@@ -47,35 +50,54 @@ class Attention:
         torch.Tensor
             Softmax in float32, shape (B, H, count, S): O(H·count·S), never S×S.
         """
-        batch, heads, length, size = self.query.shape
-        groups = self.key.shape[1]
-        query = (self.query[:, :, length - count :].float() * self.scaling).reshape(batch, groups, -1, size)
-        logits = query @ self.key.float().transpose(-1, -2)  # (B, Hkv, H / Hkv · count, S)
-        return self._masked(logits.view(batch, heads, count, length), count).softmax(-1)
+        return self.of_queries(self.query.shape[2] - count, count)
 
-    def _masked(self, logits: torch.Tensor, count: int) -> torch.Tensor:
-        """Hide, in place, what each of the last `count` queries does not see."""
-        length = logits.shape[-1]
+    def of_queries(self, start: int, count: int) -> torch.Tensor:
+        """Return the attention of `count` queries from `start` on, computed anew.
+
+        Returns
+        -------
+        torch.Tensor
+            Softmax in float32, shape (B, H, count, seen). `seen` ends with the last query's own key: a decoder hides
+            all later ones.
+        """
+        batch, heads, length, size = self.query.shape
+        seen = self.key.shape[2] - length + start + count
+        query = (self.query[:, :, start : start + count].float() * self.scaling).reshape(
+            batch, self.key.shape[1], -1, size
+        )
+        logits = query @ self.key[:, :, :seen].float().transpose(-1, -2)  # (B, Hkv, H / Hkv · count, seen)
+        if self.softcap is not None:
+            logits = (logits / self.softcap).tanh() * self.softcap
+        return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
+
+    def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
+        """Hide, in place, what each of the queries from `start` on does not see."""
+        count, seen = logits.shape[-2:]
         if self.mask is not None and self.mask.dim() == 4:
-            rows = self.mask[:, :, -count:, :length]
+            rows = self.mask[:, :, start : start + count, :seen]
             return logits.masked_fill_(~rows, -torch.inf) if rows.dtype == torch.bool else logits.add_(rows)
         later = torch.ones(count, count, dtype=torch.bool, device=logits.device).triu(1)
-        logits[..., length - count :].masked_fill_(later, -torch.inf)
-        return logits if self.mask is None else logits.masked_fill_(~self.mask[:, None, None, :].bool(), -torch.inf)
+        logits[..., seen - count :].masked_fill_(later, -torch.inf)
+        if self.mask is None:
+            return logits
+        return logits.masked_fill_(~self.mask[:, None, None, :seen].bool(), -torch.inf)
 
 
 @contextmanager
 def attention_watched(
-    implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]]
+    implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """Call `looks[module]` with what each of these attention modules is given in prefill, before it attends.
+    """Call `looks[module]` with what each of these attention modules is given, before it attends.
 
     Parameters
     ----------
     implementation
         Name of the active attention implementation (`sdpa`, `eager`, `flash_attention_2`).
     looks
-        By attention module; single-token calls (decode) are not shown.
+        By attention module.
+    decode
+        Whether to show decode (calls with a single query) too, or prefill only.
 
     Yields
     ------
@@ -83,7 +105,7 @@ def attention_watched(
         Takes the wrapper off before the block ends: to be called once all is seen, so that decode pays nothing.
     """
     local = _registry()._local_mapping
-    watched = _Watched(implementation, looks, local.get(implementation))
+    watched = _Watched(implementation, looks, local.get(implementation), decode=decode)
 
     def take_off() -> None:
         watched.done = True
@@ -112,8 +134,11 @@ def _registry() -> Any:
 class _Watched:
     """What stands in for an attention function: looks, then attends as what lies below it does."""
 
-    def __init__(self, implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], below: Any) -> None:
+    def __init__(
+        self, implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], below: Any, *, decode: bool
+    ) -> None:
         self.looks = looks
+        self.decode = decode
         self.below = below
         self.done = False
         # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
@@ -125,8 +150,9 @@ class _Watched:
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
     ) -> Any:
         look = self.looks.get(module)
-        if look is not None and not self.done and query.shape[2] > 1:
+        if look is not None and not self.done and (self.decode or query.shape[2] > 1):
             mask = rest[0] if rest else kwargs["attention_mask"]
-            look(Attention(query, key, value, mask, kwargs.get("scaling") or query.shape[-1] ** -0.5))
+            scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
+            look(Attention(query, key, value, mask, scaling, kwargs.get("softcap")))
         attend = self.function or sys.modules[type(module).__module__].eager_attention_forward
         return attend(module, query, key, value, *rest, **kwargs)

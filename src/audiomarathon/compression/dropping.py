@@ -86,11 +86,6 @@ class Drop:
         """Return each sample's kept positions, on the CPU."""
         return tuple(row[~empty].cpu() for row, empty in zip(self.index, self.filler, strict=True))
 
-    def audio_places(self) -> torch.Tensor:
-        """Return where the first sample's kept audio tokens stand among its kept tokens."""
-        audio = torch.isin(self.index[0], self.audio[0])
-        return audio.nonzero().flatten()
-
     def rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """Gather (…, B or 1, S, D) to (…, B, S', D)."""
         index = self.index.to(tensor.device)

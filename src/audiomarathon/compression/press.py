@@ -213,7 +213,9 @@ class _Squeeze:
 
         length = attention.key.shape[2]
         device = attention.key.device
-        places = self.audio if self.trace.audio_places is None else self.trace.audio_places(index)
+        places = self.audio
+        if self.trace.positions is not None:
+            places = torch.isin(self.trace.positions(index), self.audio).nonzero().flatten()
         candidates = places.to(device) if self.press.scope == "audio" else torch.arange(length, device=device)
         budget = self.press.budgets(len(candidates), len(self.lm.decoder_layers))[index]
         cos, sin = rotation

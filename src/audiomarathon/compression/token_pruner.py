@@ -158,7 +158,8 @@ class TokenPruner(Method):
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
             return
         drop = Drop.plan(inputs, budgets)
-        trace.audio_places = lambda layer: drop.audio[0] if layer < self.layer else drop.audio_places()
+        everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
+        trace.positions = lambda layer: everything if layer < self.layer else drop.index[0]
         layers, width = len(lm.decoder_layers), drop.filler.shape[1]
         lengths = (inputs.audio_mask.shape[1],) * self.layer + (width,) * (layers - self.layer)
         trace.expected_lengths = cached(lm.decoder.config, lengths)

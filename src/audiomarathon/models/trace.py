@@ -28,9 +28,8 @@ class Trace:
         when nothing was dropped. Known when the block ends.
     spans
         Marks of the model's clock around the work of choosing.
-    audio_places
-        Given a layer, the indices of audio entries in that layer's cache (at batch 1); None where they are the prompt's
-        audio positions.
+    positions
+        Given a layer, the prompt positions that it computes in prefill, in order (at batch 1); None where it is all.
     expected_lengths
         How long each layer's cache is to be after prefill, if the method does what it says; held against the cache.
     kept_entries
@@ -41,7 +40,7 @@ class Trace:
     kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
-    audio_places: Callable[[int], torch.Tensor] | None = None
+    positions: Callable[[int], torch.Tensor] | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
 
