@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.report import explain, series
-from audiomarathon.report.explain import Clip, Strip, by_clip, event_share, shares_kept
+from audiomarathon.report.explain import Clip, Strip, event_share, shares_kept
 
 
 def shares(lm: AudioLM, prompts: list[Prompt], method: str) -> tuple[Inputs, np.ndarray]:

@@ -29,9 +29,8 @@ from audiomarathon.errors import MethodError, ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.phi4mm import Phi4MM
-from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.prompt import Prompt, by_clip
 from audiomarathon.models.registry import get_model
-from audiomarathon.report.explain import by_clip
 
 SWITCH = 64  # tokens at which the tiny model's factors change
 ADAPTER = "speech-lora/adapter_model.safetensors"

@@ -26,9 +26,8 @@ from audiomarathon.costs.flops import count_cost
 from audiomarathon.engine.environment import environment
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint, is_ignored
-from audiomarathon.models.prompt import Prompt
+from audiomarathon.models.prompt import Prompt, by_clip
 from audiomarathon.models.voxtral import Voxtral
-from audiomarathon.report.explain import by_clip
 
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
 

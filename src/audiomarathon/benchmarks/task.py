@@ -76,6 +76,12 @@ class Sample:
         return self.kind or (self.labels[LETTERS.index(self.answer)] if self.options else "")
 
     @property
+    def event(self) -> tuple[float, float] | None:
+        """Onset and length of what decides the answer, in seconds of the first clip; None where that is not known."""
+        onset, length = self.meta.get("event_onset"), self.meta.get("event_seconds")
+        return None if onset is None else (float(onset), float(length or 1.0))
+
+    @property
     def right(self) -> str:
         """The right answer for a reader: `B. Jazz`, or a text; "none" where no option is right."""
         if not self.options or not self.answer:
@@ -219,6 +225,10 @@ class Task(ABC):
         Whether encoders are probed on it, and no model is asked.
     group_fields
         Which of `Sample.meta` go into every record, so that figures can be broken down by them without the data.
+    version
+        Of the data and its published rule, where they have one: runs of two versions do not mix.
+    source
+        How to get the data, in the imperative; "" where `data download` knows, or nobody.
     """
 
     key: str
@@ -231,6 +241,8 @@ class Task(ABC):
     own_controls: tuple[str, ...] = ()
     probed: bool = False
     group_fields: tuple[str, ...] = ()
+    version: str = ""
+    source: str = ""
 
     @abstractmethod
     def find(self, root: Path) -> Path:

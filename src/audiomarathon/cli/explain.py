@@ -107,8 +107,7 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     sample = samples[id_]
     if not sample.clips:
         raise DataError(f"{task.key}: {id_}: has no clip to draw")
-    onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
-    events = () if onset is None else ((float(onset), float(length or 1.0)),)
+    events = (sample.event,) if sample.event else ()
     title = f"{task.key}:{sample.id}\n{sample.question or task.title}\nright answer: {sample.right}"
     judge, limit = _judge(task, sample), task.max_new_tokens
     return _Question(title, task.prompt(sample), sample.clips, events, judge, limit, task.transcribes)
@@ -134,9 +133,9 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     from audiomarathon.compression.external import as_method
     from audiomarathon.engine.answer import generations, open_model
     from audiomarathon.engine.batches import sample_seed
-    from audiomarathon.models.prompt import Prompt
+    from audiomarathon.models.prompt import Prompt, by_clip
     from audiomarathon.models.registry import get_model
-    from audiomarathon.report.explain import Clip, Strip, by_clip, draw, shares_kept
+    from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
 
     methods = [as_method(name, settings) for name in names]
     for path in question.clips:

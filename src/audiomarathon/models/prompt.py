@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 Waveform = npt.NDArray[np.float32]
+_Numbers = TypeVar("_Numbers", bound=npt.NDArray[Any])
+
+_WINDOW = 30  # seconds
 
 
 @dataclass(frozen=True)
@@ -79,3 +84,20 @@ class Inputs:
     def audio_tokens(self) -> list[int]:
         """Audio tokens a sample, before any is dropped."""
         return [int(n) for n in self.audio_mask.sum(-1).tolist()]
+
+
+def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float]) -> tuple[_Numbers, ...]:
+    """Split values of the audio tokens of a batch of one into one array a clip.
+
+    Each run of audio tokens in the prompt is a clip, or one of the windows of 30 s that a family cuts clips into. Where
+    there are others (clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
+    """
+    places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
+    starts = np.flatnonzero(np.diff(places) > 1) + 1
+    windows = [math.ceil(length / _WINDOW) for length in seconds]
+    if len(starts) + 1 == sum(windows):
+        starts = starts[np.cumsum(windows)[:-1] - 1]
+    elif len(starts) + 1 != len(seconds):
+        ends = np.cumsum(seconds) / sum(seconds)
+        starts = np.round(ends[:-1] * len(places)).astype(int)
+    return tuple(np.split(values, starts))  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_WINDOW = 30  # seconds
 _BINS = 500  # columns of a strip for all clips together: two pixels or more each
 _EVENT = "#000000"
 _WHOLE = "#7F7F7F"  # the strip of base
@@ -96,23 +94,6 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
             total += share
     kept: Floats = (total / len(entries))[audio]
     return kept
-
-
-def by_clip(values: Floats, inputs: Inputs, seconds: Sequence[float]) -> tuple[Floats, ...]:
-    """Split values of the audio tokens of a batch of one into one array a clip.
-
-    Each run of audio tokens in the prompt is a clip, or one of the windows of 30 s that a family cuts clips into. Where
-    there are others (clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
-    """
-    places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
-    starts = np.flatnonzero(np.diff(places) > 1) + 1
-    windows = [math.ceil(length / _WINDOW) for length in seconds]
-    if len(starts) + 1 == sum(windows):
-        starts = starts[np.cumsum(windows)[:-1] - 1]
-    elif len(starts) + 1 != len(seconds):
-        ends = np.cumsum(seconds) / sum(seconds)
-        starts = np.round(ends[:-1] * len(places)).astype(int)
-    return tuple(np.split(values, starts))
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
@@ -199,7 +180,7 @@ def _column(
     """Draw one clip and its strips, colour and shares each, on a `share` of the picture's width."""
     from matplotlib.ticker import MaxNLocator
 
-    _spectrogram(column[0], clip)
+    spectrogram(column[0], clip)
     for axes, (ink, shares) in zip(column[1:], strips, strict=True):
         _strip(axes, clip, shares, ink, tokens_per_second, max(1, round(_BINS * share)))
     for axes in column:
@@ -212,7 +193,8 @@ def _column(
     )
 
 
-def _spectrogram(axes: Any, clip: Clip) -> None:
+def spectrogram(axes: Any, clip: Clip) -> None:
+    """Draw a clip's log-mel spectrogram on axes of matplotlib, with what decides the answer."""
     import librosa
 
     hop = max(160, len(clip.waveform) // 2000)

@@ -175,13 +175,12 @@ def _told(
 ) -> dict[str, Any]:
     if sample is None:
         return {"prompt": None, "audio": [], "picture": None, "event": None}
-    onset, length = sample.meta.get("event_onset"), sample.meta.get("event_seconds")
     clips = [clip for clip in sample.clips if clip.is_file()]
     return {
         "prompt": _shortened(get_task(key).prompt(sample)),
         "audio": [address for clip in clips if (address := heard(clip))],
         "picture": picture(clips[0]) if spectrograms and len(clips) == 1 else None,
-        "event": None if onset is None else [float(onset), float(length or 1.0)],
+        "event": sample.event and list(sample.event),
     }
 
 
