@@ -224,7 +224,7 @@ class TestCompletion:
             ("run tau --method snap", ["snapkv"]),
             ("sweep tau --methods dart,fast_v:0.5+snap", ["dart,fast_v:0.5+snapkv"]),
             ("run tau --dtype fl", ["float32", "float16"]),
-            ("run tau --save", ["--save-config"]),
+            ("run tau --save-c", ["--save-config"]),
         ],
     )
     def test_of_names(self, words: str, offered: list[str]) -> None:

@@ -34,11 +34,13 @@ class Size:
 
 # 7B: the defaults of transformers' Qwen2_5OmniTextConfig and Qwen2_5OmniAudioEncoderConfig (5.23), which are that
 # checkpoint's. 3B: thinker_config.text_config of the hub's Qwen/Qwen2.5-Omni-3B/config.json, as other projects quote it
-# (the LLM is Qwen2.5-3B's shape); the audio encoder is the same. `scaled` keeps the proportions roughly, on a laptop.
+# (the LLM is Qwen2.5-3B's shape); the audio encoder is the same. `scaled` keeps the proportions roughly, on a laptop;
+# `attention` has the 7B's layers and heads at a quarter of its width.
 SIZES = {
     "qwen2.5-omni-7b": Size(28, 3584, 18944, 28, 4, 152064),
     "qwen2.5-omni-3b": Size(36, 2048, 11008, 16, 2, 151936),
     "scaled": Size(12, 512, 1408, 8, 2, 4096, 8, 256, 1024, 4),
+    "attention": Size(28, 896, 4736, 28, 4, 4096, 1, 256, 1024, 4),
     "tiny": Size(4, 64, 128, 4, 2, 4096, 1, 32, 64, 4),
 }
 

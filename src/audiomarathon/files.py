@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) beco
 _CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
 _LENGTH = len(_CRC % 0)
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
-_LONGEST_NAME = 120  # characters of a name that we give
+_LONGEST_NAME, _LONGEST_BYTES = 120, 230  # of a name that we give: an ending has to fit behind it
 _LONGEST_PART = 255  # bytes of a name that file systems take
 _SHOWN_NAME = 60
 
@@ -27,6 +28,8 @@ _SHOWN_NAME = 60
 def file_name(text: str) -> str:
     """Return a file's name for a name that a results folder gives: never a path, a hidden file, or another's name."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
+    while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
+        safe = safe[:-1]
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode(errors=ESCAPED)).hexdigest()[:8]}"
 
 
@@ -174,3 +177,16 @@ def replace_file(path: Path, content: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a file at a second place in one step: as a hard link, or where the file system has none, as a copy."""
+    temporary = target.with_name(f".{target.name}.new")
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)

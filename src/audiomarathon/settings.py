@@ -78,6 +78,10 @@ def _persons(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _layers(text: str) -> tuple[int, ...]:
+    return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
+
+
 def _setting(
     group: str,
     default: Any,
@@ -94,7 +98,7 @@ def _setting(
 
 
 _METHOD, _DATA, _MODEL = "Method", "Data and results", "Model and machine"
-_TIMING, _TASKS = "Timing and replies", "Single tasks"
+_TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
 _WHOLE_NUMBER, _ON_OFF = "a whole number from 0", "1 or 0"
 
 
@@ -165,12 +169,24 @@ class RunSettings:
     allow_bad_rows: bool = _setting(
         _DATA, False, "ALLOW_BAD_ROWS", _switch, "Leave out wrong rows of metadata, and count them", _ON_OFF
     )
+    save_attn: bool = _setting(
+        _ATTENTION, False, "SAVE_ATTN", _switch, "Keep each sample's attention, captured in a call of its own", _ON_OFF
+    )
+    attn_layers: tuple[int, ...] = _setting(
+        _ATTENTION, (), "ATTN_LAYERS", _layers, "Layers whose attention is kept", "numbers joined by commas, or all"
+    )
 
     data_paths: tuple[tuple[str, str], ...] = ()
     """`<TASK>_DATA_PATH` variables by name, for the tasks' own folders."""
 
     samples: tuple[str, ...] = ()
     """Ids of the samples to run, in this order; empty: as `limit` says."""
+
+    attn_full: int = 0
+    """Prompt tokens up to which whole attention maps are kept too; 0: none."""
+
+    attn_only: bool = False
+    """Whether a run that holds the samples already stays as it is, and attention is added to it."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -181,6 +197,14 @@ class RunSettings:
         if self.decode_tokens and not self.timing:
             raise SettingsError(
                 f"DECODE_TOKENS={self.decode_tokens}: the forced decode run is for timing; leave it 0 with --no-timing"
+            )
+        if self.attn_layers and not self.save_attn:
+            layers = ",".join(map(str, self.attn_layers))
+            raise SettingsError(f"ATTN_LAYERS={layers}: nothing is kept of attention; add --save-attn (SAVE_ATTN=1)")
+        if self.save_attn and "flash" in self.attn_implementation:
+            raise SettingsError(
+                f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation} does not tell which positions a "
+                "layer sees; allowed: sdpa, eager"
             )
         if self.device_map and self.device != "auto":
             raise SettingsError(

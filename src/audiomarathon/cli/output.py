@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.terminal import standard_streams
-from audiomarathon.text import plain
+from audiomarathon.text import counted, plain
 
 P = ParamSpec("P")
 
@@ -79,4 +79,8 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
         missing = result.summary["expected"] - result.summary["n"] - errors
         what = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not done yet"] * bool(missing)
         say(f"error: {result.folder}: {', '.join(what)}; run the same command again to go on")
-    return 1 if incomplete else 0
+    unseen = [result for result in results if result.without_attention]
+    for result in unseen:
+        number = counted(result.without_attention, "sample")
+        say(f"error: {result.folder}: attention of {number} is missing; run the same command again to go on")
+    return 1 if incomplete or unseen else 0

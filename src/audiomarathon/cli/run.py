@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, with_executor, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.executor import Ray
+
+if TYPE_CHECKING:
+    from audiomarathon.settings import RunSettings
 
 
 @with_config
@@ -35,7 +38,11 @@ def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, **flag
     """
     from audiomarathon.settings import RunSettings
 
-    settings = RunSettings.read(**flags)
+    return evaluate_under(tasks, model, RunSettings.read(**flags), ray)
+
+
+def evaluate_under(tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None) -> int:
+    """Run tasks under settings and print their results; return the exit code."""
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks

@@ -43,6 +43,10 @@ def opened(
         The engine is None where nothing is left to do.
     """
     check_writable(settings.results)
+    if settings.save_attn and (ray is not None or get_model(model).remote):
+        raise SettingsError(
+            "SAVE_ATTN=1: attention is seen in this process only; allowed: a local model, no --executor ray"
+        )
     if get_model(model).remote:
         from audiomarathon.engine.remote import open_endpoint
 

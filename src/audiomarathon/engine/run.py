@@ -23,6 +23,7 @@ from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.executor import Ray
 from audiomarathon.engine.identity import check_folders, run_folders
+from audiomarathon.engine.local import LocalEngine
 from audiomarathon.engine.open import opened
 from audiomarathon.engine.resume import report_resume
 from audiomarathon.engine.sessions import facts_of, now, run_session
@@ -30,20 +31,26 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.models.registry import ModelSpec, get_model
 from audiomarathon.records import Record
+from audiomarathon.runs.attention import FOLDER, captured
 from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
+from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished setting of a task: its folder, its method's label and the content of its `summary.json`."""
+    """A finished setting of a task: its folder, its method's label and the content of its `summary.json`.
+
+    `without_attention` counts samples whose attention was to be captured, and is not there.
+    """
 
     folder: Path
     method: str
     summary: dict[str, Any]
+    without_attention: int = 0
 
 
 def run(
@@ -153,6 +160,8 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     """Tell whether every sample that a run selects has its reply under every setting; nothing is written.
 
+    Where attention is to be captured, it has to be there too.
+
     Raises
     ------
     SettingsError
@@ -165,7 +174,11 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     folders = [folder for _method, folder in run_folders(setup, task, data)]
     for folder in folders:
         folder.peek()
-    return all(folder.done(clips) >= set(clips) for folder in folders)
+    done = [
+        folder.done(clips) & (captured(folder, clips, settings) if settings.save_attn else {*clips})
+        for folder in folders
+    ]
+    return all(ids >= set(clips) for ids in done)
 
 
 def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None:
@@ -189,6 +202,7 @@ def run_task(
     """
     import torch
 
+    from audiomarathon.engine.attention_capture import capture_missing, check_layers
     from audiomarathon.engine.batches import Plan
 
     settings = setup.settings
@@ -215,12 +229,24 @@ def run_task(
             report_resume(job.folder, plan.clips or {}, say)
             if corpus:
                 job.folder.write_corpus(corpus)
-        if engine is not None:
+        clips = plan.clips or {}
+        stays = settings.attn_only and all(job.folder.done(clips) >= set(clips) for job in jobs)
+        if settings.save_attn and isinstance(engine, LocalEngine):
+            check_layers(engine.lm, settings.attn_layers)
+        if engine is not None and not stays:
             run_session(replace(engine, say=say), task, data, plan, jobs)
+        if settings.save_attn and isinstance(engine, LocalEngine):
+            with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
+                capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
-            if engine is None:  # the summary is of the samples that this run selects
+            if engine is None and not stays:  # the summary is of the samples that this run selects
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
-            yield Result(job.folder.path, job.method.label, _score(task, job.folder))
+            lacking = set[str]()
+            if settings.save_attn:
+                there = captured(job.folder, clips, settings)
+                lacking = job.folder.done(clips) & {*clips} - there
+                say(f"{job.method.label}: attention of {counted(len(there), 'sample')} in {job.folder.path / FOLDER}")
+            yield Result(job.folder.path, job.method.label, _score(task, job.folder), len(lacking))
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:

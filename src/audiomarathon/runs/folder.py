@@ -193,8 +193,10 @@ class RunFolder:
         fields = {*held, *self.identity} - unwritten - _UNASKED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
             shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
+            untimed = held.get("device") is None  # None stands for a run without times
+            flag = f" ({'--no-timing' if untimed else '--timing'} goes on with it)" * (names == ["device"])
             raise RecordError(
-                f"{self.path}: holds another run ({shown}); name another RESULTS_DIR, or move that folder away"
+                f"{self.path}: holds another run ({shown}); name another RESULTS_DIR{flag}, or move that folder away"
             )
 
     def _read_and_repair(self) -> dict[str, Record]:

@@ -1,0 +1,181 @@
+"""`audiomarathon attention`: what a model attends to, captured beside a run, and drawn."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from audiomarathon.cli.options import Grouped, ModelOrNone, Tasks, run_script, with_settings
+from audiomarathon.cli.output import say
+from audiomarathon.errors import DataError, SettingsError
+
+
+@with_settings(but=("save_attn",))
+def capture(
+    tasks: Tasks,
+    model: ModelOrNone = None,
+    sample: Annotated[list[str] | None, typer.Option(help="Only the sample of this id; may be repeated.")] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--attn-full", "--full", help="Write whole maps too: 4·L·S² bytes a sample, for LALM Bench's tools."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Whole maps of prompts over 4,096 tokens too.")] = False,
+    **settings: Any,
+) -> int:
+    """Capture what a model attends to, under any method: one more call a sample, never a timed one.
+
+    Examples:
+    audiomarathon attention capture tau --model qwen2.5-omni --limit 20
+    audiomarathon attention capture tau --model qwen2.5-omni --limit 20 --method fast_v --ratio 0.5
+    audiomarathon attention plot results/tau
+
+    What is kept of a sample (0.3 MB at 30 s of audio, 1.1 MB at 300 s) lies in attention/ of the run's folder. Samples
+    without a reply on record are run first, as by `audiomarathon run --save-attn`; a run that has them stays as it is.
+    """
+    from audiomarathon.cli.run import evaluate_under
+    from audiomarathon.engine.attention_capture import LONGEST_FULL
+    from audiomarathon.settings import RunSettings
+
+    read = RunSettings.read(**settings, save_attn=True)
+    longest = (sys.maxsize if yes else LONGEST_FULL) if full else 0
+    return evaluate_under(tasks, model, replace(read, samples=tuple(sample or ()), attn_full=longest, attn_only=True))
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path("attention"),
+    layer: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="K: does layer K − 1, by which K drops tokens, foretell later ones? 0: 2, or the lowest there is.",
+        ),
+    ] = 0,
+    sample: Annotated[str, typer.Option(help="Draw this sample alone.")] = "",
+) -> None:
+    """Draw captured attention: heads, layers, maps, one sample over time, and what early layers tell of later ones.
+
+    Example: audiomarathon attention plot results/tau -o pictures
+    """
+    from audiomarathon.report.attention import draw
+    from audiomarathon.runs.read import read_runs
+
+    for path in draw(read_runs(runs), output, layer=layer, sample=sample):
+        say(f"wrote {path}")
+
+
+def visualize(
+    prompt: Annotated[str, typer.Option(help="A prompt.")] = "",
+    input_jsonl: Annotated[
+        Path | None, typer.Option(help='Lines "prompt", {"prompt": …} or {"messages": […]}, with "id" if you like.')
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model (audiomarathon list models), or its hub id.")] = "gemma3n",
+    model_path: Annotated[str, typer.Option(help="Checkpoint to load, if not the model's own.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    layers: Annotated[str, typer.Option(help="all, or numbers: 0 5 8.")] = "all",
+    max_layers: Annotated[int, typer.Option(min=0, help="The first N of them; 0 = all.")] = 0,
+    limit_samples: Annotated[int, typer.Option(min=0, help="The first N prompts; 0 = all.")] = 0,
+    output_dir: Annotated[Path, typer.Option(help="Where results go.")] = Path("outputs/attn"),
+    run_name: Annotated[str, typer.Option(help="Folder under it; default the time, in UTC.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of methods that draw at random.")] = 42,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Prompts over 4,096 tokens too.")] = False,
+    faithful: Annotated[
+        bool, typer.Option("--faithful", help="Mean of unequal prompts: cut to the shortest, as the original does.")
+    ] = False,
+) -> None:
+    """Draw a model's whole attention maps on prompts, called as LALM Bench's script.
+
+    Examples:
+    python visualization.py --prompt "Hello" --layers 0 1 --limit-samples 1
+    python visualization.py --input-jsonl prompts.jsonl --model qwen2.5-omni
+    """
+    import numpy as np
+
+    from audiomarathon.audio.decode import decode
+    from audiomarathon.compression.method import Base
+    from audiomarathon.engine.answer import open_model, own_settings
+    from audiomarathon.engine.attention_capture import LONGEST_FULL, capture_whole, check_layers
+    from audiomarathon.files import file_name
+    from audiomarathon.models.prompt import Prompt
+    from audiomarathon.models.registry import all_models
+    from audiomarathon.report.attention_maps import Whole, draw_mean, draw_sample
+
+    asked = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
+    flags = {"device": device, "dtype": dtype, "attn_layers": layers, "save_attn": True, "seed": seed}
+    settings = own_settings(model_path=model_path or None, **flags)
+    lm = open_model(next((one.key for one in all_models() if one.checkpoint == model), model), settings)
+    chosen = settings.attn_layers or tuple(range(len(lm.decoder_layers)))
+    check_layers(lm, settings.attn_layers)
+    chosen, place = chosen[: max_layers or None], output_dir / file_name(run_name or utc_name())
+    found, longest = [], sys.maxsize if yes else LONGEST_FULL
+    for name, (text, clips) in asked:
+        folder = place / file_name(name)
+        one = Prompt(text, tuple(decode(clip, lm.sampling_rate) for clip in clips), seed)
+        told = {"model": model, "run_name": place.name, "sample_id": name, "prompt": text}
+        seen = capture_whole(lm, lm.prepare([one]), Base(), one, folder, longest=longest, told=told, layers=chosen)
+        found.append(Whole(name, np.load(folder / "attn.npy", mmap_mode="r"), seen.tokens, chosen))
+        draw_sample(found[-1], folder)
+    draw_mean(found, place, run=place.name, faithful=faithful)
+    say(f"wrote {place}")
+
+
+def utc_name() -> str:
+    """Return the name that LALM Bench gives a run of captures: the time."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"
+
+
+def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]]:
+    """Return by id the text of each prompt, and its clips."""
+    from audiomarathon.benchmarks.rows import read_text
+
+    found: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
+    lines = read_text(file).split("\n") if file else []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+                row = {"prompt": row} if isinstance(row, str) else row
+                (turn,) = row.get("messages") or [{"role": "user", "content": row["prompt"]}]
+                parts: Any = turn["content"] if turn["role"] == "user" else None
+                parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+                texts = [part["text"] for part in parts if part["type"] == "text"]
+                clips = [Path(part["audio"]) for part in parts if part["type"] == "audio"]
+                name = str(row.get("id") or f"jsonl_{len(found):04d}")
+                if len(texts) + len(clips) < len(parts) or name in found:
+                    raise ValueError(name)
+                found[name] = ("\n".join(texts), clips)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f'{file}, line {number}: allowed: a text, {{"prompt": …}}, or {{"messages": …}} with one turn of '
+                    "the user, of text and audio; each id once"
+                ) from error
+    if not found:
+        raise SettingsError("no prompt: give --prompt or --input-jsonl")
+    return found
+
+
+def door() -> None:
+    """Run :func:`visualize` as the original's script, whose `--layers` takes several words."""
+    words = list[str]()
+    for word in sys.argv[1:]:
+        joins = len(words) > 1 and words[-2] == "--layers" and not word.startswith("-")
+        words = [*words[:-1], f"{words[-1]},{word}"] if joins else [*words, word]
+    run_script(visualize, words, no_args_is_help=True)
+
+
+def attention_app(reporting_errors: Callable[..., Any]) -> typer.Typer:
+    """Return the group of commands."""
+    app = typer.Typer(help="What a model attends to.", no_args_is_help=True, rich_markup_mode=None)
+    for command in (capture, plot):
+        app.command(cls=Grouped)(reporting_errors(command))
+    return app

@@ -1,0 +1,474 @@
+"""Attention of a model on a sample, reduced while it is computed.
+
+A call of its own, after the timed one: in each layer queries and keys are seen as the layer is given them, attention is
+computed anew in float32, a few query rows at a time, reduced, and forgotten. Memory is O(H·S), never S×S.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.attention import Attention as Given
+from audiomarathon.compression.attention import attention_watched
+from audiomarathon.compression.layers import window_of
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.batches import Plan, prompt_of, reason_of, unchanged_clips
+from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.errors import MethodError, RecordError, SettingsError
+from audiomarathon.files import file_name, writing
+from audiomarathon.fingerprint import same
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.prompt import Inputs, Prompt, by_clip
+from audiomarathon.models.trace import Trace
+from audiomarathon.runs import kept_audio
+from audiomarathon.runs.attention import BLOCKS, FOLDER, ROWS, TOP, WHOLE, Attention, add_to_index, captured, index_of
+from audiomarathon.runs.folder import Job
+from audiomarathon.settings import RunSettings
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks.task import Sample
+
+_CHUNK = 128  # query rows whose attention is in memory at a time
+_CACHED = 1 << 20  # numbers that a CPU's caches hold: fewer rows at a time where they would be more
+LONGEST_FULL = 4096  # prompt tokens up to which whole maps are written unasked: 1.9 GB for 28 layers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each position of a prompt is.
+
+    Attributes
+    ----------
+    groups
+        Names of the groups.
+    group_of
+        Shape (S + 1,): each prompt position's group; the last place stands for all generated tokens.
+    question
+        Shape (S,): whether a position is of the question.
+    clips
+        Audio tokens of each clip.
+    """
+
+    groups: tuple[str, ...]
+    group_of: torch.Tensor
+    question: torch.Tensor
+    clips: tuple[int, ...]
+
+
+def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
+    """Tell a prompt's parts apart.
+
+    Where its text is not found, as in a family's own form of asking for transcripts, all text after the audio counts as
+    the question.
+
+    Parameters
+    ----------
+    inputs
+        What :meth:`AudioLM.prepare` makes of the prompt alone.
+    """
+    heard = inputs.audio_mask[0].cpu()
+    places = heard.nonzero().flatten()
+    seconds = [len(clip) / lm.sampling_rate for clip in prompt.clips]
+    spans = by_clip(places.numpy(), inputs, seconds) if seconds else ()
+    names = ("first token", "template before", *(f"clip {number}" for number in range(1, len(spans) + 1)))
+    names = (*names, "question", "rest of the template", "generated")
+    asked, rest = len(names) - 3, len(names) - 2
+    group_of = torch.full((len(heard) + 1,), rest)
+    start, end = _found(lm, inputs, prompt.text) or (int(places[-1]) + 1 if len(places) else 0, len(heard))
+    group_of[: min([start, *places[:1].tolist()])] = 1
+    group_of[start:end] = asked
+    for number, span in enumerate(spans, start=2):
+        group_of[torch.as_tensor(span)] = number
+    group_of[0], group_of[-1] = 0, len(names) - 1
+    is_question = torch.zeros(len(heard), dtype=torch.bool)
+    is_question[start:end] = True
+    return Parts(names, group_of.to(lm.device), is_question, tuple(map(len, spans)))
+
+
+def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
+    """Return from which position to which the question stands in a run of text, None where it does not."""
+    ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
+    begin, runs = 0, list[tuple[int, int]]()
+    for place in range(len(ids) + 1):
+        if place == len(ids) or heard[place]:
+            runs += [(begin, place)] if place > begin else []
+            begin = place + 1
+    for first, last in reversed(runs):
+        if (span := _within(lm, ids[first:last], question.strip())) is not None:
+            return first + span[0], first + span[1]
+    return None
+
+
+def _within(lm: AudioLM, ids: Sequence[int], wanted: str) -> tuple[int, int] | None:
+    at = _text(lm, ids).find(wanted) if wanted else -1
+    if at < 0:
+        return None
+
+    def length(count: int) -> int:
+        return len(_text(lm, ids[:count]))
+
+    counts = range(len(ids) + 1)
+    return bisect_right(counts, at, key=length) - 1, bisect_left(counts, at + len(wanted), key=length)
+
+
+def _text(lm: AudioLM, ids: Sequence[int]) -> str:
+    text: str = lm.tokenizer.decode(ids, skip_special_tokens=False)
+    return text
+
+
+def capture(
+    lm: AudioLM,
+    inputs: Inputs,
+    method: Method,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int,
+    layers: Sequence[int] = (),
+    full: np.ndarray[Any, Any] | None = None,
+) -> Attention:
+    """Generate for a batch of one, and return its attention.
+
+    Parameters
+    ----------
+    inputs
+        What :meth:`AudioLM.prepare` makes of the prompt alone.
+    layers
+        Empty for all.
+    full
+        Takes each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
+
+    Raises
+    ------
+    SettingsError
+        For a layer that the model does not have.
+    """
+    check_layers(lm, layers)
+    chosen = sorted({*layers}) or list(range(len(lm.decoder_layers)))
+    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), chosen, full)
+    with_hooks = recorder.around(method.applied_to(lm, inputs))
+    generation = lm.generate(inputs, with_hooks, max_new_tokens=max_new_tokens, keep_entries=True)
+    return recorder.attention(generation)
+
+
+def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
+    """Refuse layers that a model does not have.
+
+    Raises
+    ------
+    SettingsError
+        Naming the first.
+    """
+    count = len(lm.decoder_layers)
+    if odd := [layer for layer in layers if not 0 <= layer < count]:
+        raise SettingsError(f"layer {odd[0]}: not one of this model's layers 0–{count - 1}")
+
+
+@dataclass
+class _Recorder:
+    """Reduces the attention of one call, layer by layer.
+
+    Positions are those of the prompt, whatever a method dropped; all generated tokens share one place after them.
+    """
+
+    lm: AudioLM
+    inputs: Inputs
+    parts: Parts
+    layers: Sequence[int]
+    full: np.ndarray[Any, Any] | None
+    trace: Trace | None = None
+    rows: dict[tuple[str, int], dict[str, np.ndarray[Any, Any]]] = field(default_factory=dict)
+    blocks: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    decoded: dict[int, torch.Tensor] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        mask = self.inputs.audio_mask[0]
+        self.length = len(mask)
+        self.audio = mask.nonzero().flatten()
+        self.edges = np.linspace(0, self.length, min(BLOCKS, self.length) + 1).round().astype(np.int32)
+        places = np.searchsorted(self.edges, np.arange(self.length), side="right") - 1
+        self.block_of = torch.as_tensor(places, device=mask.device)
+        self.question = self.parts.question.to(mask.device)
+
+    @contextmanager
+    def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
+        """Watch every chosen layer while a method is applied."""
+        looks = {
+            self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, place, layer)
+            for place, layer in enumerate(self.layers)
+        }
+        with applied as trace:
+            self.trace = trace
+            with attention_watched(self.lm.attn_implementation, looks, decode=True):  # type: ignore[arg-type]
+                yield trace
+
+    def _look(self, place: int, layer: int, given: Given) -> None:
+        if given.query.shape[2] > 1:
+            self._prefill(place, layer, given)
+        else:
+            self._decode(layer, given)
+
+    def _positions(self, layer: int, device: torch.device) -> torch.Tensor:
+        """Return the prompt positions that a layer computes, shape (S',)."""
+        assert self.trace is not None
+        if self.trace.positions is None:
+            return torch.arange(self.length, device=device)
+        return self.trace.positions(layer).to(device)
+
+    def _prefill(self, place: int, layer: int, given: Given) -> None:
+        device = given.query.device
+        own = self._positions(layer, device)
+        count, blocks = len(own), len(self.edges) - 1
+        question = self.question.to(device)[own]
+        in_block = torch.nn.functional.one_hot(self.block_of.to(device)[own], blocks).float()  # (S', blocks)
+        asking = torch.zeros(given.query.shape[1], count, dtype=torch.float64, device=device)
+        whole = torch.zeros(blocks, blocks, dtype=torch.float64, device=device)
+        chunk = min(_CHUNK, max(16, _CACHED // (len(asking) * count))) if device.type == "cpu" else _CHUNK
+        for start in range(0, count, chunk):
+            weights = given.of_queries(start, min(chunk, count - start))[0]  # (H, rows, seen)
+            rows, seen = slice(start, start + weights.shape[1]), weights.shape[2]
+            mean = weights.mean(0)
+            whole += in_block[rows].double().T @ (mean @ in_block[:seen]).double()
+            if question[rows].any():
+                asking[:, :seen] += weights[:, question[rows]].sum(1)
+            if self.full is not None:
+                ours = own.cpu().numpy()
+                self.full[place][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
+            last = weights[:, -1]
+        per_block = in_block.sum(0)[:, None]
+        self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block of which no row is left
+        self._keep("last", layer, self._spread(last, own.expand_as(last)))
+        self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
+
+    def _decode(self, layer: int, given: Given) -> None:
+        assert self.trace is not None
+        weights = given.of_queries(0, 1)[0, :, 0]  # (H, entries)
+        heads, device = weights.shape[0], weights.device
+        self.steps[layer] = step = self.steps.get(layer, 0) + 1
+        entries = self._positions(layer, device)[None]
+        if self.trace.kept_entries:  # a press leaves each head its own
+            kept = self.trace.kept_entries[layer].to(device)
+            entries = entries.expand(kept.shape)[kept].view(len(kept), -1)
+        entries = entries.repeat_interleave(heads // len(entries), 0)
+        fresh = torch.full((heads, step), self.length, device=device)
+        columns = torch.cat([entries, fresh], 1)
+        if window_of(self.lm.decoder.config, layer):  # its cache holds the last ones only
+            columns = columns[:, -weights.shape[1] :]
+        if columns.shape != weights.shape:
+            raise MethodError(
+                f"layer {layer} has {weights.shape[1]} cache entries, {columns.shape[1]} are known: the method does "
+                "not say which it kept"
+            )
+        spread = self._spread(weights, columns)
+        self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
+
+    def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Return rows (H, entries) by prompt position, shape (H, S + 1); what was dropped is 0."""
+        wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
+        return wide.scatter_add_(1, columns, weights.double())
+
+    def _keep(self, kind: str, layer: int, row: torch.Tensor) -> None:
+        """Reduce a row (H, S + 1)."""
+        group_of = self.parts.group_of.to(row.device)
+        mass = torch.zeros(len(row), len(self.parts.groups), dtype=row.dtype, device=row.device)
+        heard = row[:, self.audio.to(row.device)]
+        share = heard / heard.sum(1, keepdim=True)
+        top = heard.topk(min(TOP, heard.shape[1]), 1)
+        found = {
+            "mass": mass.index_add_(1, group_of, row).float(),
+            "profile": (heard.mean(0) * heard.shape[1]).half(),
+            "top_index": top.indices.int(),
+            "top_mass": top.values.half(),
+            "entropy": -torch.special.xlogy(share, share).sum(1).float(),
+        }
+        self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in found.items()}
+
+    def _spans(self) -> list[list[Any]]:
+        """Return from which position to which each run of one group goes."""
+        groups = self.parts.group_of[:-1].tolist()
+        starts = [place for place, group in enumerate(groups) if not place or group != groups[place - 1]]
+        ends = zip(starts, [*starts[1:], len(groups)], strict=True)
+        return [[self.parts.groups[groups[start]], start, end] for start, end in ends]
+
+    def attention(self, generation: Generation) -> Attention:
+        """Return what was seen."""
+        for layer in self.layers:
+            some = self.decoded.get(layer)
+            heads = len(self.rows["last", layer]["mass"])
+            nothing = torch.full((heads, self.length + 1), torch.nan, dtype=torch.float64)
+            self._keep("generated", layer, nothing if some is None else some / self.steps[layer])
+        reduced = {
+            name: np.stack([[self.rows[kind, layer][name] for layer in self.layers] for kind in ROWS])
+            for name in ("mass", "profile", "top_index", "top_mass", "entropy")
+        }
+        left, (reply,) = generation.kept_positions, generation.replies
+        ids = self.inputs.tensors["input_ids"][0].tolist()
+        text = {one: _text(self.lm, [one]) for one in {*ids}}
+        meta = {
+            "groups": list(self.parts.groups),
+            "clips": list(self.parts.clips),
+            "parts": self._spans(),
+            "model_layers": len(self.lm.decoder_layers),
+            "kept_audio_bits": kept_audio.pack(left[0], self.inputs.audio_mask[0]) if left else None,
+            "reply": reply.text,
+            "new_tokens": reply.new_tokens,
+            "head_mean": True,
+            "dtype": "float32",
+            "seq_len": self.length,
+            "layers": list(self.layers),
+        }
+        blocks = np.stack([self.blocks[layer] for layer in self.layers])
+        return Attention(**reduced, blocks=blocks, edges=self.edges, tokens=tuple(text[one] for one in ids), meta=meta)
+
+
+def capture_missing(
+    lm: AudioLM,
+    plan: Plan,
+    jobs: Sequence[Job],
+    settings: RunSettings,
+    *,
+    say: Callable[[str], None] = lambda _line: None,
+    step: Callable[[int], object] = lambda _more: None,
+) -> None:
+    """Write the attention of every sample that a setting has a reply of, unless it is there.
+
+    A sample that fails is told of and left out: the same command tries it again.
+
+    Raises
+    ------
+    RecordError
+        When a file cannot be written.
+    """
+    different, clips = 0, plan.clips or {}
+    missing = {job.method.label: job.folder.done(clips) - captured(job.folder, clips, settings) for job in jobs}
+    before = {job.method.label: index_of(job.folder.path) for job in jobs}
+    for sample in plan.samples:
+        if todo := [job for job in jobs if sample.id in missing[job.method.label]]:
+            try:
+                prompt, inputs = _prepared(lm, plan, sample)
+                with encoder_shared(lm):
+                    for job in todo:
+                        row = before[job.method.label].get(sample.id)
+                        different += not _capture_one(lm, plan, job, sample, prompt, inputs, settings, row)
+            except RecordError:  # a full disk: no sample after it would fare better
+                raise
+            except Exception as error:  # one sample's failure is not the end of the run
+                say(f"error: {plan.task.key}: attention of {sample.id}: {reason_of(error)}")
+        step(1)
+    if different:
+        say(f"{plan.task.key}: {different} replies of the calls that captured attention differ from those on record")
+
+
+def _prepared(lm: AudioLM, plan: Plan, sample: Sample) -> tuple[Prompt, Inputs]:
+    with unchanged_clips(plan, sample):
+        clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
+    prompt = prompt_of(plan, sample, clips)
+    return prompt, lm.prepare([prompt])
+
+
+def _capture_one(
+    lm: AudioLM,
+    plan: Plan,
+    job: Job,
+    sample: Sample,
+    prompt: Prompt,
+    inputs: Inputs,
+    settings: RunSettings,
+    before: Mapping[str, Any] | None,
+) -> bool:
+    """Write the attention of a sample under a setting; return whether the reply is the one on record.
+
+    Parameters
+    ----------
+    before
+        The sample's line of the index.
+    """
+    name, place = file_name(sample.id), job.folder.path / FOLDER
+    if before and not same(before.get("clips"), (plan.clips or {}).get(sample.id)):
+        before = None  # of other audio
+    everything = not settings.attn_layers or bool(before and before["all"])
+    layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
+    longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # nothing that is there is lost
+    told = {
+        "model": job.folder.run.get("checkpoint_name"),
+        "method": job.method.label,
+        "sample_id": sample.id,
+        "benchmark": plan.task.key,
+        "split": sample.meta.get("split"),
+        "prompt": prompt.text,
+        "audio": [str(clip) for clip in sample.clips],
+        "events": [sample.event] if sample.event else [],
+    }
+    how: dict[str, Any] = {"layers": layers, "max_new_tokens": plan.max_new_tokens}
+    whole = place / f"{name}{WHOLE}"
+    if longest:
+        found = capture_whole(lm, inputs, job.method, prompt, whole, longest=longest, told=told, **how)
+    else:
+        found = capture(lm, inputs, job.method, prompt, **how)
+        shutil.rmtree(whole, ignore_errors=True)  # of other audio
+    found = replace(found, meta={**found.meta, **told})
+    row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
+    row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
+    row |= {"clips": (plan.clips or {}).get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
+    add_to_index(job.folder.path, {**row, "audio_tokens": inputs.audio_tokens[0]})
+    return bool(found.meta["reply"] == job.folder.records[sample.id].reply)
+
+
+def capture_whole(
+    lm: AudioLM,
+    inputs: Inputs,
+    method: Method,
+    prompt: Prompt,
+    folder: Path,
+    *,
+    longest: int,
+    told: Mapping[str, Any],
+    layers: Sequence[int] = (),
+    max_new_tokens: int = 1,
+) -> Attention:
+    """Write whole maps as LALM Bench does: `attn.npy` (L, S, S), `tokens.json`, `meta.json`; see :func:`capture`.
+
+    Parameters
+    ----------
+    longest
+        Prompt tokens up to which they are written.
+    told
+        Goes into `meta.json`.
+
+    Raises
+    ------
+    SettingsError
+        For a longer prompt, or a layer that the model does not have.
+    RecordError
+        When they cannot be written.
+    """
+    length, count = inputs.audio_mask.shape[1], len(layers or lm.decoder_layers)
+    if length > longest:
+        raise SettingsError(
+            f"{told['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
+            f"prompts of at most {longest:,} tokens; audiomarathon attention capture --yes writes them all the same"
+        )
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / ".attn.npy.new"
+        try:
+            maps = np.lib.format.open_memmap(temporary, "w+", np.float32, (count, length, length))  # type: ignore[no-untyped-call]
+            found = capture(lm, inputs, method, prompt, max_new_tokens=max_new_tokens, layers=layers, full=maps)
+            temporary.replace(folder / "attn.npy")
+        finally:
+            temporary.unlink(missing_ok=True)
+    replace(found, meta={**found.meta, **told}).write_texts(folder)
+    return found

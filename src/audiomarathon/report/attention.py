@@ -1,0 +1,461 @@
+"""Pictures of captured attention: who listens, when, in which layer; and do early layers tell what later ones do?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import spearmanr
+
+from audiomarathon.audio import decode as audio
+from audiomarathon.compression.method import Base
+from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.files import write_json, writing
+from audiomarathon.metrics.statistics import Estimate, Resampler
+from audiomarathon.models.registry import get_model
+from audiomarathon.report.attention_maps import in_blocks
+from audiomarathon.report.explain import Clip, spectrogram
+from audiomarathon.report.samples import columns
+from audiomarathon.report.series import BASE, palette
+from audiomarathon.runs.attention import FOLDER, ROWS, Attention, index_of
+from audiomarathon.runs.kept_audio import unpack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from audiomarathon.runs.read import Run
+
+Floats = npt.NDArray[np.float64]
+_ASKING = {"last": "prompt's last token", "question": "question", "generated": "reply"}
+_SHARES = ("first token", "audio", "question", "rest of the text", "reply")
+_LATER = 0.25  # share of the model's layers that count as the last ones
+_BINS = 400  # columns of the picture over time
+_RATE = 8000  # Hz, of a spectrogram
+_MOST_RUNS = 8
+_FEW = 8  # layers up to which each is a tick, and a mark
+_GREY = "#BBBBBB"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was captured of a run: N samples, R kinds of rows, L layers, H heads.
+
+    Attributes
+    ----------
+    layers
+        Their numbers: those of every sample.
+    later
+        Places of those that are among the last quarter of the model's layers, and behind K − 1.
+    files
+        By sample.
+    clusters
+        Of the samples.
+    to_audio
+        Attention to all audio, shape (N, R, L, H).
+    shares
+        Attention to each of `_SHARES`, mean over samples and heads, shape (R, L, 5).
+    blocks
+        Mean of the block maps, shape (L, n, n).
+    marks
+        Where in the prompt audio and question begin and end, 0 to 1, mean over samples.
+    foresight
+        How layer K − 1 ranks audio tokens as each layer does, Spearman's ρ, shape (N, L). By the attention of the
+        prompt's last token, which FastV drops tokens by (arXiv 2403.06764). Of a pruned run over the tokens that it
+        kept, which shortens their range.
+    pruned
+        Whether tokens were dropped.
+    """
+
+    run: Run
+    name: str
+    layers: list[int]
+    later: list[int]
+    files: dict[str, Path]
+    clusters: list[str]
+    to_audio: Floats
+    shares: Floats
+    blocks: Floats
+    marks: dict[str, tuple[float, float]]
+    foresight: Floats
+    pruned: bool
+
+    def last_layers(self) -> Estimate:
+        """Return the mean of :attr:`foresight` over `later`, with its interval over clusters; NaN where none is."""
+        own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
+        sound = np.isfinite(own)
+        if not sound.any():
+            return Estimate(np.nan, None)
+        clusters = [one for one, fine in zip(self.clusters, sound, strict=True) if fine]
+        return Resampler(self.run.seed).mean(own[sound].tolist(), clusters)
+
+
+def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
+    """Read what was captured of a run, or of one sample; None where nothing was.
+
+    Raises
+    ------
+    RecordError
+        When a file cannot be read.
+    SettingsError
+        When the layer before K = `layer` was not captured of every sample; 0 asks for none.
+    """
+    assert run.folder is not None
+    rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
+    if not rows:
+        return None
+    layers = sorted(set.intersection(*({*row["layers"]} for row in rows.values())))
+    if layer and layer - 1 not in layers[:-1]:
+        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none, for want of layers that every sample has"
+        raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
+    files = {id_: run.folder / FOLDER / row["file"] for id_, row in rows.items()}
+    found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
+    for file in files.values():
+        one = Attention.read(file)
+        own = [one.meta["layers"].index(number) for number in layers]
+        shares, profile = _shares(one)[:, own], one.profile[0, own]
+        ranks = np.full(len(layers), np.nan)  # and so it stays of the layer with itself
+        for at in (at for at, number in enumerate(layers) if layer and number != layer - 1):
+            ranks[at] = _correlation(profile[layers.index(layer - 1)], profile[at])
+        found.append((shares[..., 1], shares.mean(2), one.blocks[own].astype(float), ranks))
+        marks.append(_marks(one))
+        pruned, count = pruned or bool(one.meta["kept_audio_bits"]), one.meta["model_layers"]
+    coarsest = min(blocks.shape[-1] for _, _, blocks, _ in found)  # prompts of fewer than 64 tokens have fewer blocks
+    blocks: Floats = np.stack([in_blocks(one[2], coarsest) for one in found]).astype(float)
+    to_audio, shares, foresight = (np.stack([one[at] for one in found]) for at in (0, 1, 3))
+    clusters = [run.records[id_].cluster if id_ in run.records else id_ for id_ in files]
+    last = count - max(1, round(_LATER * count))
+    later = [at for at, number in enumerate(layers) if layer and number >= max(layer, last)]
+    ends = {part: np.mean([own[part] for own in marks if part in own], 0) for part in {*marks[0]}}
+    spans = {part: (float(start), float(end)) for part, (start, end) in ends.items()}
+    return Seen(
+        run, name, layers, later, files, clusters, to_audio, _mean(shares), _mean(blocks), spans, foresight, pruned
+    )
+
+
+def _mean(values: Floats) -> Floats:
+    """Return the mean over the first axis, without what is NaN; NaN where all is."""
+    count = np.isfinite(values).sum(0)
+    mean: Floats = np.nansum(values, 0) / np.where(count, count, np.nan)
+    return mean
+
+
+def _shares(one: Attention) -> Floats:
+    """Return the attention to each of `_SHARES`, shape (R, L, H, 5)."""
+    told = {"template before": "rest of the text", "rest of the template": "rest of the text", "generated": "reply"}
+    groups = ["audio" if name.startswith("clip ") else told.get(name, name) for name in one.meta["groups"]]
+    found = [one.mass[..., [name == share for name in groups]].sum(-1) for share in _SHARES]
+    return np.stack(found, -1).astype(float)
+
+
+def _marks(one: Attention) -> dict[str, tuple[float, float]]:
+    """Return from where to where audio and question go, as parts of the prompt's length."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, start, end in one.meta["parts"]:
+        part = "audio" if name.startswith("clip ") else name
+        if part in ("audio", "question"):
+            found[part] = (found.get(part, (start / len(one.tokens), 0))[0], end / len(one.tokens))
+    return found
+
+
+def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    both = (one > 0) & (other > 0)  # what a method dropped is ranked by nobody
+    if both.sum() < 3 or np.ptp(one[both]) == 0 or np.ptp(other[both]) == 0:
+        return np.nan
+    return float(spearmanr(one[both], other[both]).statistic)
+
+
+def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "") -> list[Path]:
+    """Draw all pictures of runs, and write their figures to `attention.json`; return the files.
+
+    Parameters
+    ----------
+    layer
+        K: does the attention of layer K − 1, by which K drops tokens, foretell that of later layers? 0: 2, or where
+        layer 1 was not captured the lowest that can be told; without two layers nothing is told of it.
+    sample
+        Draw this one alone; "" means over all, and draws over time the first that every run has.
+
+    Raises
+    ------
+    RecordError
+        When no run has captured attention, or the folder cannot be written.
+    SettingsError
+        Without matplotlib (the extra `report`), for a layer that was not captured, and for more than eight runs.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: F401
+    except ImportError:
+        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+    there = [run for run in runs if run.folder and any(sample in ("", id_) for id_ in index_of(run.folder))]
+    if not there:
+        what = f" of {sample!r}" if sample else ""
+        raise RecordError(f"no attention{what} in {', '.join(str(run.folder) for run in runs)}; run with --save-attn")
+    if len(there) > _MOST_RUNS:
+        raise SettingsError(
+            f"{len(there)} runs have captured attention; a picture takes {_MOST_RUNS}: name fewer folders"
+        )
+    able = [layer] if layer else _tellable(there)
+    layer = 2 if 2 in able else next(iter(able), 0)
+    read = (read_seen(run, name, layer, sample) for run, name in zip(there, _names(there), strict=True))
+    seen = [one for one in read if one]
+    pictures = {"heads": _heads(seen), "layers": _layers(seen), "blocks": _blocks(seen[0])}
+    if layer:
+        pictures["foresight"] = _foresight([one for one in seen if not one.pruned] or seen, layer)
+    if shared := [id_ for id_ in seen[0].files if all(id_ in one.files for one in seen)]:
+        pictures["time"] = _time(seen, shared[0])
+    files = [folder / f"{name}.png" for name in pictures]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("time", "foresight"):  # of other runs, where these have no sample in common or too few layers
+            (folder / f"{name}.png").unlink(missing_ok=True)
+        for file, figure in zip(files, pictures.values(), strict=True):
+            figure.savefig(file)
+    write_json(folder / "attention.json", {one.name: _figures(one, layer) for one in seen})
+    return [*files, folder / "attention.json"]
+
+
+def _tellable(runs: Sequence[Run]) -> list[int]:
+    """Return each K whose layer before, and one after, was captured of every sample."""
+    rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
+    return [number + 1 for number in sorted(set.intersection(*({*row["layers"]} for row in rows)))[:-1]]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return a name of its own for each run: what tells it from the others, and its folder where nothing else does."""
+    tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
+    names = [
+        " ".join(filter(None, [run.key * tasks, run.checkpoint * models, run.method, run.control])) for run in runs
+    ]
+    twice = Counter(names)
+    return [f"{name} ({run.folder})" if twice[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def _figures(one: Seen, layer: int) -> dict[str, Any]:
+    last = one.last_layers()
+    rows = {
+        kind: {share: _plain(one.shares[row, :, place]) for place, share in enumerate(_SHARES)}
+        for row, kind in enumerate(ROWS)
+    }
+    return {
+        "run": str(one.run.folder),
+        "samples": len(one.files),
+        "layers": one.layers,
+        "mass": rows,
+        "foresight": {
+            "layer": layer,
+            "over": "kept audio tokens" if one.pruned else "all audio tokens",
+            "by_layer": _plain(_mean(one.foresight)),
+            "last_layers": [one.layers[at] for at in one.later],
+            "mean_of_last_layers": last.value if np.isfinite(last.value) else None,
+            "interval": list(last.interval) if last.interval else None,
+            "samples": dict(zip(one.files, map(_plain, one.foresight), strict=True)),
+        },
+    }
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
+
+
+def _figure(rows: int, columns: int, width: float, height: float, title: str, **how: Any) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    return figure, figure.subplots(rows, columns, squeeze=False, **how)
+
+
+def _samples(seen: Sequence[Seen]) -> str:
+    counts = sorted({len(one.files) for one in seen})
+    return f"mean over {' to '.join(map(str, [counts[0], *counts[1:][-1:]]))} sample{'s' * (counts[-1] > 1)}"
+
+
+def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
+    """Return runs with the look of their lines, base last: dashed on top of those that it may hide."""
+    looks = [
+        (one, {"color": BASE, "linestyle": "--"} if one.run.method == Base().label else {"color": ink})
+        for one, ink in zip(seen, palette(len(seen)), strict=True)
+    ]
+    return sorted(looks, key=lambda look: "linestyle" in look[1])
+
+
+def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
+    """Name the layers on the horizontal axis; return how to mark points."""
+    from matplotlib.ticker import MaxNLocator
+
+    panel.set_xlim(layers[0], max(layers[-1], layers[0] + 1))
+    if len(layers) > _FEW:
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return {}
+    panel.set_xticks(layers)
+    return {"marker": "o", "markersize": 4, "clip_on": False}
+
+
+def _heads(seen: Sequence[Seen]) -> Figure:
+    """Draw each head's attention to the audio, a panel a run and kind of row."""
+    title = f"Attention to the audio, by layer and head ({_samples(seen)})"
+    figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
+    for row, one in enumerate(seen):
+        for panel, kind, mean in zip(grid[row], ROWS, _mean(one.to_audio), strict=True):
+            image = panel.imshow(mean, aspect="auto", vmin=0, vmax=1, cmap="viridis")
+            panel.set_facecolor(_GREY)
+            _name_layers(panel, one.layers)
+            if row == 0:
+                panel.set_title(f"by the {_ASKING[kind]}", fontsize=9)
+            if row == len(seen) - 1:
+                panel.set_xlabel("head", fontsize=8)
+        grid[row, 0].set_ylabel(f"{one.name.replace('+', chr(10) + '+ ')}\nlayer", fontsize=8)
+    figure.colorbar(image, ax=grid, label="share of attention", shrink=0.8)
+    return figure
+
+
+def _name_layers(panel: Any, layers: Sequence[int]) -> None:
+    step = -(-len(layers) // 8)
+    panel.set_yticks(range(0, len(layers), step), layers[::step], fontsize=8)
+
+
+def _layers(seen: Sequence[Seen]) -> Figure:
+    """Draw attention to the audio by layer, a line a run, over where the first run's attention goes."""
+    title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10 to 90 % of them)"
+    figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
+    for place, kind in enumerate(ROWS):
+        above, below = grid[:, place]
+        for one, look in _lines(seen):
+            each = one.to_audio[:, place].mean(-1)
+            each = each[np.isfinite(each).all(1)]
+            if len(each):
+                marks = _by_layer(above, one.layers)
+                above.plot(one.layers, each.mean(0), label=one.name, linewidth=1.8, **look, **marks)
+                band = np.quantile(each, [0.1, 0.9], 0)
+                above.fill_between(one.layers, *band, color=look["color"], alpha=0.15, linewidth=0)
+        above.set_title(f"to the audio, by the {_ASKING[kind]}", fontsize=9)
+        _by_layer(below, seen[0].layers)
+        parts = np.nan_to_num(seen[0].shares[place]).T
+        below.stackplot(seen[0].layers, parts, labels=_SHARES, colors=palette(len(_SHARES)), alpha=0.8)
+        below.set_title(f"{seen[0].name}: to what, by the {_ASKING[kind]}", fontsize=9)
+        below.set_xlabel("layer", fontsize=9)
+        above.set_ylim(0, 1)
+    for row in grid:
+        row[0].set_ylabel("share of attention", fontsize=9)
+    (lines, runs), (areas, shares) = (row[0].get_legend_handles_labels() for row in grid)
+    figure.legend(lines + areas, runs + shares, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def _blocks(one: Seen) -> Figure:
+    """Draw the whole map of each layer in blocks, with lines where the audio and the question begin and end."""
+    from matplotlib.colors import LogNorm
+
+    across = min(7, len(one.layers))
+    down = -(-len(one.layers) // across)
+    title = f"{one.name}: which part of the prompt (rows) attends to which (columns); each row sums to 1"
+    figure, grid = _figure(down, across, max(7, 1 + 1.8 * across), 1.2 + 1.95 * down, title)
+    for panel in grid.flat[len(one.layers) :]:
+        panel.set_axis_off()
+    names = {name: sum(ends) / 2 for name, ends in one.marks.items()}
+    for at, (panel, layer, blocks) in enumerate(zip(grid.flat, one.layers, one.blocks, strict=False)):
+        shown = np.where(blocks > 0, np.clip(blocks, 1e-4, 1), np.nan)  # grey: nothing to attend to
+        image = panel.imshow(shown, norm=LogNorm(1e-4, 1), cmap="magma", extent=(0, 1, 1, 0))
+        panel.set_facecolor(_GREY)
+        panel.set_title(f"layer {layer}", fontsize=8, pad=2)
+        for place in {end for ends in one.marks.values() for end in ends}:
+            panel.axhline(place, color="white", linewidth=0.4)
+            panel.axvline(place, color="white", linewidth=0.4)
+        below, left = at + across >= len(one.layers), at % across == 0
+        panel.set_xticks([*names.values()] if below else [], [*names] if below else [], fontsize=6, rotation=90)
+        panel.set_yticks([*names.values()] if left else [], [*names] if left else [], fontsize=6)
+        panel.tick_params(length=0)
+    figure.colorbar(image, ax=grid, label="share of attention", shrink=0.7)
+    return figure
+
+
+def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
+    """Draw how well one layer's ranking of the audio is that of the others."""
+    title = f"Does layer {layer - 1}, by which fast_v at K = {layer} drops, rank the audio as later layers do?"
+    figure, ((panel,),) = _figure(1, 1, 8, 4.5, title)
+    marks = _by_layer(panel, seen[0].layers)
+    for one, look in _lines(seen):
+        for each in one.foresight:
+            panel.plot(one.layers, each, color=look["color"], alpha=max(0.08, 0.5 / len(one.foresight)), linewidth=0.8)
+        last = one.last_layers()
+        told = f" [{last.interval[0]:.2f}, {last.interval[1]:.2f}]" if last.interval else ""
+        told = f": {last.value:.2f}{told}" if one.later else ""
+        numbers = [one.layers[at] for at in one.later]
+        told += f" in layers {numbers[0]}–{numbers[-1]}" if numbers else ""
+        told += ", kept tokens only" * one.pruned
+        panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.name}{told}", **look, **marks)
+    panel.axvline(layer - 1, color="#777777", linestyle=":")
+    panel.axhline(0, color="#777777", linewidth=0.8)
+    panel.set(
+        xlabel="layer", ylabel="Spearman's ρ over audio tokens\n(attention of the prompt's last token)", ylim=(-1, 1.02)
+    )
+    panel.legend(fontsize=8, loc="lower left", title=f"{_samples(seen)}; thin: each sample", title_fontsize=8)
+    return figure
+
+
+def _time(seen: Sequence[Seen], id_: str) -> Figure:
+    """Draw over a sample's clips, one after the other, what each run's question attends to, and what pruners kept."""
+    attentions = [Attention.read(one.files[id_]) for one in seen]
+    kept = [bool(one.meta["kept_audio_bits"]) for one in attentions]
+    per_second = get_model(str(seen[0].run.facts["model"])).tokens_per_second
+    clips = attentions[0].meta["clips"]
+    clip = _clip(attentions[0], [tokens / per_second for tokens in clips])
+    heights = [1.2 if clip else 0.01, *(height for some in kept for height in (1.6, *[0.18] * some))]
+    title = f"{id_}: when the question listens" + f" ({len(clips)} clips, one after the other)" * (len(clips) > 1)
+    figure, grid = _figure(
+        len(heights), 1, 11, 1.2 + 0.95 * sum(heights), title, height_ratios=heights, sharex=True
+    )  # fmt: skip
+    strips, total = iter(grid[1:, 0]), sum(clips)
+    for one, found, some in zip(seen, attentions, kept, strict=True):
+        panel = next(strips)
+        profile = found.profile[ROWS.index("question"), [found.meta["layers"].index(number) for number in one.layers]]
+        own = np.where(profile > 0, profile, np.nan).astype(float)
+        even = own / np.nanmean(own, 1, keepdims=True)  # of what is kept in this layer
+        binned = columns(np.nan_to_num(even), min(_BINS, total)) / columns(np.isfinite(own), min(_BINS, total)).clip(
+            1e-9
+        )
+        shown = np.where(binned > 0, np.log2(np.maximum(binned, 2**-6)), np.nan)
+        extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)
+        image = panel.imshow(shown, aspect="auto", vmin=-3, vmax=3, cmap="RdBu_r", extent=extent)
+        panel.set_facecolor(_GREY)
+        panel.set_title(one.name + " (grey: dropped)" * some, fontsize=9, loc="left", pad=2)
+        panel.set_ylabel("layer", fontsize=8)
+        _name_layers(panel, one.layers)
+        for end in np.cumsum(clips)[:-1]:
+            panel.axvline(end / per_second, color="black", linewidth=1)
+        if some:
+            bits = unpack(found.meta["kept_audio_bits"], total)[None]
+            panel = next(strips)
+            panel.imshow(columns(bits, min(_BINS, total)), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
+            panel.set_yticks([])
+            panel.set_ylabel("kept", rotation=0, ha="right", va="center", fontsize=8)
+    bar = figure.colorbar(image, ax=grid[1:, 0], label="attention beside an even share, within a layer")
+    bar.set_ticks(range(-3, 4), labels=["⅛ ×", "¼ ×", "½ ×", "1 ×", "2 ×", "4 ×", "8 ×"])
+    grid[-1, 0].set_xlabel("time, s", fontsize=9)
+    if clip is not None:
+        spectrogram(grid[0, 0], clip)
+        grid[0, 0].set_ylabel("kHz", fontsize=8)
+        grid[0, 0].set_xlim(0, clip.seconds)
+    else:
+        grid[0, 0].set_axis_off()
+    return figure
+
+
+def _clip(found: Attention, seconds: Sequence[float]) -> Clip | None:
+    """Return a sample's clips as one, each as long as its tokens; None where they are not there any more."""
+    try:
+        waves = [audio.decode(Path(clip), _RATE) for clip in found.meta["audio"]]
+    except (AudioMarathonError, KeyError):
+        return None
+    sizes = [round(length * _RATE) for length in seconds]
+    cut = [np.pad(wave[:size], (0, max(0, size - len(wave)))) for wave, size in zip(waves, sizes, strict=True)]
+    return (
+        Clip(found.meta["sample_id"], np.concatenate(cut), _RATE, tuple(map(tuple, found.meta["events"])))
+        if cut
+        else None
+    )

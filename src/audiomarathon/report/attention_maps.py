@@ -1,0 +1,125 @@
+"""Pictures of whole attention maps, one sample or a mean over several, as LALM Bench draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.files import write_json, writing
+from audiomarathon.runs.attention import BLOCKS
+
+Maps = npt.NDArray[np.floating[Any]]
+_MOST_LABELS = 64  # tokens that are named along an edge
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A sample's whole maps, shape (L, S, S), with its tokens and the numbers of the layers."""
+
+    name: str
+    maps: Maps
+    tokens: Sequence[str]
+    layers: Sequence[int]
+
+
+def draw_sample(one: Whole, folder: Path) -> None:
+    """Draw each layer's map into `layer_XX.jpg`, and their mean into `layer_mean.jpg`."""
+    for layer, own in zip(one.layers, one.maps, strict=True):
+        _draw(own, one.tokens, f"{one.name} · layer {layer}", folder / f"layer_{layer:02d}.jpg")
+    _draw(one.maps.mean(0), one.tokens, f"{one.name} · mean over layers", folder / "layer_mean.jpg")
+
+
+def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
+    """Write the mean over samples: `global_layer_mean` and `global_mean`, each as .npy and .jpg, and `stats.json`.
+
+    Prompts of unequal length are averaged in blocks of their relative positions. `faithful` does as the original: it
+    cuts all to the shortest, and names the positions by the first sample's tokens.
+    """
+    shortest = min(len(one.tokens) for one in samples)
+    if faithful or all(len(one.tokens) == shortest for one in samples):
+        cut, tokens = [one.maps[:, :shortest, :shortest] for one in samples], list(samples[0].tokens[:shortest])
+    else:
+        cut, tokens = [in_blocks(one.maps, min(BLOCKS, shortest)) for one in samples], []
+    by_layer = sum(cut[1:], cut[0].astype(np.float64)) / len(cut)
+    for name, maps in (("global_layer_mean", by_layer), ("global_mean", by_layer.mean(0))):
+        with writing(folder / f"{name}.npy"):
+            np.save(folder / f"{name}.npy", maps.astype(np.float32))
+    _draw_grid(by_layer, samples[0].layers, folder / "global_layer_mean.jpg")
+    _draw(by_layer.mean(0), tokens, "mean over samples and layers", folder / "global_mean.jpg")
+    stats = {
+        "run_name": run,
+        "num_samples": len(samples),
+        "layer_indices": list(samples[0].layers),
+        "aligned_seq_len": by_layer.shape[-1],
+        "per_sample": {
+            one.name: {"num_layers": len(one.layers), "seq_len": len(one.tokens), "tokens": len(one.tokens)}
+            for one in samples
+        },
+    }
+    write_json(folder / "stats.json", stats)
+
+
+def in_blocks(maps: Maps, count: int) -> Maps:
+    """Return maps (L, S, S) in so many blocks: columns summed, rows averaged, so that rows still sum to 1."""
+    edges = np.linspace(0, maps.shape[-1], count + 1).round().astype(int)
+    summed = np.add.reduceat(np.add.reduceat(maps, edges[:-1], 2), edges[:-1], 1)
+    return summed / np.diff(edges)[:, None]
+
+
+def _draw(one: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
+    from matplotlib.figure import Figure
+
+    size = 6.0 + 0.13 * min(len(tokens), _MOST_LABELS)
+    figure = Figure(figsize=(size + 1, size), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(_shown(one), norm=_logarithmic(), cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="share of attention")
+    step = -(-len(tokens) // _MOST_LABELS) or 1
+    plain = [_token(token) for token in tokens[::step]]
+    axes.set_xticks(range(0, len(tokens), step), plain, rotation=90, fontsize=7)
+    axes.set_yticks(range(0, len(tokens), step), plain, fontsize=7)
+    axes.set(xlabel="attends to", ylabel="token")
+    axes.set_title(title.replace("$", r"\$"), fontsize=11)
+    _save(figure, file)
+
+
+def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
+    from matplotlib.figure import Figure
+
+    across = min(6, len(layers))
+    figure = Figure(figsize=(2.4 * across, 2.5 * -(-len(layers) // across)), dpi=100, layout="constrained")
+    for place, (layer, own) in enumerate(zip(layers, maps, strict=True)):
+        axes = figure.add_subplot(-(-len(layers) // across), across, place + 1)
+        image = axes.imshow(_shown(own), norm=_logarithmic(), cmap="viridis", interpolation="nearest")
+        axes.set_title(f"layer {layer}", fontsize=8)
+        axes.set_axis_off()
+    figure.colorbar(image, ax=figure.axes, label="share of attention")
+    _save(figure, file)
+
+
+def _shown(one: Maps) -> Maps:
+    """Return a map without what no token attends to, which stays blank."""
+    return np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
+
+
+def _logarithmic() -> Any:
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(1e-4, 1)
+
+
+def _token(text: str) -> str:
+    """Return a token as a label: "$" would begin a formula, and white space would not be seen."""
+    plain = text.replace("$", r"\$").replace("\n", "⏎").strip()
+    return plain or "␣"
+
+
+def _save(figure: Any, file: Path) -> None:
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file)

@@ -1,0 +1,138 @@
+"""Attention of a model on one sample, as a run keeps it: `attention/<sample>.npz`, and a line each in `index.jsonl`.
+
+Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio); what is kept of them takes 1 MB.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.errors import RecordError
+from audiomarathon.files import append_line, json_object, write_bytes, write_text
+from audiomarathon.fingerprint import same
+from audiomarathon.plain_file import read_plain
+from audiomarathon.runs.folder import RunFolder
+from audiomarathon.settings import RunSettings
+
+FOLDER = "attention"
+INDEX = "index.jsonl"
+WHOLE = ".whole"  # ending of the folder of a sample's whole maps
+
+#: Which positions attend: the prompt's last token, the mean of the question's, and of the generated ones.
+ROWS = ("last", "question", "generated")
+BLOCKS = 64
+TOP = 16
+
+Array = npt.NDArray[Any]
+_OF_ROW = {"id": str, "file": str, "bytes": int, "layers": list, "all": bool, "full": bool}  # of a line of the index
+_ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is kept of a sample's attention: R kinds of rows (:data:`ROWS`), L layers, H heads, A audio tokens.
+
+    Rows that do not exist are NaN: a reply of one token has no generated row, and dropped tokens attend to nothing.
+
+    Attributes
+    ----------
+    mass
+        How much attention each group of positions gets, shape (R, L, H, G), float32; sums to 1 over the groups that
+        `meta["groups"]` names: first token, template before (the audio), each clip, question, rest of the template,
+        generated.
+    profile
+        Mean over heads of the attention to each audio token, times A (1 is an even share of all attention), shape
+        (R, L, A), float16.
+    top_index, top_mass
+        The audio tokens that get most, and how much, shape (R, L, H, 16 or A), int32 and float16.
+    entropy
+        Of the attention among audio tokens, nats, shape (R, L, H), float32.
+    blocks, edges
+        Mean over heads of the whole map in 64 × 64 blocks: columns summed, rows averaged, shape (L, 64, 64), float16;
+        block i is of positions edges[i] to edges[i + 1].
+    tokens
+        The prompt's tokens as text.
+    meta
+        `layers`, `model_layers` (how many there are), `groups`, `clips` (audio tokens of each), `parts` (from which
+        position to which a group goes), `kept_audio_bits` (see :mod:`.kept_audio`; None where nothing was dropped),
+        `reply`, and the fields of LALM Bench's `meta.json`.
+    """
+
+    mass: Array
+    profile: Array
+    top_index: Array
+    top_mass: Array
+    entropy: Array
+    blocks: Array
+    edges: Array
+    tokens: tuple[str, ...]
+    meta: Mapping[str, Any]
+
+    def save(self, file: Path) -> int:
+        """Write a file in one step; return its bytes."""
+        texts = {"tokens": list(self.tokens), "meta": dict(self.meta)}
+        coded = {name: np.frombuffer(json.dumps(one).encode(), np.uint8) for name, one in texts.items()}
+        stream = io.BytesIO()
+        np.savez_compressed(stream, **{name: getattr(self, name) for name in _ARRAYS}, **coded)  # type: ignore[arg-type]
+        write_bytes(file, content := stream.getvalue())
+        return len(content)
+
+    def write_texts(self, folder: Path) -> None:
+        """Write `tokens.json` and `meta.json` as LALM Bench has them beside its `attn.npy`."""
+        write_text(folder / "tokens.json", json.dumps(list(self.tokens), ensure_ascii=False, indent=2))
+        write_text(folder / "meta.json", json.dumps(dict(self.meta), ensure_ascii=False, indent=2))
+
+    @classmethod
+    def read(cls, file: Path) -> Attention:
+        """Read a file.
+
+        Raises
+        ------
+        RecordError
+            When it is not one that :meth:`save` wrote.
+        """
+        try:
+            with np.load(io.BytesIO(read_plain(file)), allow_pickle=False) as found:
+                arrays = {name: found[name] for name in _ARRAYS}
+                tokens, meta = (json.loads(found[name].tobytes()) for name in ("tokens", "meta"))
+        except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+            raise RecordError(f"{file}: is no file of attention ({error}); delete it, and capture again") from error
+        return cls(**arrays, tokens=tuple(tokens), meta=meta)
+
+
+def index_of(run: Path) -> dict[str, dict[str, Any]]:
+    """Return the last line of a run's index of each sample whose file is there, as large as the line says."""
+    index = run / FOLDER / INDEX
+    lines = read_plain(index).splitlines() if index.is_file() else []
+    found = {}
+    for row in filter(None, map(json_object, lines)):
+        if all(isinstance(row.get(name), kind) for name, kind in _OF_ROW.items()):
+            file = index.parent / row["file"]
+            if file.is_file() and file.stat().st_size == row["bytes"]:
+                found[row["id"]] = row
+    return found
+
+
+def add_to_index(run: Path, row: Mapping[str, Any]) -> None:
+    """Say in a run's index that a sample's file is whole."""
+    append_line(run / FOLDER / INDEX, row)
+
+
+def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
+    """Return the samples whose attention is there as the settings ask for it, and of the clips as they are."""
+    found = set()
+    for id_, row in index_of(folder.path).items():
+        layers = {*settings.attn_layers} <= {*row["layers"]} if settings.attn_layers else row["all"]
+        if layers and row["full"] >= bool(settings.attn_full) and same(row.get("clips"), clips.get(id_)):
+            found.add(id_)
+    return found

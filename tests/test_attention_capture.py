@@ -1,0 +1,347 @@
+"""Captured attention is transformers' own, reduced; it sums to 1, is zero on what was dropped, and changes no reply."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import noise, skip_unless_carried
+from families import Family
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from audiomarathon.compression.attention import Attention as Given
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.attention_capture import capture, capture_whole, parts_of
+from audiomarathon.errors import MethodError, RecordError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.runs.attention import ROWS, Attention
+from audiomarathon.runs.kept_audio import unpack
+
+NEW = 5
+
+
+def eager_maps(lm: AudioLM, inputs: Inputs, method: Any = None, reply: tuple[int, ...] = ()) -> np.ndarray:
+    """Attention of an eager model as transformers returns it, shape (L, H, S, S), the reply's tokens being prompt."""
+    tensors = dict(inputs.tensors)
+    if reply:
+        tensors["input_ids"] = torch.cat([tensors["input_ids"], torch.tensor([reply])], 1)
+        tensors["attention_mask"] = torch.ones_like(tensors["input_ids"])
+    with torch.inference_mode(), lm.generating(inputs, 1):
+        done = lm.model.generate(
+            **tensors, max_new_tokens=1, do_sample=False, output_attentions=True, return_dict_in_generate=True
+        )
+    width = tensors["input_ids"].shape[1]
+    return np.stack([layer[0, :, :, :width].float().numpy() for layer in done.attentions[0]])
+
+
+def seen(lm: AudioLM, prompt: Prompt, method: str = "base", **how: Any) -> tuple[Inputs, Attention]:
+    inputs = lm.prepare([prompt])
+    return inputs, capture(lm, inputs, get_method(method), prompt, **{"max_new_tokens": NEW, **how})
+
+
+def whole(lm: AudioLM, prompt: Prompt, method: str = "base") -> tuple[Inputs, Attention, np.ndarray]:
+    inputs = lm.prepare([prompt])
+    length = inputs.audio_mask.shape[1]
+    maps = np.zeros((len(lm.decoder_layers), length, length), np.float32)
+    return inputs, capture(lm, inputs, get_method(method), prompt, max_new_tokens=NEW, full=maps), maps
+
+
+@pytest.fixture(scope="module")
+def prompt(prompts: list[Prompt]) -> Prompt:
+    """Two clips, and a prompt of more than one chunk of rows."""
+    return prompts[0]
+
+
+@pytest.fixture(scope="module")
+def eager(family: Family, family_checkpoint: Any) -> AudioLM:
+    """A tiny model of each family, under the attention whose maps transformers returns."""
+    return family.load(family_checkpoint(family.key), "eager")
+
+
+class TestAgainstTransformers:
+    """Chunks of 128 rows, in any family, are the maps of its own eager attention."""
+
+    def test_whole_maps_blocks_and_rows(
+        self, family: Family, family_lm: AudioLM, eager: AudioLM, prompt: Prompt
+    ) -> None:
+        inputs, found, maps = whole(eager, prompt)
+        true = eager_maps(eager, inputs)
+        assert np.abs(maps - true.mean(1)).max() < 1e-5
+        assert maps.shape[-1] > 128
+
+        audio = inputs.audio_mask[0].numpy()
+        edges = found.edges
+        for block, (start, end) in enumerate(pairwise(edges)):
+            wanted = np.add.reduceat(true.mean(1)[:, start:end].mean(1), edges[:-1], 1)
+            assert np.abs(found.blocks[:, block] - wanted).max() < 1e-3  # float16
+        last = true[:, :, -1]
+        assert np.abs(found.mass[0] @ np.ones(found.mass.shape[-1]) - 1).max() < 1e-6
+        assert np.abs(found.profile[0] - last.mean(1)[:, audio] * audio.sum()).max() < 2e-3 * found.profile[0].max()
+        asking = parts_of(eager, inputs, prompt).question.numpy()
+        clips = [place for place, name in enumerate(found.meta["groups"]) if name.startswith("clip")]
+        assert np.abs(found.mass[1][..., clips].sum(-1) - true[:, :, asking][..., audio].sum(-1).mean(-1)).max() < 1e-5
+        share = last[:, :, audio] / last[:, :, audio].sum(-1, keepdims=True)
+        assert np.abs(found.entropy[0] + (share * np.log(np.maximum(share, 1e-30))).sum(-1)).max() < 1e-3
+        best = np.sort(last[:, :, audio], -1)[..., :-17:-1]
+        assert np.abs(found.top_mass[0] - best).max() < 1e-3
+        assert np.abs(np.take_along_axis(last[:, :, audio], found.top_index[0], -1) - best).max() < 1e-6
+
+        _, under_sdpa = seen(family_lm, prompt)
+        assert np.nanmax(np.abs(under_sdpa.mass - found.mass)) < 1e-5
+
+    def test_rows_of_the_reply(self, family: Family, eager: AudioLM, prompt: Prompt) -> None:
+        """Decode rows, windows and shared caches included, are those of one pass over prompt and reply."""
+        for text in (prompt.text, "And now?", "Say it", "Who?", "Tell me more of this"):
+            given = Prompt(text, prompt.clips)
+            inputs, found = seen(eager, given)
+            (reply,) = Base().generate(eager, inputs, max_new_tokens=NEW).replies
+            if reply.new_tokens == NEW and eager.audio_token not in reply.token_ids:
+                break  # a random model may end its reply, or say an audio token
+        else:
+            pytest.fail("no reply to compare")
+        rows = eager_maps(eager, inputs, reply=reply.token_ids[:-1])[:, :, -(NEW - 1) :].mean(2)
+        groups = parts_of(eager, inputs, given).group_of.numpy()
+        wanted = np.stack(
+            [rows[..., np.flatnonzero(np.append(groups[:-1], [groups[-1]] * (NEW - 1)) == one)].sum(-1)
+             for one in range(len(found.meta["groups"]))], -1
+        )  # fmt: skip
+        assert np.abs(found.mass[ROWS.index("generated")] - wanted).max() < 1e-5
+
+
+class TestUnderMethods:
+    @pytest.mark.parametrize("method", ["fast_v:0.5", "frame:0.7", "snapkv:0.5", "frame:0.5+snapkv:0.3"])
+    def test_masses_sum_to_1_and_the_reply_stays(self, any_lm: AudioLM, prompt: Prompt, method: str) -> None:
+        skip_unless_carried(any_lm, get_method(method))
+        given = Prompt(prompt.text, prompt.clips[:1], prompt.seed)
+        inputs, found = seen(any_lm, given, method)
+        sums = found.mass.sum(-1)
+        assert np.abs(sums[np.isfinite(sums)] - 1).max() < 1e-6
+        assert np.isfinite(sums[:2]).all()
+        done = get_method(method).generate(any_lm, inputs, max_new_tokens=NEW)
+        assert (found.meta["reply"], found.meta["new_tokens"]) == (done.replies[0].text, done.replies[0].new_tokens)
+
+    def test_what_a_pruner_dropped_gets_nothing_from_its_layer_on(self, either_lm: AudioLM, prompt: Prompt) -> None:
+        inputs, found, maps = whole(either_lm, prompt, "frame:0.5")
+        kept = unpack(found.meta["kept_audio_bits"], inputs.audio_tokens[0])
+        assert kept.sum() * 2 == len(kept)
+        assert (found.profile[:, 2:][..., ~kept] == 0).all()
+        assert (found.profile[:, :2] > 0).all()
+        assert (found.profile[:, 2:][..., kept] > 0).all()
+        assert kept[found.top_index[:, 2:]].all()
+        places = np.flatnonzero(inputs.audio_mask[0].numpy())[~kept]
+        assert (maps[2:, places] == 0).all()
+        assert (maps[2:, :, places] == 0).all()
+        assert np.abs(maps.sum(-1)[:2] - 1).max() < 1e-5
+
+    @pytest.mark.parametrize("method", ["streaming_llm:0.5", "frame:0.5+streaming_llm:0.5"])
+    def test_what_a_press_dropped_gets_nothing_in_decode(self, lm: AudioLM, prompt: Prompt, method: str) -> None:
+        inputs, found = seen(lm, prompt, method)
+        total = inputs.audio_tokens[0]
+        alive = found.profile[ROWS.index("generated"), 0] > 0
+        assert alive.sum() == total // 2
+        assert alive[:4].all()  # where streaming_llm begins; the rest are the last ones
+        assert alive[-(total // 2 - 4) :].all()
+        assert (found.profile[ROWS.index("last"), 0] > 0).all()  # prefill saw everything
+        if "+" in method:
+            kept = unpack(found.meta["kept_audio_bits"], total)
+            later = found.profile[ROWS.index("generated"), 3] > 0
+            assert not later[~kept].any()
+            assert later.sum() == kept.sum() // 2
+
+    def test_each_head_looks_at_what_its_own_cache_kept(self, lm: AudioLM, prompt: Prompt) -> None:
+        """Query heads share a cache in groups, and knorm keeps other entries in each."""
+        inputs, found = seen(lm, prompt, "knorm:0.7")
+        done = get_method("knorm:0.7").generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        audio = inputs.audio_mask[0].numpy()
+        assert done.kept_entries is not None
+        for layer, entries in enumerate(done.kept_entries):
+            kept = entries.numpy()[:, audio]
+            assert (kept[0] != kept[1]).any()
+            for head, top in enumerate(found.top_index[ROWS.index("generated"), layer]):
+                assert kept[head * len(kept) // found.mass.shape[2]][top].all()
+
+    def test_a_method_that_does_not_say_what_it_kept_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
+        """Its columns cannot be told, where the cache is shorter than the prompt."""
+
+        @contextmanager
+        def half(_model: Any) -> Iterator[None]:
+            def drop(_module: Any, _args: Any, kwargs: Any, _out: Any) -> None:
+                for layer in kwargs["past_key_values"].layers:
+                    layer.keys, layer.values = layer.keys[:, :, ::2], layer.values[:, :, ::2]
+                handle.remove()
+
+            handle = lm.decoder.register_forward_hook(drop, with_kwargs=True)
+            yield
+
+        with pytest.raises(MethodError, match="the method does not say which it kept"):
+            capture(lm, lm.prepare([prompt]), Foreign(press=half, name="half"), prompt, max_new_tokens=NEW)
+
+    def test_a_reply_of_one_token_has_no_row(self, lm: AudioLM, prompt: Prompt) -> None:
+        _, found = seen(lm, prompt, max_new_tokens=1)
+        assert np.isnan(found.mass[ROWS.index("generated")]).all()
+        assert np.isfinite(found.mass[:2]).all()
+
+    def test_chosen_layers_only(self, lm: AudioLM, prompt: Prompt) -> None:
+        _, everything = seen(lm, prompt)
+        _, some = seen(lm, prompt, layers=(3, 1))
+        assert some.meta["layers"] == [1, 3]
+        assert np.array_equal(some.mass, everything.mass[:, [1, 3]])
+        with pytest.raises(SettingsError, match="layer 4: not one of this model's layers 0–3"):
+            seen(lm, prompt, layers=(4,))
+
+
+class TestParts:
+    def test_every_part_of_the_prompt_is_told_apart(self, family: Family, family_lm: AudioLM, prompt: Prompt) -> None:
+        inputs = family_lm.prepare([prompt])
+        parts = parts_of(family_lm, inputs, prompt)
+        ids = inputs.tensors["input_ids"][0]
+        assert family_lm.tokenizer.decode(ids[parts.question].tolist()).strip() == prompt.text
+        assert (len(parts.clips), sum(parts.clips)) == (len(prompt.clips), inputs.audio_tokens[0])
+        assert parts.groups[parts.group_of[0]] == "first token"
+        inside = [int((parts.group_of == place).sum()) for place, name in enumerate(parts.groups) if name[:4] == "clip"]
+        assert tuple(inside) == parts.clips
+        for place in inputs.audio_mask[0].nonzero().flatten()[1:].tolist():
+            assert parts.groups[parts.group_of[place]].startswith("clip")
+
+    def test_clips_swapped_swap_their_masses(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without positions the first layer's attention is to what is heard, wherever it stands."""
+        rotate = lm.decoder.rotary_emb.forward
+
+        def unrotated(*given: Any, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            cos, sin = rotate(*given, **more)
+            return torch.ones_like(cos), torch.zeros_like(sin)
+
+        monkeypatch.setattr(lm.decoder.rotary_emb, "forward", unrotated)
+        loud, quiet = noise(3.0, 1), noise(3.0, 2) * 0.01
+        _, one = seen(lm, Prompt("Which is louder?", (loud, quiet)), layers=(0,))
+        _, other = seen(lm, Prompt("Which is louder?", (quiet, loud)), layers=(0,))
+        first, second = one.meta["groups"].index("clip 1"), one.meta["groups"].index("clip 2")
+        assert np.abs(one.mass[:2, ..., first] - other.mass[:2, ..., second]).max() < 1e-5
+        assert np.abs(one.mass[:2, ..., first] - one.mass[:2, ..., second]).max() > 1e-3
+
+    def test_a_prompt_of_text_alone(self, lm: AudioLM) -> None:
+        _, found = seen(lm, Prompt("Say something.", ()))
+        assert found.profile.shape[-1] == 0
+        assert found.meta["groups"] == [
+            "first token",
+            "template before",
+            "question",
+            "rest of the template",
+            "generated",
+        ]
+        assert np.abs(np.nansum(found.mass[0], -1) - 1).max() < 1e-6
+
+
+class _Live(TorchDispatchMode):
+    """Counts the bytes of all tensors made inside that are alive, at their most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for one in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(one, torch.Tensor) and (storage := one.untyped_storage())._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
+        return out
+
+    def _gone(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
+
+
+def test_memory_grows_with_the_prompt_and_not_with_its_square(lm: AudioLM) -> None:
+    """A look takes a few times H·128·S·4 bytes: at S = 6,000 that is 12 MB a time, where a layer's map takes 576."""
+    from audiomarathon.engine.attention_capture import _Recorder
+    from audiomarathon.models.trace import Trace
+
+    heads, length, size = 4, 6000, 16
+    prompt = Prompt("Q", (noise(1.0),))
+    mask = torch.zeros(1, length, dtype=torch.bool)
+    mask[:, 10:-10] = True
+    ids = torch.where(mask, lm.audio_token, 5)
+    inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, mask, (0,))
+    recorder = _Recorder(lm, inputs, parts_of(lm, inputs, prompt), [0], None, trace=Trace((length - 20,)))
+    torch.manual_seed(0)
+    given = Given(*(torch.randn(1, count, length, size) for count in (heads, 2, 2)), None, 0.25)
+    with torch.inference_mode(), _Live() as live:
+        recorder._look(0, 0, given)
+    assert live.most < 6 * heads * 128 * length * 4
+    assert np.abs(recorder.rows["last", 0]["mass"].sum(-1) - 1).max() < 1e-6
+
+
+def test_a_soft_cap_bends_the_logits() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 4)
+    capped = Given(query, key, key, None, 2.0, softcap=1.5).of_queries(1, 2)[0]
+    logits = 1.5 * torch.tanh(2.0 * torch.einsum("hqd,kd->hqk", query[0], key[0, 0]) / 1.5)
+    logits = logits.masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
+    assert torch.allclose(capped, logits.softmax(-1)[:, 1:], atol=1e-6)
+
+
+class TestFiles:
+    def test_a_file_reads_back(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+        _, found = seen(lm, prompt)
+        size = found.save(tmp_path / "a.npz")
+        again = Attention.read(tmp_path / "a.npz")
+        assert (tmp_path / "a.npz").stat().st_size == size
+        assert (again.tokens, again.meta) == (found.tokens, found.meta)
+        for name in ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edges"):
+            assert np.array_equal(getattr(again, name), getattr(found, name), equal_nan=True)
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no zip at all"])
+    def test_another_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(RecordError, match=r"a\.npz: is no file of attention"):
+            Attention.read(tmp_path / "a.npz")
+
+    def test_whole_maps_are_the_originals_three_files(self, lm: AudioLM, prompt: Prompt, tmp_path: Path) -> None:
+        import json
+
+        inputs, _, maps = whole(lm, prompt)
+        capture_whole(
+            lm, inputs, Base(), prompt, tmp_path / "one", longest=500, told={"sample_id": "one"}, layers=(0, 2)
+        )
+        assert sorted(file.name for file in (tmp_path / "one").iterdir()) == ["attn.npy", "meta.json", "tokens.json"]
+        assert np.array_equal(np.load(tmp_path / "one" / "attn.npy"), maps[[0, 2]])
+        meta = json.loads((tmp_path / "one" / "meta.json").read_text())
+        assert {name: meta[name] for name in ("head_mean", "dtype", "seq_len", "layers", "sample_id")} == {
+            "head_mean": True, "dtype": "float32", "seq_len": maps.shape[-1], "layers": [0, 2], "sample_id": "one"
+        }  # fmt: skip
+        assert len(json.loads((tmp_path / "one" / "tokens.json").read_text())) == maps.shape[-1]
+
+    def test_maps_of_a_long_prompt_are_refused_and_nothing_is_written(
+        self, lm: AudioLM, prompt: Prompt, tmp_path: Path
+    ) -> None:
+        inputs = lm.prepare([prompt])
+        with pytest.raises(SettingsError, match=r"one: whole maps of 2\d\d tokens take 0.0 GB; allowed: prompts of at"):
+            capture_whole(lm, inputs, Base(), prompt, tmp_path / "one", longest=100, told={"sample_id": "one"})
+        assert not (tmp_path / "one").exists()
+
+    def test_a_call_that_fails_leaves_no_half_map(
+        self, lm: AudioLM, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_given: Any, **_more: Any) -> None:
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(lm, "generate", fails)
+        with pytest.raises(RuntimeError, match="no memory"):
+            capture_whole(
+                lm, lm.prepare([prompt]), Base(), prompt, tmp_path / "one", longest=500, told={"sample_id": "one"}
+            )
+        assert list((tmp_path / "one").iterdir()) == []

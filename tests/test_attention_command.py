@@ -1,0 +1,415 @@
+"""`--save-attn`, `audiomarathon attention` and LALM Bench's script: files beside a run, resume, refusals, pictures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import task_folders
+from conftest import call
+
+from audiomarathon.cli import attention as command
+from audiomarathon.cli.options import run_script
+from audiomarathon.engine import attention_capture
+from audiomarathon.errors import SettingsError
+from audiomarathon.report.attention import draw, read_seen
+from audiomarathon.report.attention_maps import Whole, draw_mean, in_blocks
+from audiomarathon.runs.attention import ROWS, Attention, index_of
+from audiomarathon.runs.folder import read_records, read_run
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import to_line
+
+Asked = tuple[object, ...]
+RUN = Path("tau/tiny-omni/base-0")
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """What every command of these tests says: a tiny model on ten short clips."""
+    data = task_folders.build_tau(tmp_path_factory.mktemp("data") / "TAU")
+    return (
+        "tau", "--model", "qwen2.5-omni", "--model-path", tiny_checkpoint, "--data", data, "--no-timing",
+        "--max-new-tokens", 4,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captured(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of three samples under base and fast_v, with their attention."""
+    results = tmp_path_factory.mktemp("captured")
+    for method in (("--method", "base"), ("--method", "fast_v", "--ratio", "0.5")):
+        code, said = call("run", *asked, "--limit", 3, "--save-attn", *method, "--results", results)
+        assert code == 0, said
+    return results
+
+
+def lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+class TestBesideARun:
+    def test_a_file_a_sample_and_a_line_each(self, asked: Asked, captured: Path) -> None:
+        records, rows = read_records(captured / RUN), lines(captured / RUN / "attention" / "index.jsonl")
+        assert {row["id"] for row in rows} == set(records)
+        for row in rows:
+            one = Attention.read(captured / RUN / "attention" / row["file"])
+            record = records[row["id"]]
+            assert (row["prompt_tokens"], row["audio_tokens"]) == (record.prompt_tokens, record.audio_tokens)
+            assert (one.meta["reply"], one.meta["sample_id"], one.meta["method"]) == (record.reply, row["id"], "base-0")
+            assert one.profile.shape == (len(ROWS), 4, record.audio_tokens)
+            assert row["bytes"] == (captured / RUN / "attention" / row["file"]).stat().st_size
+
+    def test_replies_are_those_of_a_run_without(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
+        pruned = ("--method", "fast_v", "--ratio", "0.5")
+        code, said = call("run", *asked, "--limit", 3, *pruned, "--results", tmp_path)
+        assert code == 0, said
+        place = RUN.with_name("fast_v-0.5-layer2")
+        assert read_records(tmp_path / place) == read_records(captured / place)
+        assert read_run(tmp_path / place)["identity"] == read_run(captured / place)["identity"]
+
+    def test_only_what_is_missing_is_captured_again(
+        self, asked: Asked, captured: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        again = ("run", *asked, "--limit", 3, "--save-attn", "--results", captured)
+        calls: list[str] = []
+        one = attention_capture._capture_one
+        monkeypatch.setattr(attention_capture, "_capture_one", lambda *given: calls.append(given[3].id) or one(*given))
+        assert call(*again)[0] == 0
+        assert calls == []
+        rows = index_of(captured / RUN)
+        lost = sorted(rows)[1]
+        (captured / RUN / "attention" / rows[lost]["file"]).unlink()
+        assert call(*again)[0] == 0
+        assert calls == [lost]
+
+    def test_a_sample_that_fails_is_told_of_and_tried_again(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        command = ("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+        one = attention_capture._capture_one
+        failing: list[str] = []
+
+        def once(*given: Any) -> bool:
+            if not failing:
+                failing.append(given[3].id)
+                raise MemoryError("none left")
+            return one(*given)
+
+        monkeypatch.setattr(attention_capture, "_capture_one", once)
+        code, said = call(*command)
+        assert code == 1
+        assert f"error: tau: attention of {failing[0]}: MemoryError: none left" in said
+        assert "attention of 1 sample is missing; run the same command again" in said
+        assert len(read_records(tmp_path / RUN)) == 2
+        assert call(*command)[0] == 0
+        assert len(index_of(tmp_path / RUN)) == 2
+
+    def test_fewer_layers_are_there_already(self, asked: Asked, captured: Path) -> None:
+        sample = ("--sample", next(iter(index_of(captured / RUN))))
+        assert all(row["all"] and row["layers"] == [0, 1, 2, 3] for row in index_of(captured / RUN).values())
+        before = len(lines(captured / RUN / "attention" / "index.jsonl"))
+        code, said = call("attention", "capture", *asked, "--results", captured, "--attn-layers", "1,3", *sample)
+        assert code == 0, said
+        assert len(lines(captured / RUN / "attention" / "index.jsonl")) == before
+
+    def test_layers_and_whole_maps_that_are_there_stay(self, asked: Asked, tmp_path: Path) -> None:
+        """A later request adds to what was captured; of other audio it is made anew."""
+        one = ("attention", "capture", *asked, "--limit", 1, "--results", tmp_path)
+        assert call(*one, "--attn-layers", "0", "--attn-full")[0] == 0
+        assert call(*one, "--attn-layers", "2")[0] == 0
+        (row,) = index_of(tmp_path / RUN).values()
+        assert (row["layers"], row["all"], row["full"]) == ([0, 2], False, True)
+        whole = (tmp_path / RUN / "attention" / row["file"]).with_suffix(".whole")
+        assert np.load(whole / "attn.npy", mmap_mode="r").shape[0] == 2
+        index = tmp_path / RUN / "attention" / "index.jsonl"
+        index.write_text(json.dumps({**row, "clips": "others"}) + "\n")
+        assert call(*one, "--attn-layers", "0")[0] == 0
+        assert next(iter(index_of(tmp_path / RUN).values()))["layers"] == [0]
+        assert not whole.exists()
+
+    def test_a_damaged_file_or_line_counts_as_missing(self, captured: Path, tmp_path: Path) -> None:
+        shutil.copytree(captured / RUN / "attention", tmp_path / "attention")
+        rows = index_of(tmp_path)
+        cut, kept, other = (tmp_path / "attention" / row["file"] for row in rows.values())
+        cut.write_bytes(cut.read_bytes()[:-1])
+        with (tmp_path / "attention" / "index.jsonl").open("a") as index:
+            index.write(json.dumps({**next(iter(rows.values())), "id": [1]}))
+            index.write('\n{"id": "x", "file": "a"}\nnonsense\n7\n')
+        assert {row["file"] for row in index_of(tmp_path).values()} == {kept.name, other.name}
+
+    def test_layers_are_checked_before_the_first_sample(self, asked: Asked, tmp_path: Path) -> None:
+        assert call("run", *asked, "--limit", 1, "--save-attn", "--attn-layers", "9", "--results", tmp_path)[0] == 2
+        assert not (tmp_path / RUN / "samples.jsonl").read_bytes()
+
+    def test_a_reply_that_differs_is_told_of(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = ("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path)
+        assert "differ from those on record" not in call(*one)[1]
+        record = next(iter(read_records(tmp_path / RUN).values()))
+        (tmp_path / RUN / "samples.jsonl").write_bytes(to_line(replace(record, reply="another")))
+        shutil.rmtree(tmp_path / RUN / "attention")
+        assert "1 replies of the calls that captured attention differ from those on record" in call(*one)[1]
+
+    def test_a_full_disk_ends_it(self, asked: Asked, tmp_path: Path) -> None:
+        (tmp_path / RUN).mkdir(parents=True)
+        (tmp_path / RUN / "attention").write_text("in the way")
+        code, said = call("run", *asked, "--limit", 2, "--save-attn", "--results", tmp_path)
+        assert (code, said.count("cannot be written")) == (2, 1), said
+        assert len(read_records(tmp_path / RUN)) == 2
+
+    def test_a_prompt_too_long_for_whole_maps_costs_no_other(
+        self, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
+        code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
+        assert code == 1
+        assert "tokens; audiomarathon attention capture --yes writes them all the same" in said
+        assert "attention of 1 sample is missing" in said
+        assert (tmp_path / RUN / "summary.json").is_file()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (
+                ["--attn-implementation", "flash_attention_2"],
+                "does not tell which positions a layer sees; allowed: sdpa",
+            ),
+            (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
+            (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
+            (["--executor", "ray"], "attention is seen in this process only"),
+            (["--no-save-attn", "--attn-layers", "1"], "nothing is kept of attention; add --save-attn"),
+        ],
+    )
+    def test_refusals(self, asked: Asked, tmp_path: Path, given: list[str], said: str) -> None:
+        code, output = call("run", *asked, "--limit", 1, "--save-attn", "--results", tmp_path, *given)
+        assert code == 2
+        assert said in output
+
+
+class TestCapture:
+    def test_a_longer_run_stays_as_it_is(self, asked: Asked, captured: Path) -> None:
+        before = {name: (captured / RUN / name).read_bytes() for name in ("run.json", "samples.jsonl", "summary.json")}
+        sample = sorted(index_of(captured / RUN))[0]
+        (captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]).unlink()
+        code, said = call("attention", "capture", *asked, "--results", captured, "--sample", sample)
+        assert code == 0, said
+        assert before == {name: (captured / RUN / name).read_bytes() for name in before}
+        assert sample in index_of(captured / RUN)
+
+    def test_whole_maps(self, asked: Asked, captured: Path) -> None:
+        sample = sorted(index_of(captured / RUN))[0]
+        full = ("attention", "capture", *asked, "--results", captured, "--sample", sample, "--attn-full")
+        code, said = call(*full, "--attn-layers", "0")
+        assert code == 0, said
+        file = captured / RUN / "attention" / index_of(captured / RUN)[sample]["file"]
+        place, found = file.with_suffix(".whole"), Attention.read(file)
+        maps = np.load(place / "attn.npy", mmap_mode="r")
+        assert maps.shape == (4, *[len(found.tokens)] * 2), "layers that were there stay"
+        assert np.abs(in_blocks(maps, 64) - found.blocks).max() < 1e-3
+        assert json.loads((place / "meta.json").read_text())["benchmark"] == "tau"
+
+    def test_an_unknown_sample(self, asked: Asked, tmp_path: Path) -> None:
+        code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
+        assert code == 2
+        assert "'nobody': there is no such sample" in said
+
+
+class TestPictures:
+    def test_every_picture_and_its_figures(self, asked: Asked, captured: Path, tmp_path: Path) -> None:
+        code, said = call("attention", "plot", captured, "-o", tmp_path / "new")
+        assert code == 0, said
+        names = ("heads.png", "layers.png", "blocks.png", "foresight.png", "time.png")
+        for name in names:
+            assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")
+        told = json.loads((tmp_path / "new" / "attention.json").read_text())
+        assert set(told) == {"base-0", "fast_v-0.5-layer2"}
+        own = told["base-0"]
+        ones = [Attention.read(captured / RUN / "attention" / row["file"]) for row in index_of(captured / RUN).values()]
+        clip = ones[0].meta["groups"].index("clip 1")
+        wanted = np.mean([one.mass[0, :, :, clip].mean(1) for one in ones], 0)
+        assert own["mass"]["last"]["audio"] == pytest.approx(wanted.tolist(), rel=1e-5)
+        for row in ROWS:
+            shares = list(own["mass"][row].values())
+            assert np.sum(shares, 0) == pytest.approx(np.ones(4), abs=1e-4)
+        assert own["foresight"]["by_layer"][1] is None, "layer 1 with itself"
+        assert own["foresight"]["last_layers"] == [3]
+        assert own["foresight"]["mean_of_last_layers"] == pytest.approx(own["foresight"]["by_layer"][3], abs=1e-5)
+        assert [told[name]["foresight"]["over"] for name in told] == ["all audio tokens", "kept audio tokens"]
+        assert own["samples"] == len(ones)
+
+    def test_foresight_is_the_rank_correlation_over_what_is_left(self, tmp_path: Path) -> None:
+        """Layer 1 ranks four tokens 1-2-3-4; layer 2 the same way, layer 3 the other, and a fifth is dropped there."""
+        profile = np.zeros((3, 4, 5), np.float16)
+        profile[:, :2] = [1, 2, 3, 4, 5]
+        profile[:, 2] = [10, 20, 30, 40, 0]
+        profile[:, 3] = [4, 3, 2, 1, 0]
+        run = self.made(tmp_path, profile)
+        one = read_seen(run, "made", 2)
+        assert one is not None
+        assert one.foresight[0] == pytest.approx([1, np.nan, 1, -1], nan_ok=True)
+        assert one.last_layers().value == pytest.approx(-1)
+        none = read_seen(run, "made", 0)
+        assert none is not None
+        assert np.isnan(none.foresight).all()
+        assert np.isnan(none.last_layers().value)
+
+    def made(self, folder: Path, profile: np.ndarray, first: int = 0) -> Run:
+        layers = profile.shape[1]
+        groups = ["first token", "template before", "clip 1", "question", "rest of the template", "generated"]
+        mass = np.full((3, layers, 1, 6), 1 / 6, np.float32)
+        meta = {"groups": groups, "layers": list(range(first, first + layers)), "clips": [5], "kept_audio_bits": None}
+        meta |= {"model_layers": layers, "parts": [["first token", 0, 1], ["clip 1", 1, 6], ["question", 6, 8]]}
+        entropy, top = np.zeros((3, layers, 1)), np.zeros((3, layers, 1, 5))
+        blocks, edges = np.full((layers, 8, 8), 1 / 8), np.arange(9)
+        one = Attention(mass, profile, top, top, entropy, blocks, edges, ("t",) * 8, meta)
+        row = {"id": "a", "file": "a.npz", "layers": meta["layers"], "all": True, "full": False, "clips": None}
+        row |= {"bytes": one.save(folder / "attention" / "a.npz")}
+        (folder / "attention" / "index.jsonl").write_text(json.dumps(row) + "\n")
+        return Run({"task": "tau", "method": "base-0", "checkpoint": "c", "model": "embedded"}, {}, folder=folder)
+
+    def test_without_data_the_picture_over_time_has_no_spectrogram(self, tmp_path: Path) -> None:
+        run = self.made(tmp_path, np.ones((3, 4, 5), np.float16))
+        assert (tmp_path / "time.png") in draw([run], tmp_path)
+        assert (
+            json.loads((tmp_path / "attention.json").read_text())["base-0"]["foresight"]["mean_of_last_layers"] is None
+        )
+
+    def test_runs_of_one_name_are_told_apart_and_too_many_are_refused(self, tmp_path: Path) -> None:
+        runs = [self.made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
+        draw(runs[:2], tmp_path / "two")
+        told = json.loads((tmp_path / "two" / "attention.json").read_text())
+        assert list(told) == [f"base-0 ({run.folder})" for run in runs[:2]]
+        with pytest.raises(SettingsError, match="9 runs have captured attention; a picture takes 8"):
+            draw(runs, tmp_path / "nine")
+
+    def test_layers_of_all_runs_say_what_can_be_foretold(self, tmp_path: Path) -> None:
+        rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
+        one, other = self.made(tmp_path / "a", rising), self.made(tmp_path / "b", rising[:, :4], first=4)
+        draw([one, other], tmp_path)
+        told = json.loads((tmp_path / "attention.json").read_text())
+        assert {own["foresight"]["layer"] for own in told.values()} == {5}
+        late = read_seen(one, "late", 7)
+        assert late is not None
+        assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
+
+    def test_one_layer_alone_foretells_nothing(self, tmp_path: Path) -> None:
+        run = self.made(tmp_path, np.ones((3, 1, 5), np.float16))
+        (tmp_path / "pictures").mkdir()
+        (tmp_path / "pictures" / "foresight.png").write_text("of other runs")
+        names = {file.name for file in draw([run], tmp_path / "pictures")}
+        assert names == {"heads.png", "layers.png", "blocks.png", "time.png", "attention.json"}
+        assert not (tmp_path / "pictures" / "foresight.png").exists()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (["--layer", "9"], "--layer 9: layer 8 and a later one must be captured; allowed: 1, 2, 3"),
+            (["--sample", "nobody"], "no attention of 'nobody' in"),
+        ],
+    )
+    def test_refusals(self, asked: Asked, captured: Path, tmp_path: Path, given: list[str], said: str) -> None:
+        code, output = call("attention", "plot", captured, "-o", tmp_path / "new", *given)
+        assert code == 2
+        assert said in output
+        assert not (tmp_path / "new").exists()
+
+
+class TestTheOriginalsScript:
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+            no_env: Callable[[str, str], None]) -> Callable[..., tuple[int, str]]:  # fmt: skip
+        monkeypatch.chdir(tmp_path)
+
+        def run(*words: str) -> tuple[int, str]:
+            monkeypatch.setattr("sys.argv", ["visualization.py", *words])
+            code = 0
+            try:
+                command.door()
+            except SystemExit as error:
+                code = int(error.code or 0)
+            out, err = capsys.readouterr()
+            return code, out + err
+
+        return run
+
+    def test_the_call_of_its_readme(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+        code, said = run("--prompt", "Test", "--layers", "0", "1", "--limit-samples", "1", "--output-dir",
+                         "outputs/attn/smoke", "--run-name", "r", "--model", "embedded")  # fmt: skip
+        assert code == 0, said
+        place = tmp_path / "outputs" / "attn" / "smoke" / "r"
+        assert sorted(file.relative_to(place).as_posix() for file in place.rglob("*.*")) == [
+            "global_layer_mean.jpg", "global_layer_mean.npy", "global_mean.jpg", "global_mean.npy",
+            "prompt_0000/attn.npy", "prompt_0000/layer_00.jpg", "prompt_0000/layer_01.jpg",
+            "prompt_0000/layer_mean.jpg", "prompt_0000/meta.json", "prompt_0000/tokens.json", "stats.json",
+        ]  # fmt: skip
+        maps = np.load(place / "prompt_0000" / "attn.npy")
+        assert np.allclose(maps.sum(-1), 1, atol=1e-5)
+        assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
+
+    def test_prompts_from_a_file(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+        turn = {"role": "user", "content": "Hello you"}
+        rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
+        (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded", "--max-layers", "1", "--run-name", "r")
+        assert code == 0, said
+        stats = json.loads((tmp_path / "outputs" / "attn" / "r" / "stats.json").read_text())
+        assert list(stats["per_sample"]) == ["jsonl_0000", "jsonl_0001", "mine"]
+        assert stats["layer_indices"] == [0]
+        assert np.allclose(np.load(tmp_path / "outputs" / "attn" / "r" / "global_mean.npy").sum(-1), 1, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("row", "why"),
+        [
+            ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "p.jsonl, line 1"),
+            ({"messages": [{"role": "system", "content": "a"}]}, "p.jsonl, line 1"),
+            ({"question": "a"}, "p.jsonl, line 1"),
+            ({"messages": [{"role": "user", "content": [{"type": "image", "image": "a"}]}]}, "p.jsonl, line 1"),
+            (7, "p.jsonl, line 1"),
+        ],
+    )
+    def test_other_lines_are_refused(
+        self, run: Callable[..., tuple[int, str]], tmp_path: Path, row: Any, why: str
+    ) -> None:
+        (tmp_path / "p.jsonl").write_text(json.dumps(row))
+        code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
+        assert code == 2
+        assert why in said
+        assert run("--model", "embedded")[0] == 2
+
+    def test_an_id_that_stands_twice_loses_no_prompt(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+        (tmp_path / "p.jsonl").write_text('{"id": "q", "prompt": "a\u2028b"}\n{"id": "q", "prompt": "c"}\n')
+        code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
+        assert (code, "p.jsonl, line 2" in said) == (2, True)
+
+    def test_results_stay_in_their_folder(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+        assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
+        (place,) = (tmp_path / "outputs" / "attn").iterdir()
+        assert (place / "stats.json").is_file()
+
+    def test_means_of_unequal_prompts(self, tmp_path: Path) -> None:
+        """In blocks of relative positions, where rows still sum to 1; as the original does: cut, where they do not."""
+        ones = []
+        for length in (8, 16):
+            maps = np.tril(np.ones((1, length, length)))
+            ones.append(Whole(str(length), maps / maps.sum(-1, keepdims=True), ["t"] * length, [0]))
+        draw_mean(ones, tmp_path, run="r", faithful=False)
+        found = np.load(tmp_path / "global_mean.npy")
+        assert np.allclose(found, (ones[0].maps[0] + in_blocks(ones[1].maps, 8)[0]) / 2)
+        assert np.allclose(found.sum(-1), 1)
+        draw_mean(ones, tmp_path, run="r", faithful=True)
+        assert np.allclose(np.load(tmp_path / "global_mean.npy"), (ones[0].maps[0] + ones[1].maps[0, :8, :8]) / 2)
+
+
+def test_help_names_every_option_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+    run_script(command.visualize, ["--help"])
+    said = capsys.readouterr().out
+    for option in ("prompt", "input-jsonl", "layers", "max-layers", "limit-samples", "output-dir", "run-name", "model",
+                   "device", "dtype", "seed"):  # fmt: skip
+        assert f"--{option}" in said
