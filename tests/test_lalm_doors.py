@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soundfile
 from caption_folders import CAPTIONS, clotho_folder, tone
@@ -24,6 +25,7 @@ from audiomarathon.cli.lalm import bench
 from audiomarathon.cli.options import run_script
 from audiomarathon.engine import run as engine
 from audiomarathon.errors import ModelError
+from audiomarathon.files import file_name
 from audiomarathon.judges.judgements import Judgement, request_of
 from audiomarathon.runs.folder import read_records, read_run
 
@@ -325,14 +327,35 @@ def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
     assert (results["count"], results["performance_score"], results["metrics"]["avg_overall"]) == (2, 0.5, 2.5)
 
 
+def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -> None:
+    """`sample_0000` is the first row of the data; ids are sorted otherwise."""
+    flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")
+    code, _, stderr = door("inference", "clotho", *flags, "--attn-layers", 0, "--attn-layers", 2, "--attn-plot-now")
+    assert code == 0, stderr
+    place = tmp_path / "out" / "embedded" / "clotho" / "attn" / "mine"
+    run = tmp_path / "out/embedded/runs/evaluation/lalm/clotho/embedded/base-0/attention"
+    assert sorted(one.name for one in place.glob("sample_*")) == ["sample_0000", "sample_0001", "sample_0002"]
+    for number, name in enumerate(NAMES):
+        own = place / f"sample_{number:04d}"
+        assert sorted(one.name for one in own.iterdir()) == ["attention.npz", "attn.npy", "meta.json", "tokens.json"]
+        meta = read(own / "meta.json")
+        told = ("sample_id", "attn_run_name", "benchmark", "layers", "head_mean")
+        assert [meta[one] for one in told] == [name, "mine", "lalm/clotho", [0, 2], True]
+        maps = np.load(own / "attn.npy", mmap_mode="r")
+        assert maps.shape == (2, meta["seq_len"], meta["seq_len"])
+        assert len(read(own / "tokens.json")) == meta["seq_len"]
+        assert (own / "attention.npz").read_bytes() == (run / f"{file_name(name)}.npz").read_bytes()
+    assert (place / "heads.png").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("run", "clotho", "--modle", "x"), "no such option"),
         (("walk", "clotho"), "'walk' is not one of"),
         (("run", "clotho", "-m", "gemma"), "unknown model 'gemma'"),
-        (("run", "clotho", "--save-attn"), "attention cannot be captured yet"),
-        (("inference", "clotho", "--attn-layers", "1"), "attention cannot be captured yet"),
+        (("inference", "clotho", "--attn-layers", "1"), "nothing is kept of attention; add --save-attn"),
+        (("run", "clotho", "--attn-plot-now"), "nothing is kept of attention; add --save-attn"),
         (("run", "clotho", "--limit", "1", "--sample_size", "1"), "give one"),
         (("run", "clotho", "--judge", "qwen"), "no judge is asked about captions"),
         (("run", "clotho", "--output", "x"), "name it with --model"),
@@ -343,7 +366,7 @@ def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
         (("eval", "mmau-pro", "predictions.json"), "MMAU-Pro has predictions.parquet"),
         (("eval", "clotho", "predictions.json"), "cannot be read"),
         (("eval", "clotho", "predictions.json", "--judge", "qwen"), "no judge is asked about captions"),
-        (("eval", "clotho", "predictions.json", "--save-attn"), "attention cannot be captured yet"),
+        (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn: only inference reads that"),
         (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only inference reads that"),
         (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only inference reads that"),
         *(
@@ -370,7 +393,10 @@ def test_wrong_commands_are_one_line_and_leave_nothing(
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("script", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.relative_to(FOLDER).as_posix())
+SCRIPTS = [FOLDER / "cli.py", *sorted(FOLDER.glob("src/**/*.py"))]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.relative_to(FOLDER).as_posix())
 def test_every_script_explains_itself_and_knows_its_folder(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
+from audiomarathon.cli.attention import utc_name
 from audiomarathon.cli.options import complete_methods, run_script
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
-from audiomarathon.files import file_name, write_bytes, write_json, write_text, writing
+from audiomarathon.files import file_name, link, write_bytes, write_json, write_text, writing
 
 if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
@@ -153,10 +154,13 @@ def bench(
     ] = None,
     input_json: Annotated[Path | None, typer.Option("--input_json_path", help="eval: like FILE.")] = None,
     column: Annotated[str, typer.Option("--model_output_column", help="eval: column of FILE with the replies.")] = "",
-    save_attn: Annotated[bool, typer.Option(hidden=True)] = False,
-    attn_layers: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
-    attn_run_name: Annotated[str, typer.Option(hidden=True)] = "",
-    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", hidden=True)] = False,
+    save_attn: Annotated[bool, typer.Option(help="Keep each sample's attention, some 0.3 MB, in attn/RUN/.")] = False,
+    attn_full: Annotated[
+        bool, typer.Option("--attn-full", help="Write its whole maps (attn.npy) too, to 4,096 tokens.")
+    ] = False,
+    attn_layers: Annotated[list[str] | None, typer.Option(help="Layer; may be repeated (default all).")] = None,
+    attn_run_name: Annotated[str, typer.Option(help="RUN; default the time, in UTC.")] = "",
+    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", help="Draw it there.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print replies.")] = False,
     verbose_n: Annotated[int, typer.Option("--verbose_n", "--verbose-n", min=0, help="How many.")] = 5,
     _t: Annotated[bool, typer.Option("-t", hidden=True)] = False,
@@ -170,18 +174,30 @@ def bench(
 
     The same command, given again, goes on where it stopped.
     """
+    from audiomarathon.engine.attention_capture import LONGEST_FULL
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.models.registry import get_model
 
     root = Path(os.environ.get("LALM_BENCH_ROOT", "")).absolute() / output_root.expanduser()
     captions = Path(data).expanduser() if data else None
-    asked = _Door(benchmark, root, output, judge, captions, faithful=faithful, noise=use_white_noise)
-    attention = save_attn or attn_layers or attn_run_name or attn_plot_now
+    kept = file_name(attn_run_name or utc_name()) if save_attn or attn_full else ""
+    asked = _Door(
+        benchmark,
+        root,
+        output,
+        judge,
+        captions,
+        faithful=faithful,
+        noise=use_white_noise,
+        kept=kept,
+        drawn=attn_plot_now,
+    )
     odd = (
         phase != "eval" and input_ and (benchmark == "clotho" or input_.name != "test.parquet" or not input_.is_file())
     )
     refused = {
-        "--save-attn, --attn-…: attention cannot be captured yet; leave them out": attention,
+        "--attn-…: nothing is kept of attention; add --save-attn": (attn_layers or attn_run_name or attn_plot_now)
+        and not kept,
         "--judge: no judge is asked about captions; leave it out": judge and benchmark == "clotho",
         "--sample_size and --limit both say which samples; give one": sample_size and limit,
         f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": odd,
@@ -192,6 +208,7 @@ def bench(
         open_judges(judge, download=False)  # an unknown one is found before hours of inference
     unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
     unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
+    unread |= {"--save-attn": save_attn, "--attn-full": attn_full}
     unread |= {"--data": data} if benchmark == "mmau-pro" else {}
     if phase == "eval" and (given := [option for option, value in unread.items() if value]):
         raise SettingsError(f"{', '.join(given)}: only inference reads that; leave it out of eval")
@@ -208,10 +225,14 @@ def bench(
     if phase != "eval":
         flags: dict[str, Any] = {"split": split, "prompt": prompt, "batch_size": batch_size or 1}
         flags |= {"data": str(input_.parent) if input_ else data, "timing": False if (batch_size or 1) > 1 else None}
+        flags |= {"save_attn": bool(kept) or None, "attn_layers": ",".join(attn_layers or ()) or None}
         if faithful:
             form = prompt or {"mmau-pro": "as_published"}.get(benchmark, "")
             flags |= {"max_new_tokens": _FAITHFUL_TOKENS, "prompt": form}
         data_and_settings = asked.choose(flags, sample_size, limit)
+        if attn_full:
+            settings = replace(data_and_settings.settings, attn_full=LONGEST_FULL)
+            data_and_settings = replace(data_and_settings, settings=settings)
     code = 0
     for name in names:
         code |= asked.one_model(phase, name, data_and_settings, methods, ratios or "0.5", verbose_n * verbose)
@@ -249,6 +270,8 @@ class _Door:
         Folder of Clotho whose captions weigh words in a file of predictions.
     faithful, noise
         Whether to print figures as published, and whether noise is heard.
+    kept, drawn
+        Name of the folder of captured attention, "" for none; whether to draw it.
     """
 
     bench: str
@@ -258,6 +281,8 @@ class _Door:
     captions: Path | None
     faithful: bool
     noise: bool
+    kept: str
+    drawn: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int) -> _Chosen:
         """Find the data, choose samples in the order of its file, without bad rows, and make noise of their clips.
@@ -357,12 +382,35 @@ class _Door:
         found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
         for one in found:
             done = _read(one.folder)
-            _write_predictions(done, _place_of(done, target))
+            _write_predictions(done, place := _place_of(done, target))
+            if self.kept:
+                self._write_attention(done, settings.samples, place / "attn" / self.kept)
             for record in list(done.records.values())[:replies]:
                 say(f"{record.id}: {record.text}")
             if errors := one.summary["errors"]:
                 say(f"error: {one.folder}: {what_failed(one.folder, errors)}; run the same command again to go on")
         return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
+
+    def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
+        """Put what was captured of each sample where the original does: `sample_0000/`, in the order of the data."""
+        from audiomarathon.report.attention import draw
+        from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
+
+        assert run.folder is not None
+        rows = index_of(run.folder)
+        for number, id_ in ((number, id_) for number, id_ in enumerate(samples) if id_ in rows):
+            file, target = run.folder / FOLDER / rows[id_]["file"], place / f"sample_{number:04d}"
+            one = Attention.read(file)
+            replace(one, meta={**one.meta, "attn_run_name": self.kept}).write_texts(target)
+            for source, name in ((file, "attention.npz"), (file.with_suffix(WHOLE) / "attn.npy", "attn.npy")):
+                if name != "attn.npy" or rows[id_]["full"]:
+                    link(source, target / name)
+        say(f"attention: {place}")
+        if self.drawn and rows:
+            try:
+                draw([run], place)
+            except AudioMarathonError as error:  # what was captured is there all the same
+                say(f"warning: no pictures: {error}")
 
     def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
         """Score the runs that inference made, now or last, or else a file of predictions that lies there."""

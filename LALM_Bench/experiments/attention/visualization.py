@@ -1,0 +1,5 @@
+"""Whole attention maps on prompts, called as the original's script: python visualization.py --prompt S (see --help)."""
+
+from audiomarathon.cli.attention import door
+
+door()
