@@ -1,4 +1,4 @@
-"""Folders in the form of Clotho and AudioCaps, with clips that are tones."""
+"""Folders in the form of Clotho and AudioCaps, with clips that are tones; and of a sentence encoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "barks", "rain", "falls", "##s"]
 CAPTIONS = {
     "Rain on a tin roof.wav": (
         "Rain is falling on a metal roof.",
@@ -67,3 +71,19 @@ def clotho_folder(
         else:
             tone(target, pitch=300.0 + 100 * number)
     return root
+
+
+def tiny_bert(folder: Path) -> Path:
+    """Make a folder with a random BERT of two layers and its tokenizer of :data:`WORDS`, and return it."""
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=128, initializer_range=0.5, **size))
+    model.save_pretrained(folder)
+    return folder

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from caption_folders import tiny_bert
+from transformers import BertModel
 
 from audiomarathon.errors import ModelError
+from audiomarathon.files import write_json
 from audiomarathon.scoring.caption_models import (
     Echecker,
     SentenceEncoder,
@@ -22,26 +24,13 @@ from audiomarathon.scoring.caption_models import (
     text_encoder,
 )
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "barks", "rain", "falls", "##s"]
 TEXTS = ["a dog barks", "rain", "", "dogs a a a a falls", "rain"]
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a BERT of two layers and its tokenizer."""
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=128, initializer_range=0.5, **size))
-    model.save_pretrained(folder)
-    return folder
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def hidden(bert: Path, ids: list[int]) -> torch.Tensor:
@@ -54,6 +43,34 @@ def test_a_text_is_the_mean_of_its_pieces_normalised(bert: Path) -> None:
     assert SentenceEncoder(str(bert)).encode(["a dog barks"])[0] == pytest.approx(
         (mean / mean.norm()).numpy(), abs=1e-5
     )
+
+
+def told(bert: Path, place: Path, file: str, content: dict[str, Any]) -> SentenceEncoder:
+    """The same weights, with one of the files of sentence-transformers beside them."""
+    folder = Path(shutil.copytree(bert, place / "encoder"))
+    write_json(folder / file, content)
+    return SentenceEncoder(str(folder), window=None)
+
+
+@pytest.mark.parametrize("config", [
+    {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"},
+])  # fmt: skip
+def test_a_folder_says_that_the_first_state_counts(bert: Path, tmp_path: Path, config: dict[str, Any]) -> None:
+    encoder, first = told(bert, tmp_path, "1_Pooling/config.json", config), hidden(bert, [2, 4, 5, 6, 3])[0]
+    assert encoder.encode(["a dog barks"])[0] == pytest.approx((first / first.norm()).numpy(), abs=1e-5)
+    assert encoder.hash == SentenceEncoder(str(bert)).hash + "-cls"  # verdicts of the mean are made anew
+
+
+def test_another_pooling_is_refused(bert: Path, tmp_path: Path) -> None:
+    encoder = told(bert, tmp_path, "1_Pooling/config.json", {"pooling_mode_max_tokens": True})
+    with pytest.raises(ModelError, match="1_Pooling says max; allowed: mean, cls"):
+        encoder.encode(["rain"])
+
+
+def test_a_folder_says_how_much_is_read(bert: Path, tmp_path: Path) -> None:
+    short = told(bert, tmp_path, "sentence_bert_config.json", {"max_seq_length": 6})
+    same, other = short.encode(["a a a a falls", "a a a a rain"])
+    assert same == pytest.approx(other, abs=1e-6)
 
 
 def test_batches_do_not_change_vectors(bert: Path) -> None:

@@ -19,12 +19,14 @@ from caption_folders import clotho_folder
 from conftest import call
 from families import FAMILIES
 from lalm_folders import ROWS, mmau_pro_folder
+from real_captions import caption_tables
 from real_recordings import MIXTURES, PROMPT_PACKAGES, SAMPLE_FOLDER, SAMPLE_PACKAGE, prompts, recordings
 from real_weights import real_qwen2_audio, real_weights
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.lalm_bench.mmau_pro import CATEGORIES
+from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
 from audiomarathon.compression.method import Base
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
@@ -148,3 +150,37 @@ def test_mmau_pro(small: Callable[[str, str], None], checkpoint: Path, sounds: d
     assert not torch.equal(straight.tensors["input_features"], swapped.tensors["input_features"])
     first, other = (Base().generate(lm, one, max_new_tokens=1, keep_logits=True).logits for one in (straight, swapped))
     assert (first - other).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("place", "cider_d", "people", "cosine"), [
+    (0, 0.40172373459481686, 1.099, 0.360), (1, 0.6342852251812825, 0.920, 0.574),
+])  # fmt: skip
+def test_side_experiments_on_published_captions(
+    place: int, cider_d: float, people: float, cosine: float, no_env: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """A system's replies and people's, against five references: what is alike, and what stands apart."""
+    file, encoder = caption_tables()[place], real_weights("all-minilm-l6-v2")
+    out, options = tmp_path / "references", ("--encoder", encoder)
+    code, said = call("experiment", "references", file, "-o", out, *options)
+    assert code == 0, said
+    (summary,) = (json.loads(one.read_text()) for one in out.glob("*.json"))
+    by_figure = {row["figure"].partition("[")[0]: row for row in summary["scores"]}
+    assert by_figure["replies: cider_d"]["all"] == pytest.approx(cider_d)  # of aac-metrics itself
+    assert by_figure["people: cider_d"]["all"] == pytest.approx(people, abs=1e-3)
+    assert by_figure["replies: sbert_sim"]["all"] == pytest.approx(cosine, abs=1e-3)
+    assert by_figure["people: sbert_sim"]["difference_low"] > 0  # what stands apart costs people agreement
+    assert 0.02 < (summary["far"] + summary["close"]) / summary["captions"] < 0.06
+    assert summary["far"] > summary["close"]
+
+    clips, replies = read_captions_table(file)
+    runs = []
+    for name, said_of in (("system", replies), ("person", {id_: texts[0] for id_, texts in clips})):
+        rows = [{"audio_id": id_, "prediction": said_of[id_], "references": list(texts)} for id_, texts in clips]
+        runs.append(tmp_path / f"{name}.json")
+        runs[-1].write_text(json.dumps(rows))
+    code, said = call("experiment", "similarity", *runs, *options, "-o", tmp_path)
+    assert code == 0, said
+    content = json.loads((tmp_path / "similarity.json").read_text())
+    overall = content["audiomarathon"]["rows"][-1]
+    assert overall["floor"] + 0.1 < overall["similarity_low"]
+    assert content["overall"]["count"] == len(clips)

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
 from audiomarathon.cli.doctor import doctor
 from audiomarathon.cli.encoder import encoder_app
+from audiomarathon.cli.experiment import experiment_app
 from audiomarathon.cli.explain import explain
 from audiomarathon.cli.jasco import jasco_app
 from audiomarathon.cli.judge import judge
@@ -137,6 +139,8 @@ app.command("list", cls=Grouped)(reporting_errors(list_command))
 app.add_typer(data_app(reporting_errors), name="data")
 app.add_typer(jasco_app(reporting_errors), name="jasco")
 app.add_typer(encoder_app(reporting_errors), name="encoder")
+app.add_typer(attention_app(reporting_errors), name="attention")
+app.add_typer(experiment_app(reporting_errors), name="experiment")
 for _name, _command, _help in (
     ("import", import_lalm, "Make runs of replies from elsewhere."),
     ("export", export_lalm, "Write other programs' result files."),

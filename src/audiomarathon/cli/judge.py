@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,12 +49,34 @@ def judge(
     """
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.judges.registry import open_judges
-    from audiomarathon.judges.room import Bench, judge_run, plan_of
     from audiomarathon.report import render
+
+    cases = _cases(runs, protocol, anchors_only=anchors_only)
+    judges = open_judges(with_, batch_size=batch_size, download=not plan)
+    failed = ask(cases, judges, plan=plan, cache=cache, yes=yes)
+    if failed is None:
+        return 0 if plan else 2
+    for title, shown in _certificates(cases, list(judges)).items():
+        render.show(render.Table.of(shown, title=title))
+    code = 0 if anchors_only else show([score_run(case.folder) for case in cases])
+    return 1 if failed else code
+
+
+def ask(
+    cases: Sequence[Case], judges: Mapping[str, Judge], *, plan: bool = False, cache: bool = True, yes: bool = False
+) -> int | None:
+    """Print what judging takes, and ask for every answer that is not on file.
+
+    Returns
+    -------
+    int or None
+        How many requests failed; None where nothing was asked, for a plan or since the user said no.
+    """
+    from audiomarathon.judges.judgements import judgements_file, lines_in
+    from audiomarathon.judges.room import Bench, judge_run, plan_of
     from audiomarathon.terminal import progress_of
 
-    cases, tasks, calls, failed = _cases(runs, protocol, anchors_only=anchors_only), [], 0, 0
-    judges = open_judges(with_, batch_size=batch_size, download=not plan)
+    tasks, calls, failed = [], 0, 0
     for name, one in judges.items():
         bench = Bench(name, one, _cache(one) if cache and not one.stored else None)
         planned = set[str]()
@@ -71,20 +93,17 @@ def judge(
             calls += 0 if one.stored else todo.calls
     if len(tasks) > 1:
         say(f"in all {calls:,} calls" + ("; what runs share is asked once" if cache and len(cases) > 1 else ""))
-    if plan:
-        return 0
-    if calls > _MOST_CALLS and not yes and not _confirmed(calls):
-        return 2
+    if plan or (calls > _MOST_CALLS and not yes and not _confirmed(calls)):
+        return None
     for bench, case, requests in tasks:
         with progress_of(requests, bench.name, "judgement") as step:
             lost = judge_run(case, bench, step=step)
         if lost:
-            say(f"error: {bench.name}: {case.folder}: {lost} requests failed; run the same command again")
+            lines = lines_in(judgements_file(case.folder, bench.name))
+            why = [one.error for one in lines if one.error is not None][-lost]  # the first of this command's
+            say(f"error: {bench.name}: {case.folder}: {lost} requests failed ({why}); run the same command again")
         failed += lost
-    for title, shown in _certificates(cases, list(judges)).items():
-        render.show(render.Table.of(shown, title=title))
-    code = 0 if anchors_only else show([score_run(case.folder) for case in cases])
-    return 1 if failed else code
+    return failed
 
 
 def _confirmed(calls: int) -> bool:

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import ModelError
+from audiomarathon.files import json_object
 from audiomarathon.metrics.captions.lengths import CHECKER_WINDOW, ENCODER_WINDOW
-from audiomarathon.models.checkpoint import find_checkpoint
-from audiomarathon.plain_file import open_plain
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
+from audiomarathon.plain_file import open_plain, read_plain
 from audiomarathon.settings import cache_folder
 
 ENCODER = "sentence-transformers/paraphrase-TinyBERT-L6-v2"
@@ -29,6 +30,8 @@ CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2
 
 #: Env var that names a folder or hub id of a sentence encoder, for scores that need one.
 ENCODER_VARIABLE = "TEXT_ENCODER"
+_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # what a fingerprint says of each
+_USUAL_WINDOW = 512
 
 
 def text_encoder(default: str = "") -> SentenceEncoder | None:
@@ -56,9 +59,17 @@ def checker_file() -> Path:
     return cache_folder() / "fense" / CHECKER_URL.rpartition("/")[2]
 
 
+def _files(source: str, *, download: bool) -> Checkpoint:
+    """Return an encoder's files; an error names the settings of encoders in place of that of models."""
+    try:
+        return find_checkpoint(source, download=download)
+    except ModelError as error:
+        raise type(error)(str(error).replace("MODEL_PATH", f"{ENCODER_VARIABLE} or --encoder")) from None
+
+
 @lru_cache(1)
 def _encoder(source: str) -> SentenceEncoder:
-    find_checkpoint(source, download=False)
+    _files(source, download=False)
     return SentenceEncoder(source, download=False)
 
 
@@ -77,18 +88,21 @@ def _checker(file: Path) -> Echecker:
 
 @dataclass
 class SentenceEncoder:
-    """A sentence-transformers folder or hub id: mean of the last hidden states, normalised.
+    """A sentence-transformers folder or hub id: the mean of the last hidden states, or the first one, normalised.
+
+    Which of the two, `1_Pooling/config.json` says; the mean where there is none.
 
     Attributes
     ----------
     window
-        Word pieces that it reads, special tokens included; the rest of a text is cut.
+        Word pieces that it reads, special tokens included; the rest of a text is cut. None takes as many as
+        `sentence_bert_config.json` says, and 512 without it.
     download
         Whether the hub may be asked for what is not in its cache.
     """
 
     source: str = ENCODER
-    window: int = ENCODER_WINDOW
+    window: int | None = ENCODER_WINDOW
     batch_size: int = 64
     download: bool = True
     _known: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False)
@@ -96,12 +110,27 @@ class SentenceEncoder:
     @cached_property
     def name(self) -> str:
         """What tables call it: the folder's name, or the hub's."""
-        return find_checkpoint(self.source, download=self.download).name
+        return _files(self.source, download=self.download).name
 
     @cached_property
     def hash(self) -> str:
-        """Fingerprint of its files."""
-        return find_checkpoint(self.source, download=self.download).fingerprint()
+        """Fingerprint of its files, and the pooling where it is not the mean."""
+        return _files(self.source, download=self.download).fingerprint() + _NAMED_POOLINGS[self._pooling]
+
+    @cached_property
+    def _pooling(self) -> str:
+        told = self._config("1_Pooling/config.json")
+        found = [name for name, on in told.items() if name.startswith("pooling_mode_") and on is True]
+        pooling = " and ".join(found) or str(told.get("pooling_mode", "mean"))
+        pooling = pooling.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        if pooling not in _NAMED_POOLINGS:
+            raise ModelError(f"{self.source}: 1_Pooling says {pooling}; allowed: {', '.join(_NAMED_POOLINGS)}")
+        return pooling
+
+    def _config(self, name: str) -> dict[str, Any]:
+        """Return one of the files of sentence-transformers beside the model's own; {} where it is not there."""
+        file = _files(self.source, download=self.download).path / name
+        return (json_object(read_plain(file)) or {}) if file.is_file() else {}
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
@@ -109,7 +138,7 @@ class SentenceEncoder:
 
         from audiomarathon.models.loading import check_finite, loading, pretrained
 
-        path = find_checkpoint(self.source, download=self.download).path
+        path = _files(self.source, download=self.download).path
         with loading(path, "a sentence encoder"):
             tokenizer = AutoTokenizer.from_pretrained(path)
             model, info = pretrained(AutoModel, path, dtype="float32", attn_implementation="sdpa", device_map="")
@@ -125,13 +154,15 @@ class SentenceEncoder:
         import torch
 
         model, tokenizer = self._loaded
+        window = self.window or self._config("sentence_bert_config.json").get("max_seq_length") or _USUAL_WINDOW
         new = sorted(set(texts) - self._known.keys(), key=_by_length)
         for batch in _batches(new, self.batch_size):
-            inputs = tokenizer(batch, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
+            inputs = tokenizer(batch, padding=True, truncation=True, max_length=window, return_tensors="pt")
             with torch.inference_mode():
                 hidden = model(**inputs).last_hidden_state
                 mask = inputs["attention_mask"][..., None]
-                vectors = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+                pooled = hidden[:, 0] if self._pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+                vectors = torch.nn.functional.normalize(pooled, dim=-1)
             self._known.update(zip(batch, vectors.numpy(), strict=True))
         return np.array([self._known[text] for text in texts], np.float32).reshape(len(texts), -1)
 

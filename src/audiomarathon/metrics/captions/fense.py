@@ -71,8 +71,14 @@ def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], en
     if not every:
         return np.zeros(0)
     places = {text: place for place, text in enumerate(dict.fromkeys(every))}
-    vectors = np.asarray(encoder.encode(list(places)), np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    vectors = unit_vectors(list(places), encoder)
     pairs = zip(candidates, references, strict=True)
     return np.array([np.mean(vectors[[places[text] for text in texts]] @ vectors[places[own]]) for own, texts in pairs])
+
+
+def unit_vectors(texts: list[str], encoder: TextEncoder) -> Floats:
+    """Return a text's vector at length 1, shape (texts, dimensions); a vector of zeros stays."""
+    vectors = np.asarray(encoder.encode(texts), np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units: Floats = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return units

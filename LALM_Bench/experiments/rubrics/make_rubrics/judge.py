@@ -1,0 +1,5 @@
+"""Replies checked against rubrics, called as the original's script: python judge.py --model JUDGE … (see --help)."""
+
+from audiomarathon.cli.experiment import judge_door
+
+judge_door()

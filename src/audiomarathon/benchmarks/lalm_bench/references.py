@@ -1,0 +1,147 @@
+"""Captions of one clip compared with each other: which stand apart, and what a score is without them.
+
+An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A clip is its name and its captions, which count
+from 1; "" stands for a caption that is not there, and takes no part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audiomarathon.benchmarks.rows import read_csv, shown
+from audiomarathon.benchmarks.task import storable
+from audiomarathon.errors import DataError
+from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
+from audiomarathon.metrics.captions.fense import TextEncoder, sbert_sim, unit_vectors
+from audiomarathon.metrics.captions.lengths import Metric, human_ceiling
+from audiomarathon.metrics.captions.ptb import tokens
+from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, means_of_items
+
+OUTLIER = 2.0  # |z| from which a caption stands apart
+NEAR = 0.95  # cosine from which two captions are nearly the same
+REPLY = "caption_predicted"  # column of replies, as in the examples of aac-metrics
+_SEED = 42  # of the intervals
+_DIGITS = 4
+
+Clip = tuple[str, Sequence[str]]
+Rows = Sequence[Mapping[str, Any]]
+
+
+def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
+    """Return the clips of a CSV file, and by clip the replies of its column `caption_predicted`, if it has one.
+
+    Columns: `caption_1`, `caption_2`, … up to `caption_999` in any order, and `file_name`; without that, rows are named
+    by their number.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, lacks a column, names a clip twice, or holds no rows.
+    """
+    rows = [row for _line, row in read_csv(file, ("caption_1", "caption_2"))]
+    clips: dict[str, list[str]] = {}
+    replies = {}
+    for number, row in enumerate(rows, 1):
+        name = storable(row.get("file_name") or str(number))
+        if name in clips:
+            raise DataError(f"{file}: second row of {shown(name)}")
+        numbered = {int(key[8:]): text for key, text in row.items() if re.fullmatch(r"caption_[1-9]\d{0,2}", key)}
+        clips[name] = [numbered.get(place, "").strip() and numbered[place] for place in range(1, max(numbered) + 1)]
+        if REPLY in row:
+            replies[name] = row[REPLY]
+    if not clips:
+        raise DataError(f"{file}: holds no rows")
+    return list(clips.items()), replies
+
+
+def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows, Rows]:
+    """Return how close each clip's captions are to each other; captions count from 1.
+
+    Returns
+    -------
+    pairs
+        `file_name`, `i`, `j`, `similarity` (cosine) and `same` (`duplicate`, `near_duplicate` or "") of each two
+        captions of a clip. Duplicates differ in case at most, or have the same tokens.
+    captions
+        `file_name`, `caption_index`, `caption`, `mean_similarity` (to the clip's others) and `z` (of that, over all
+        captions; 0 where all are alike) of each caption of a clip that has several.
+
+    Raises
+    ------
+    DataError
+        No clip has two captions.
+    """
+    there = [(name, {i: text for i, text in enumerate(own, 1) if text}) for name, own in clips]
+    if all(len(own) < 2 for _name, own in there):
+        raise DataError("no clip has two captions to compare")
+    texts = list(dict.fromkeys(text for _name, own in there for text in own.values()))
+    places, vectors = {text: place for place, text in enumerate(texts)}, unit_vectors(texts, encoder)
+    pairs, captions = list[dict[str, Any]](), list[dict[str, Any]]()
+    for name, own in ((name, own) for name, own in there if len(own) > 1):
+        rows = vectors[[places[text] for text in own.values()]]
+        cosines = rows @ rows.T
+        for (row, i), (column, j) in combinations(enumerate(own), 2):
+            equal = own[i].casefold() == own[j].casefold() or tokens(own[i]) == tokens(own[j])
+            same = "duplicate" if equal else "near_duplicate" if cosines[row, column] >= NEAR else ""
+            similarity = round(float(cosines[row, column]), _DIGITS)
+            pairs.append({"file_name": name, "i": i, "j": j, "similarity": similarity, "same": same})
+        means = (cosines.sum(axis=1) - cosines.diagonal()) / (len(own) - 1)
+        for (i, text), mean in zip(own.items(), means.tolist(), strict=True):
+            captions.append({"file_name": name, "caption_index": i, "caption": text, "mean_similarity": mean})
+    every = np.array([one["mean_similarity"] for one in captions])
+    spread = every.std() if np.ptp(every) > 1e-9 else np.inf
+    zs = ((every - every.mean()) / spread).tolist()
+    return pairs, [{**one, "z": z} for one, z in zip(captions, zs, strict=True)]
+
+
+def scores_without(
+    outliers: Rows, clips: Sequence[Clip], replies: Mapping[str, str], encoder: TextEncoder, named: str
+) -> dict[str, dict[str, Estimate]]:
+    """Return what people score, and replies, against all captions and against those that are no outliers.
+
+    People are each caption against its clip's others. Words are weighed by all captions in both columns, so that only
+    the captions differ.
+
+    Parameters
+    ----------
+    outliers
+        `file_name` and `caption_index` of each.
+    replies
+        By clip.
+    named
+        Name of the mean cosine.
+
+    Returns
+    -------
+    dict
+        By figure, `people: cider_d` for one, `all`, `cleaned` and `difference` (over the clips that have both).
+    """
+    gone = {(one["file_name"], one["caption_index"]) for one in outliers}
+    whole = [[text for text in texts if text] for _name, texts in clips]
+    cleaned = [[text for i, text in enumerate(texts, 1) if text and (name, i) not in gone] for name, texts in clips]
+    frequencies, names = Frequencies.of([texts for texts in whole if texts]), [name for name, _texts in clips]
+    metrics: dict[str, Metric] = {
+        "cider_d": lambda own, texts: cider_d(own, texts, frequencies),
+        named: lambda own, texts: sbert_sim(own, texts, encoder),
+    }
+
+    def of_replies(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
+        there = [i for i, (name, texts) in enumerate(zip(names, references, strict=True)) if texts and name in replies]
+        found = np.full(len(names), np.nan)
+        found[there] = metric([replies[names[i]] for i in there], [references[i] for i in there])
+        return found
+
+    scorers = {"people": human_ceiling, **({"replies": of_replies} if replies else {})}
+    found = {}
+    for who, scorer in scorers.items():
+        for name, metric in metrics.items():
+            every, rest = scorer(whole, metric), scorer(cleaned, metric)
+            columns = {"all": every.tolist(), "cleaned": rest.tolist(), "difference": (rest - every).tolist()}
+            found[f"{who}: {name}"] = Resampler(_SEED).of_sums(means_of_items(columns, names))
+    return found

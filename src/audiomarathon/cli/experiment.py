@@ -1,0 +1,334 @@
+"""`audiomarathon experiment …`: side experiments of LALM Bench on finished runs, and its scripts for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from audiomarathon.cli.judge import ask
+from audiomarathon.cli.options import Grouped, run_script
+from audiomarathon.cli.output import say
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.text import counted
+
+if TYPE_CHECKING:
+    from audiomarathon.judges.judge import Judge
+    from audiomarathon.judges.protocol import Protocol
+    from audiomarathon.metrics.statistics import Estimate
+    from audiomarathon.records import Record
+    from audiomarathon.runs.read import Run
+
+_RUN = "A run folder, or predictions.json or .parquet of LALM Bench."
+_CLOTHO = "clotho_captions_"
+_BGE = "BAAI/bge-base-en-v1.5"
+_SEED = 42  # of the intervals
+_NEXT = "run the same command again for requests that failed, or --with another model for unreadable answers"
+Captions = Annotated[str, typer.Argument(help="clotho, audiocaps, or a CSV file with caption_1, caption_2, ….")]
+Data = Annotated[Path | None, typer.Option("--data", help="Root of the data [env: AUDIOMARATHON_DATA].")]
+Split = Annotated[str, typer.Option(help="Of clotho or audiocaps (default: its test split), or all.")]
+Encoder = Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
+With = Annotated[str, typer.Option("--with", help="As of audiomarathon judge; `write` takes one, `judge` A,B,C.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Texts or requests in a batch, or in flight.")]
+Cached = Annotated[bool, typer.Option("--cache/--no-cache", help="As of audiomarathon judge.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make more than 1,000 calls unasked.")]
+
+
+def _output(told: str) -> Any:
+    return typer.Option("--output", "-o", help=told)
+
+
+def similarity(
+    run_a: Annotated[Path, typer.Argument(help=_RUN)],
+    run_b: Annotated[Path, typer.Argument(help="The same, with noise for one.")],
+    encoder: Encoder = _BGE,
+    output: Annotated[Path, _output("JSON file, or its folder; CSV goes beside it.")] = Path("similarity.json"),
+    batch_size: BatchSize = 32,
+) -> None:
+    """Say how alike two runs' replies to the same samples are, and how alike replies to different samples are.
+
+    Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
+    """
+    from audiomarathon.files import write_json, write_text
+    from audiomarathon.report import render
+    from audiomarathon.results.similarity import as_published
+    from audiomarathon.results.similarity import similarity as compare
+    from audiomarathon.scoring.caption_models import SentenceEncoder
+
+    runs, opened = (_run(run_a), _run(run_b)), SentenceEncoder(encoder, window=None, batch_size=batch_size)
+    frame, rows = compare(runs[0], runs[1], opened)
+    a, b = ({**one.records, **one.failed} for one in runs)
+    left = {"only_a": len(a.keys() - b.keys()), "only_b": len(b.keys() - a.keys())}
+    left["failed"] = sum(not (a[id_].answered and b[id_].answered) for id_ in a.keys() & b.keys())
+    own = {"encoder": opened.name, "encoder_hash": opened.hash, "runs": [str(run_a), str(run_b)], **left, "rows": rows}
+    file = output if output.suffix == ".json" else output / "similarity.json"
+    write_json(file, as_published(frame, rows) | {"audiomarathon": own})
+    write_text(file.with_suffix(".csv"), render.csv(render.Table(frame)))
+    notes = [f"by {opened.name}; floor: replies to different samples of a category"]
+    notes.append(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items()))
+    # A single category is all there is: one row.
+    render.show(render.Table.of(rows[len(rows) == 2 :], title="Similarity", notes=notes).without_empty("category"))
+    say(f"wrote {file} and {file.with_suffix('.csv').name}")
+
+
+def references(
+    captions: Captions = "clotho",
+    data: Data = None,
+    split: Split = "",
+    run: Annotated[Path | None, typer.Option(help=f"Score its replies, too. {_RUN}")] = None,
+    encoder: Encoder = "BAAI/bge-m3",
+    output: Annotated[Path, _output("Folder for the files.")] = Path("references"),
+    batch_size: BatchSize = 32,
+) -> None:
+    """Find captions that stand apart from their clip's others, and say what scores are without them. No audio is read.
+
+    Example: audiomarathon experiment references clotho --data data --run results/lalm/clotho/m/base-0
+
+    It writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; of FILE.csv
+    captions_pairs_FILE.csv and so on.
+    """
+    import pandas as pd
+
+    from audiomarathon.benchmarks.lalm_bench.references import OUTLIER, compare_captions, scores_without
+    from audiomarathon.files import write_json, write_text
+    from audiomarathon.report import render
+    from audiomarathon.scoring.caption_models import ENCODER, SentenceEncoder
+
+    name, clips, replies = _captions(captions, data, split)
+    if run:
+        replies = {id_: record.text for id_, record in _run(run).records.items()}
+        if not replies.keys() & dict(clips):
+            raise DataError(f"{run}: holds no reply to a clip of {captions}")
+    opened = SentenceEncoder(encoder, window=None, batch_size=batch_size)
+    pairs, compared = compare_captions(clips, opened)
+    outliers = [one for one in compared if abs(one["z"]) >= OUTLIER]
+    named = "sbert_sim" if opened.name == ENCODER else f"sbert_sim[{opened.name}]"
+    scores = scores_without(outliers, clips, replies, opened, named)
+    rows = [
+        {"figure": key, "n": own["all"].clusters, "n_cleaned": own["cleaned"].clusters, **_cells(own)}
+        for key, own in scores.items()
+    ]
+    counts = {"captions": len(compared), "far": sum(one["z"] < 0 for one in outliers)}
+    counts["close"] = len(outliers) - counts["far"]
+    same = {kind: [one for one in pairs if one["same"] == kind] for kind in ("duplicate", "near_duplicate")}
+    summary = {"encoder": opened.name, **counts, **same, "scores": rows}
+    write_json((output / (name % "references")).with_suffix(".json"), summary)
+    columns = {"pairs": "file_name i j similarity", "outliers": "file_name caption_index caption mean_similarity z"}
+    for kind, listed in (("pairs", pairs), ("outliers", outliers)):
+        frame = pd.DataFrame(list(listed), columns=columns[kind].split(), dtype=object)
+        write_text(output / (name % kind), render.csv(render.Table(frame)))
+    counts |= {f"{kind}s": len(own) for kind, own in same.items()}
+    notes = [", ".join(f"{key.replace('_', '-')} {count:,}" for key, count in counts.items())]
+    notes.append("far, close: outliers; people: each caption against its clip's others; words weighed by all captions")
+    render.show(render.Table.of(rows, title="Scores with all captions, and without the outliers", notes=notes))
+    say(f"wrote {', '.join(name % kind for kind in columns)} and a summary to {output}")
+
+
+def write(
+    captions: Captions = "clotho",
+    with_: With = "",
+    output: Annotated[Path, _output("One line a clip.")] = Path("rubrics.jsonl"),
+    data: Data = None,
+    split: Split = "",
+    limit: Annotated[int, typer.Option(min=0, help="The first N clips.")] = 0,
+    plan: Plan = False,
+    yes: Yes = False,
+    batch_size: BatchSize = 8,
+    cache: Cached = True,
+) -> int:
+    """Let a model write criteria for each clip from its captions, and merge those that say the same.
+
+    Example: audiomarathon experiment rubrics write clotho --data data --with qwen2.5-7b
+
+    Answers are kept in OUTPUT.run, and a clip that has a line in OUTPUT is not asked about: the same command goes on,
+    and another model fills in what the first left unreadable.
+    """
+    from audiomarathon.benchmarks.lalm_bench.rubrics import MergeRubric, WriteRubric, read_rubrics, with_criteria
+    from audiomarathon.files import check_writable, write_lines
+    from audiomarathon.judges.judgements import reading_of
+    from audiomarathon.judges.registry import open_judges
+    from audiomarathon.records import Record
+
+    judges = open_judges(with_, batch_size=batch_size, download=not plan)
+    if len(judges) > 1:
+        raise SettingsError(f"--with {with_}: name one model; a rubric has one author")
+    asked = {id_: [*filter(None, own)] for id_, own in _captions(captions, data, split)[1][: limit or None] if any(own)}
+    known, (author,), dropped = read_rubrics(output) if output.exists() else {}, judges, 0
+    check_writable(output.parent)
+    new = [(id_, texts) for id_, texts in asked.items() if id_ not in known]
+    records = [Record(id_, id_, reply="\n".join(texts), reference={"references": texts}) for id_, texts in new]
+    for protocol in (WriteRubric(), MergeRubric()):
+        answers = _answers(Path(f"{output}.run"), records, protocol, judges, plan=plan, cache=cache, yes=yes)
+        if answers is None:
+            return 0 if plan else 2
+        readings = [(one, reading_of(protocol, one, one.judgements.get(author, {})).values) for one in answers[1]]
+        dropped += sum(values.get("dropped", 0) for _record, values in readings if values)
+        records = [with_criteria(one, values["criteria"]) for one, values in readings if values and values["criteria"]]
+    known |= {one.id: {"id": one.id, "criteria": one.reference["criteria"], "judge": author} for one in records}
+    if records:
+        write_lines(output, known.values())
+    made = counted(len(known), "rubric") if known else "not written"
+    say(f"{output}: {made}; criteria dropped for want of a quote from a caption: {dropped:,}")
+    if missing := sum(id_ not in known for id_ in asked):
+        say(f"error: no rubric for {counted(missing, 'clip')}: {_NEXT}")
+    return 1 if missing else 0
+
+
+def judge(
+    run: Annotated[Path, typer.Argument(help=_RUN)],
+    rubrics: Annotated[Path, typer.Option(help="File of `rubrics write`.")],
+    with_: With,
+    output: Annotated[Path | None, _output("JSON file (default rubrics/rubrics.json in the run's folder).")] = None,
+    plan: Plan = False,
+    yes: Yes = False,
+    batch_size: BatchSize = 8,
+    cache: Cached = True,
+) -> int:
+    """Let judges say which criteria each stored reply meets; its score is the share of their weight.
+
+    Example: audiomarathon experiment rubrics judge results/lalm/clotho/m/base-0 --rubrics rubrics.jsonl --with A,B
+
+    Answers are kept in the run's folder, and are not asked for again.
+    """
+    from audiomarathon.benchmarks.lalm_bench.rubrics import RubricScore, read_rubrics, with_criteria
+    from audiomarathon.files import write_json
+    from audiomarathon.judges.registry import open_judges
+    from audiomarathon.metrics.statistics import Resampler
+    from audiomarathon.records import Verdict
+    from audiomarathon.report import render
+
+    read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()
+    records = [with_criteria(one, known[id_]["criteria"]) for id_, one in read.records.items() if id_ in known]
+    if not records:
+        raise DataError(f"{rubrics}: holds no rubric for a reply of {run}")
+    place = (read.folder or run.with_name(f"{run.name}.run")) / "rubrics"
+    judges = open_judges(with_, batch_size=batch_size, download=not plan)
+    if (answers := _answers(place, records, scorer.protocol, judges, plan=plan, cache=cache, yes=yes)) is None:
+        return 0 if plan else 2
+    verdicts = [Verdict(one, scorer.judge(one)) for one in answers[1]]
+    figures, summary = Resampler(_SEED).of_sums(scorer.sums(verdicts)), scorer.summary(verdicts)["judged"]
+    told = {name: (own["n"], sum(own["missing"].values())) for name, own in summary["judges"].items()}
+    rows = [
+        {"judge": key, "n": n, **_cells({"score": figures[key]}), "missing": lost} for key, (n, lost) in told.items()
+    ]
+    left = {"without_rubric": len(read.records) - len(records), "failed": len(read.failed)}
+    notes = [*scorer.notes(verdicts), ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items())]
+    render.show(render.Table.of(rows, title="Share of its rubric's weight that a reply meets", notes=notes))
+    detailed = [{"id": one.record.id, "readings": one.values["readings"]} for one in verdicts]
+    content = {"rows": rows, **_cells({"rubric_score": figures["rubric_score"]}), **left, **summary}
+    write_json(file := output or place / "rubrics.json", content | {"detailed": detailed})
+    say(f"wrote {file}")
+    if silent := [name for name in judges if not told[name][0]]:
+        say(f"error: no judgement of {', '.join(silent)}: {_NEXT}")
+    return 1 if answers[0] or silent else 0
+
+
+def _run(path: Path) -> Run:
+    """Return the one run in a folder, or a file of predictions as a run."""
+    from audiomarathon.benchmarks.lalm_bench.exchange import read_answers, read_captions
+    from audiomarathon.runs.read import Run, read_runs
+
+    if path.suffix in (".json", ".parquet") and not path.is_dir():
+        task, read = ("lalm/clotho", read_captions) if path.suffix == ".json" else ("lalm/mmau_pro", read_answers)
+        records = read(path)
+        answered, failed = ({one.id: one for one in records if one.answered is fine} for fine in (True, False))
+        return Run({"task": task}, answered, failed)
+    if len(found := read_runs([path])) > 1:
+        raise SettingsError(f"{path}: holds {len(found)} runs; name one, such as {found[0].folder}")
+    return found[0]
+
+
+def _captions(
+    captions: str, data: Path | None, split: str
+) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
+    """Return how files are called (a pattern), the clips, and the replies in a CSV file."""
+    from audiomarathon.benchmarks import get_task, task_folder
+    from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
+    from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
+    from audiomarathon.benchmarks.task import storable
+
+    if captions.lower().endswith(".csv"):
+        if split or data:
+            raise SettingsError(f"{captions}: a file is all of the data; leave out --split and --data")
+        stem = Path(captions).stem.replace("%", "_")
+        who = "clotho" if stem.startswith(_CLOTHO) else "captions"
+        return f"{who}_%s_{stem.removeprefix(_CLOTHO)}.csv", *read_captions_table(Path(captions))
+    task = get_task(captions)
+    if not isinstance(task, Captioning) or split not in ("", *task.splits, ALL):
+        allowed = f"{', '.join(task.splits)}, {ALL}" if isinstance(task, Captioning) else "clotho, audiocaps, FILE.csv"
+        raise SettingsError(f"{captions} {split}: allowed: {allowed}")
+    split = split or next(iter(task.splits))
+    tables = task.tables(task_folder(task, data, {} if data else dict(os.environ)), split)
+    clips: list[tuple[str, Sequence[str]]] = [(storable(one[0]), one[2]) for own in tables.values() for one in own]
+    return f"{task.aliases[0]}_%s_{split}.csv", clips, {}
+
+
+def _answers(
+    folder: Path, records: Sequence[Record], protocol: Protocol, judges: Mapping[str, Judge], **how: bool
+) -> tuple[int, list[Record]] | None:
+    """Ask judges; return how many requests failed, and the records with all answers; None where nothing was asked."""
+    from audiomarathon.judges.room import Case
+    from audiomarathon.runs.folder import with_context
+
+    failed = ask([Case(folder, records, protocol)], judges, **how) if records else 0
+    found = with_context(folder, {one.id: one for one in records}).values()
+    return None if failed is None else (failed, list(found))
+
+
+def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Return figures as columns of a table; None for one without a value."""
+    cells: dict[str, Any] = {}
+    for name, one in figures.items():
+        low, high = one.interval or (None, None)
+        cells |= {name: one.value if one.value == one.value else None, f"{name}_low": low, f"{name}_high": high}
+    return cells
+
+
+def experiment_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
+    """Return the `experiment` command."""
+    how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
+    app = typer.Typer(help="Side experiments of LALM Bench: similarity, references, rubrics.", **how)
+    rubrics = typer.Typer(help="Criteria for captions, written and checked by models.", **how)
+    for group, command in ((app, similarity), (app, references), (rubrics, write), (rubrics, judge)):
+        group.command(command.__name__, cls=Grouped)(reporting_errors(command))
+    app.add_typer(rubrics, name="rubrics")
+    return app
+
+
+def similarity_door(folder: Path) -> None:
+    """Run :func:`similarity` with the options and files of the original's `calculate_similarity.py`."""
+
+    def calculate(
+        noise_file: Annotated[Path, typer.Option(help=_RUN)] = folder / "predictions_with_noise.parquet",
+        audio_file: Annotated[Path, typer.Option(help=_RUN)] = folder / "predictions_with_audio.parquet",
+        output: Annotated[Path, typer.Option(help="JSON file.")] = folder / "similarity_results.json",
+        model: Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.")] = _BGE,
+        batch_size: BatchSize = 32,
+    ) -> None:
+        """Say how alike the replies to the same questions are, with noise and with the audio."""
+        similarity(noise_file, audio_file, model, output, batch_size)
+
+    run_script(calculate)
+
+
+def judge_door() -> None:
+    """Run :func:`judge` with the options of the original's `judge.py`."""
+
+    def check(
+        model: Annotated[str, typer.Option(help="Judges A,B,C, as of audiomarathon judge --with.")],
+        rubrics: Annotated[Path, typer.Option("--rubric_path", help="rubrics.jsonl, of run.py.")],
+        run: Annotated[Path, typer.Option("--model_outputs_path", help=_RUN)],
+        output: Annotated[Path, typer.Option("--output_json_path", help="JSON file of scores.")],
+        use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
+        yes: Yes = False,
+    ) -> int:
+        """Let judges say which criteria of its clip's rubric each reply meets."""
+        if use_vllm:
+            raise SettingsError("--use_vllm: start vllm serve, set OPENAI_BASE_URL, and give --model endpoint:NAME")
+        return judge(run, rubrics, model, output, yes=yes)
+
+    run_script(check)

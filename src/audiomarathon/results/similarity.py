@@ -1,0 +1,102 @@
+"""How alike two runs' replies to the same samples are: the same model with the audio and with noise, for one.
+
+An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark), which prints the cosine alone. A high cosine
+says only that two replies are about the same question, so the floor stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.errors import DataError
+from audiomarathon.judges.agreement import agreement
+from audiomarathon.metrics.captions.fense import TextEncoder, unit_vectors
+from audiomarathon.metrics.statistics import Floats, Resampler
+from audiomarathon.runs.read import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OVERALL = "overall"
+_SEED = 42  # of the intervals
+_DIGITS = 4  # as published
+
+
+def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Return the cosine between two runs' replies to each sample that both have.
+
+    Returns
+    -------
+    frame
+        `id`, `category` ("all" where samples have none) and `similarity` (to four digits) of each sample, in the first
+        run's order. A failed sample is the text "", as in the original.
+    rows
+        Of each category and overall: `category`, `n`, `similarity` (the mean) with its interval over clusters, `std`
+        (of a sample), `floor`, `same` (share of equal replies), `n_chosen` (closed questions with an option read in
+        both replies), `agree` (share of them with the same option) and `kappa` (Cohen's).
+        `floor` is the mean over all pairs of replies to two different samples of a category: what replies score when
+        they are shuffled within it, averaged over all shuffles that leave none in place. None for a category of one.
+        Overall it is the mean over the samples, without those of categories of one, which `similarity` includes.
+
+    Raises
+    ------
+    DataError
+        The runs are of two tasks, or have no sample in common.
+    """
+    import pandas as pd
+
+    left, right = ({**one.records, **one.failed} for one in (first, second))
+    ids = [id_ for id_ in left if id_ in right]
+    if first.key != second.key or not ids:
+        why = f"are of {first.key} and {second.key}" if ids else "have no sample in common"
+        raise DataError(f"only replies to the same samples can be compared; these runs {why}")
+    texts = [[one[id_].text if one[id_].answered else "" for id_ in ids] for one in (left, right)]
+    vectors, chosen = [unit_vectors(own, encoder) for own in texts], [_chosen(one) for one in (first, second)]
+    alike = [left[id_].reference.get("options") == right[id_].reference.get("options") for id_ in ids]
+    frame = pd.DataFrame({
+        "id": ids,
+        "category": [(left[id_].groups or {}).get("category", "all") for id_ in ids],
+        "similarity": (vectors[0] * vectors[1]).sum(axis=1).round(_DIGITS),
+    })  # fmt: skip
+    more = frame.assign(cluster=[left[id_].cluster for id_ in ids], floor=None)
+    more["same"] = [own == other for own, other in zip(*texts, strict=True)]
+    for name, known in zip("ab", chosen, strict=True):
+        letters = [known.get(id_) if same else None for id_, same in zip(ids, alike, strict=True)]
+        more[name] = pd.Series(letters, dtype=object)  # as text pandas would make NaN of None
+    for places in more.groupby("category").indices.values():
+        more.loc[places, "floor"] = _floor(*(own[places] for own in vectors))
+    rows = []
+    for name, own in [*more.groupby("category", sort=False), (OVERALL, more)]:
+        mean = Resampler(_SEED).mean(list(own["similarity"]), list(own["cluster"]))
+        told = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
+        floors, (low, high) = own["floor"].dropna(), mean.interval or (None, None)
+        row = {"category": name, "n": len(own), "similarity": mean.value, "similarity_low": low}
+        row |= {"similarity_high": high, "std": float(own["similarity"].std()) if len(own) > 1 else None}
+        row |= {"floor": float(floors.mean()) if len(floors) else None, "same": float(own["same"].mean())}
+        rows.append(row | {"n_chosen": told["n"], "agree": told["agree"], "kappa": told["kappa"]})
+    return frame, rows
+
+
+def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of the original's `similarity_results.json`."""
+    names = {"mean": "similarity", "std": "std"}
+    figures = [
+        {key: row[name] and round(row[name], _DIGITS) for key, name in names.items()} | {"count": row["n"]}
+        for row in rows
+    ]
+    own = {row["category"]: one for row, one in zip(rows[:-1], figures, strict=False)}
+    return {OVERALL: figures[-1], "by_category": own, "detailed": frame.to_dict("records")}
+
+
+def _floor(first: Floats, second: Floats) -> float | None:
+    """Return the mean cosine of all pairs but each sample's own; None of a single sample."""
+    count = len(first)
+    own = (first * second).sum()
+    return float((first.sum(axis=0) @ second.sum(axis=0) - own) / (count * (count - 1))) if count > 1 else None
+
+
+def _chosen(run: Run) -> dict[str, Any]:
+    """Return by id the option that each reply to a closed question chooses."""
+    if not any(one.reference.get("options") for one in run.records.values()):
+        return {}
+    return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

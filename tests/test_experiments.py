@@ -1,0 +1,671 @@
+"""LALM Bench's side experiments: similarity of replies, outliers among references, rubrics."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+from builders import lines_of
+from caption_folders import CAPTIONS, clotho_folder, table, tiny_bert
+from conftest import call
+from hypothesis import given
+from hypothesis import strategies as st
+from lalm_folders import ROWS, replies_table
+from pyarrow import parquet
+from toy_judged import Scripted
+
+from audiomarathon.benchmarks.lalm_bench.references import compare_captions, read_captions_table, scores_without
+from audiomarathon.benchmarks.lalm_bench.rubrics import (
+    ANCHORED,
+    ApplyRubric,
+    MergeRubric,
+    WriteRubric,
+    criteria_of,
+    json_answer,
+    read_rubrics,
+)
+from audiomarathon.benchmarks.selection import draw
+from audiomarathon.errors import DataError, ModelError
+from audiomarathon.judges.protocol import JOINER, Messages
+from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
+from audiomarathon.records import Record
+from audiomarathon.results.similarity import as_published, similarity
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring import caption_models
+
+FOLDER = Path(__file__).parent.parent / "LALM_Bench" / "experiments"
+
+
+class Planted:
+    """An encoder whose vectors are known."""
+
+    def __init__(self, vectors: Mapping[str, Sequence[float]]) -> None:
+        self.vectors = vectors
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.array([self.vectors[text] for text in texts], np.float32)
+
+
+LETTERS = Planted({"A": (1, 0), "B": (0, 2), "C": (3, 4), "": (0, 0)})  # of any length
+
+
+def a_run(replies: Mapping[str, str | None], task: str = "tau", options: Sequence[str] = ("x", "y", "z")) -> Run:
+    """A run of closed questions; "x1" is of category x, None has failed."""
+    told = {"answer": "A", "options": list(options), "labels": list(options)}
+    records = {
+        id_: Record(id_, id_, reply=reply, reference=told, groups={"category": id_[0]}, error=None if reply else "lost")
+        for id_, reply in replies.items()
+    }
+    answered, failed = ({id_: one for id_, one in records.items() if one.answered is fine} for fine in (True, False))
+    return Run({"task": task}, answered, failed)
+
+
+FIRST = {"x1": "A", "x2": "B", "x3": "C", "y1": "A", "only": "B"}
+SECOND = {"y1": None, "x1": "A", "x2": "A", "x3": "B", "other": "A"}
+
+
+def test_similarity_by_hand() -> None:
+    frame, rows = similarity(a_run(FIRST), a_run(SECOND), LETTERS)
+    assert frame.values.tolist() == [["x1", "x", 1.0], ["x2", "x", 0.0], ["x3", "x", 0.8], ["y1", "y", 0.0]]
+    x, y, overall = rows
+    assert (x["category"], y["category"], overall["category"]) == ("x", "y", "overall")
+    assert (x["n"], x["similarity"], x["std"]) == (3, pytest.approx(0.6), pytest.approx(0.28**0.5))
+    assert x["floor"] == overall["floor"] == pytest.approx((1 + 0 + 0 + 1 + 0.6 + 0.6) / 6)
+    assert x["same"] == pytest.approx(1 / 3)
+    assert x["similarity_low"] < 0.6 < x["similarity_high"]
+    assert (y["n"], y["similarity"], y["std"], y["floor"], y["similarity_low"]) == (1, 0.0, None, None, None)
+    assert (y["n_chosen"], y["agree"]) == (0, None)  # one of the two has failed
+    assert as_published(frame, rows) == {
+        "overall": {"mean": 0.45, "std": 0.526, "count": 4},
+        "by_category": {
+            "x": {"mean": 0.6, "std": 0.5292, "count": 3},
+            "y": {"mean": 0.0, "std": None, "count": 1},
+        },
+        "detailed": frame.to_dict("records"),
+    }
+
+
+def test_a_category_may_be_called_overall() -> None:
+    runs = [a_run(own) for own in (FIRST, SECOND)]
+    for own in (runs[0].records, runs[1].records):
+        own |= {id_: replace(one, groups={"category": "overall"}) for id_, one in own.items() if id_[0] == "x"}
+    frame, rows = similarity(*runs, LETTERS)
+    published = as_published(frame, rows)
+    assert [*published["by_category"]] == ["overall", "y"]
+    assert (published["by_category"]["overall"]["count"], published["overall"]["count"]) == (3, 4)
+
+
+def test_the_floor_is_the_mean_over_all_derangements() -> None:
+    random = np.random.default_rng(0)
+    texts = [f"t{number}" for number in range(8)]
+    encoder = Planted({text: random.normal(size=3) for text in texts})
+    halves = [{f"x{n}": text for n, text in enumerate(own)} for own in (texts[:4], texts[4:])]
+    _frame, rows = similarity(*map(a_run, halves), encoder)
+    first, second = (encoder.encode(own) for own in (texts[:4], texts[4:]))
+    cosines = first @ second.T / np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+    shuffled = [order for order in itertools.permutations(range(4)) if all(a != b for a, b in enumerate(order))]
+    assert rows[0]["floor"] == pytest.approx(np.mean([cosines[range(4), order].mean() for order in shuffled]))
+
+
+def test_agreement_on_options_by_hand() -> None:
+    first, second = (dict(zip(["x1", "x2", "x3", "x4"], own, strict=True)) for own in ("AABB", "AABA"))
+    row = similarity(a_run(first), a_run(second), LETTERS)[1][0]
+    assert (row["n_chosen"], row["agree"], row["kappa"]) == (4, 0.75, pytest.approx(0.5))
+    other = similarity(a_run(first), a_run(second, options=("y", "x", "z")), LETTERS)[1][0]
+    assert (other["n_chosen"], other["kappa"]) == (0, None)  # the same letter is another option
+
+
+def test_only_the_same_samples_are_compared() -> None:
+    with pytest.raises(DataError, match="these runs have no sample in common"):
+        similarity(a_run({"x1": "A"}), a_run({"x2": "A"}), LETTERS)
+    with pytest.raises(DataError, match="these runs are of tau and vox"):
+        similarity(a_run(FIRST), a_run(SECOND, task="vox"), LETTERS)
+
+
+# References: clip a has one caption that stands apart, clip b none.
+APART = [f"a{n}" for n in range(4)] + ["odd"]
+CLIPS = [("a.wav", APART), ("b.wav", [f"b{n}" for n in range(5)])]
+ENCODER = Planted({text: (0, 1) if text == "odd" else (1, 0) for _name, texts in CLIPS for text in texts})
+
+
+def test_outliers_by_hand() -> None:
+    pairs, captions = compare_captions(CLIPS, ENCODER)
+    assert [(one["i"], one["j"]) for one in pairs[:10]] == list(itertools.combinations(range(1, 6), 2))
+    assert [one["similarity"] for one in pairs[:10]] == [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
+    assert [one["mean_similarity"] for one in captions] == [0.75] * 4 + [0.0] + [1.0] * 5
+    spread = 0.085**0.5  # of the ten means about .8
+    assert [one["z"] for one in captions] == pytest.approx([-0.05 / spread] * 4 + [-0.8 / spread] + [0.2 / spread] * 5)
+    (odd,) = [one for one in captions if abs(one["z"]) >= 2]
+    assert (odd["file_name"], odd["caption_index"], odd["caption"]) == ("a.wav", 5, "odd")
+
+
+def test_captions_that_are_all_alike_have_no_outlier() -> None:
+    assert {one["z"] for one in compare_captions(CLIPS[1:], ENCODER)[1]} == {0.0}
+    with pytest.raises(DataError, match="no clip has two captions"):
+        compare_captions([("a", ["a0"]), ("b", [])], ENCODER)
+
+
+def test_duplicates_are_told_from_near_ones() -> None:
+    texts = ["Rain falls.", "rain falls", "RAIN FALLS.", "It pours", "Snow"]
+    near = Planted(dict(zip(texts, [(1, 0), (1, 0), (1, 0), (0.96, 0.28), (0.6, 0.8)], strict=True)))
+    same = {(one["i"], one["j"]): one["same"] for one in compare_captions([("a", texts)], near)[0]}
+    assert {pair for pair, kind in same.items() if kind == "duplicate"} == {(1, 2), (1, 3), (2, 3)}
+    assert {pair for pair, kind in same.items() if kind == "near_duplicate"} == {(1, 4), (2, 4), (3, 4)}
+
+
+def test_scores_without_outliers_by_hand() -> None:
+    (odd,) = [one for one in compare_captions(CLIPS, ENCODER)[1] if abs(one["z"]) >= 2]
+    replies = {"a.wav": "a0", "elsewhere.wav": "b0"}
+    found = scores_without([odd], CLIPS, replies, ENCODER, "sim")
+
+    def values(figure: str) -> list[float]:
+        return [found[figure][column].value for column in ("all", "cleaned", "difference")]
+
+    assert values("people: sim") == pytest.approx([(0.6 + 1) / 2, 1.0, 0.2])
+    assert values("replies: sim") == pytest.approx([0.8, 1.0, 0.2])
+    assert found["replies: sim"]["all"].clusters == 1
+    frequencies = Frequencies.of([texts for _name, texts in CLIPS])  # of all captions in both columns
+    each = [float(cider_d(["a0"], [texts], frequencies)[0]) for texts in (APART, APART[:4])]
+    assert values("replies: cider_d") == pytest.approx([*each, each[1] - each[0]])
+    gone = [{"file_name": "a.wav", "caption_index": number} for number in range(1, 6)]
+    whole = scores_without(gone, CLIPS, replies, ENCODER, "sim")
+    assert whole["people: sim"]["cleaned"].value == 1.0  # b.wav is left
+    assert np.isnan(whole["replies: sim"]["cleaned"].value)
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that tells captions of three clips apart, in place of one that is loaded."""
+
+    def encode(_self: object, texts: list[str]) -> np.ndarray:
+        words = ("roof", "tin", "cafe", "cups", "dog", "metal", "car", "voices", "talk", "clatter", "bark", "rain")
+        return np.array([[1 + (word in text.casefold()) for word in words] for text in texts], np.float32)
+
+    monkeypatch.delenv("TEXT_ENCODER", raising=False)
+    for name, value in {"encode": encode, "name": "planted", "hash": "p"}.items():
+        monkeypatch.setattr(caption_models.SentenceEncoder, name, value)
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_references_of_clotho_need_no_audio(planted: None, no_env: Callable[[str, str], None], tmp_path: Path) -> None:
+    data = clotho_folder(tmp_path / "data")
+    for clip in data.glob("*/*.wav"):
+        clip.unlink()
+    replies = [
+        {"audio_id": name, "prediction": texts[0], "references": list(texts)} for name, texts in CAPTIONS.items()
+    ]
+    (run := tmp_path / "predictions.json").write_text(json.dumps(replies), encoding="utf-8")
+    out = tmp_path / "out"
+    code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", out)
+    assert code == 0, said
+    assert "people: cider_d" in said
+    assert "replies: sbert_sim[planted]" in said
+    assert len(rows_of(out / "clotho_pairs_evaluation.csv")) == 30
+    head = (out / "clotho_outliers_evaluation.csv").read_text().splitlines()[0]
+    assert head == "file_name,caption_index,caption,mean_similarity,z"
+    summary = json.loads((out / "clotho_references_evaluation.json").read_text())
+    assert (summary["encoder"], summary["captions"]) == ("planted", 15)
+    by_figure = {row["figure"]: row for row in summary["scores"]}
+    assert by_figure["replies: cider_d"]["all"] > by_figure["people: cider_d"]["all"]  # each is a reference
+
+    run.write_text(json.dumps([{**replies[0], "audio_id": "other.wav"}]))
+    code, said = call("experiment", "references", "clotho", "--data", data, "--run", run, "-o", tmp_path / "no")
+    assert (code, (tmp_path / "no").exists()) == (2, False)
+    assert "holds no reply to a clip of clotho" in said
+    for wrong, told in {("clotho", "--split", "dev"): "evaluation, validation", ("tau",): "clotho, audiocaps"}.items():
+        code, said = call("experiment", "references", *wrong, "--data", data)
+        assert (code, told in said) == (2, True)
+
+
+def test_a_table_of_aac_metrics_brings_its_replies(planted: None, tmp_path: Path) -> None:
+    file = tmp_path / "example.csv"
+    table(file, ("caption_predicted", "caption_1", "caption_2"), [("a dog", "A dog barks.", "Dog"), ("", "Rain", "")])
+    assert read_captions_table(file) == ([("1", ["A dog barks.", "Dog"]), ("2", ["Rain", ""])], {"1": "a dog", "2": ""})
+    code, said = call("experiment", "references", file, "-o", tmp_path / "out")
+    assert code == 0, said
+    assert "replies: cider_d" in said
+    assert (tmp_path / "out" / "captions_pairs_example.csv").is_file()
+    table(file, ("file_name", "caption_1", "caption_2"), [("a", "x", "y"), ("a", "x", "y")])
+    with pytest.raises(DataError, match="second row of 'a'"):
+        read_captions_table(file)
+    table(file, ("caption_1", "caption_2"), [])
+    code, said = call("experiment", "references", file)
+    assert (code, "holds no rows" in said) == (2, True)
+
+
+def test_captions_are_called_by_the_numbers_of_their_columns(planted: None, tmp_path: Path) -> None:
+    file = tmp_path / "c.csv"
+    table(file, ("caption_10", "caption_2", "caption_1"), [("a dog", "Rain", ""), ("a car", " ", "cafe")])
+    clips, _replies = read_captions_table(file)
+    assert clips == [("1", ["", "Rain", *[""] * 7, "a dog"]), ("2", ["cafe", *[""] * 8, "a car"])]
+    pairs, captions = compare_captions(clips, caption_models.SentenceEncoder())
+    assert [(one["file_name"], one["i"], one["j"]) for one in pairs] == [("1", 2, 10), ("2", 1, 10)]
+    told = {(one["file_name"], one["caption_index"]): one["caption"] for one in captions}
+    assert told == {("1", 2): "Rain", ("1", 10): "a dog", ("2", 1): "cafe", ("2", 10): "a car"}
+    found = scores_without([captions[0]], clips, {"1": "Rain"}, Planted({"Rain": (1, 0), "a dog": (0, 1),
+                           "cafe": (1, 0), "a car": (1, 0)}), "sim")["replies: sim"]  # fmt: skip
+    assert (found["all"].value, found["cleaned"].value) == (0.5, 0.0)  # without "Rain", not without "a dog"
+
+
+def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> None:
+    results, file = tmp_path / "results", replies_of(tmp_path, {"a.wav": "rain on a roof", "b.wav": "a dog"})
+    for name in ("m", "n"):
+        assert call("import", "lalm", file, "--model-name", name, "--results", results)[0] == 0
+    code, said = call("experiment", "similarity", results, file)
+    assert (code, "holds 2 runs; name one, such as" in said) == (2, True)
+    ours, theirs = results / "lalm" / "clotho" / "m", results / "lalm" / "clotho" / "n" / "imported"
+    code, said = call("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
+    assert code == 0, said
+    content = json.loads((tmp_path / "out" / "similarity.json").read_text())
+    assert content["by_category"] == {"all": {"mean": 1.0, "std": 0.0, "count": 2}}
+    row = content["audiomarathon"]["rows"][-1]
+    assert row["same"] == 1.0 > row["floor"]
+    assert "similarity" in said
+    assert not re.search(r"\ball\b", said)  # the only category, whose row is that of all
+    assert "overall" in said, said
+
+
+def script(monkeypatch: pytest.MonkeyPatch, path: str, *arguments: object) -> int:
+    """Run one of the original's scripts; return its exit code."""
+    monkeypatch.setattr(sys, "argv", [path.rpartition("/")[2], *map(str, arguments)])
+    try:
+        runpy.run_path(str(FOLDER / path), run_name="__main__")
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    return 0
+
+
+SIMILARITY = "similarity/audio_similarity/calculate_similarity.py"
+
+
+def test_calculate_similarity_with_a_real_encoder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = {"noise": {row["id"]: "rain falls" for row in ROWS}, "audio": {ROWS[0]["id"]: "a dog barks"}}
+    for name, replies in said.items():
+        parquet.write_table(replies_table(replies), tmp_path / f"{name}.parquet")
+    files = ("--noise-file", tmp_path / "noise.parquet", "--audio-file", tmp_path / "audio.parquet")
+    out, encoder = tmp_path / "similarity_results.json", tiny_bert(tmp_path / "bert")
+    assert script(monkeypatch, SIMILARITY, *files, "--model", encoder, "--output", out, "--batch-size", 4) == 0
+    content = json.loads(out.read_text())
+    assert [*content] == ["overall", "by_category", "detailed", "audiomarathon"]
+    assert content["overall"]["count"] == len(content["detailed"]) == len(ROWS)
+    pair = caption_models.SentenceEncoder(str(encoder)).encode(["rain falls", "a dog barks"])
+    (first,) = [one for one in content["detailed"] if one["id"] == ROWS[0]["id"]]
+    assert first["similarity"] == pytest.approx(float(pair[0] @ pair[1]), abs=1e-4)
+    assert len(rows_of(out.with_suffix(".csv"))) == len(ROWS)
+    assert content["audiomarathon"]["encoder"] == "bert"
+
+    vllm = ("--model", "M", "--use_vllm", *(f"--{name}=x" for name in ("rubric_path", "model_outputs_path")))
+    assert script(monkeypatch, "rubrics/make_rubrics/judge.py", *vllm, "--output_json_path", "x") == 2
+    assert "start vllm serve" in capsys.readouterr().err
+    assert script(monkeypatch, SIMILARITY, "--noise-file", tmp_path / "none.parquet", "--output", tmp_path / "x") == 2
+    assert "none.parquet: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("path", "told"), [
+    (SIMILARITY, "--noise-file --audio-file --output --model --batch-size"),
+    ("rubrics/make_rubrics/run.py", "--with --limit --plan"),
+    ("rubrics/make_rubrics/judge.py", "--model --rubric_path --model_outputs_path --output_json_path"),
+    ("similarity/clotho_ref_similarity/similarity.py", "--encoder --split --run"),
+])  # fmt: skip
+def test_scripts_explain_themselves(
+    path: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script(monkeypatch, path, "--help") == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in told.split())
+    assert script(monkeypatch, path, "--no-such-option") == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answer", "read"), [
+    ('{"a": 1}', {"a": 1}),
+    ('```json\n{"a": 1}\n```', {"a": 1}),
+    ('```\n{"a": [1, 2,], }\n```  ', {"a": [1, 2]}),
+    ('<think>{"a": 0}</think>\n{"a": 1}', {"a": 1}),
+    ('{"a": "1,]", "b": "\\",}"}', {"a": "1,]", "b": '",}'}),
+    ('{"a": "no </think> here"}', {"a": "no </think> here"}),
+    ('<think>Hm.</think>{"a": 1, "a": 2}', None),
+    ('{"a": [{"b": 1, "b": 1}]}', None),
+    ('Here it is: {"a": 1}', None),
+    ('{"a": 1} Done.', None),
+    ('```json\n{"a": 1}\n``` ```json\n{"a": 2}\n```', None),
+    ("{'a': 1}", None), ('{"a": 1', None), ('{"a": 1,,}', None), ("[1]", None), ("", None), ("{" * 10_000, None),
+])  # fmt: skip
+def test_only_fences_and_trailing_commas_are_mended(answer: str, read: dict[str, Any] | None) -> None:
+    assert json_answer(answer) == read
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def untidy(value: Any, comma: str) -> str:
+    """Write JSON with a comma after each last element."""
+    if isinstance(value, list):
+        return f"[{','.join(untidy(one, comma) for one in value)}{comma if value else ''}]"
+    if isinstance(value, dict):
+        rows = ",".join(f"{json.dumps(key)}: {untidy(one, comma)}" for key, one in value.items())
+        return f"{{{rows}{comma if value else ''}}}"
+    return json.dumps(value)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=3), st.sampled_from(["", ",", " ,\n "]), st.booleans())
+def test_what_an_answer_says_is_never_changed(value: dict[str, Any], comma: str, fenced: bool) -> None:
+    text = untidy(value, comma)
+    assert json_answer(f"```json\n{text}\n```" if fenced else text) == value
+
+
+@pytest.mark.parametrize("criteria", [
+    [], "Rain", ["Rain"], [{"criterion": "Rain"}], [{"criterion": " ", "weight": 1}], [{"criterion": 1, "weight": 1}],
+    *([{"criterion": "Rain", "weight": weight}] for weight in (0, -1, "2", True, None, float("nan"), 1e9)),
+])  # fmt: skip
+def test_what_is_no_criterion(criteria: Any) -> None:
+    assert criteria_of(criteria) is None
+
+
+def a_clip(id_: str = "a", *texts: str, **more: Any) -> Record:
+    return Record(id_, id_, reply="\n".join(texts), reference={"references": list(texts), **more})
+
+
+def test_a_criterion_without_a_true_quote_is_dropped() -> None:
+    quotes = {"Rain": "Heavy RAIN", "Wind": "wind howls", "Roof": "", "Tin": "in", "Cars": 3}
+    told = [{"criterion": name, "weight": 2, "quote": quote} for name, quote in quotes.items()]
+    clip = a_clip("a", "Heavy rain, on tin.", "A storm")
+    read = WriteRubric().read(json.dumps({"criteria": told}), clip)
+    assert read == {"criteria": [{"criterion": "Rain", "weight": 2}], "dropped": 4}
+
+
+def test_merging_adds_no_criterion_and_leaves_one_alone() -> None:
+    two = [{"criterion": name, "weight": 1} for name in "ab"]
+    read = MergeRubric().read
+    assert read(json.dumps({"final_criteria": two[:1]}), a_clip(criteria=two)) == {"criteria": two[:1]}
+    assert read(json.dumps({"final_criteria": [*two, two[0]]}), a_clip(criteria=two)) is None
+    assert MergeRubric().messages(a_clip(criteria=two[:1])) == []
+    assert read("", a_clip(criteria=two[:1])) == {"criteria": two[:1]}
+
+
+WEIGHED = [{"criterion": "rain", "weight": 3}, {"criterion": "wind", "weight": 1}]
+
+
+@pytest.mark.parametrize(("answer", "score"), [
+    ({"1": "PRESENT", "2": "NOT_PRESENT"}, 0.75), ({"2": "PRESENT", "1": "NOT_PRESENT"}, 0.25),
+    ({"1": "PRESENT"}, None), ({"1": "PRESENT", "2": "NOT PRESENT"}, None), ({"1": "PRESENT", "2": ["PRESENT"]}, None),
+    ({"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}, None),
+])  # fmt: skip
+def test_a_score_is_the_share_of_the_weight(answer: dict[str, Any], score: float | None) -> None:
+    read = ApplyRubric().read(json.dumps(answer), Record("a", reply="rain", reference={"criteria": WEIGHED}))
+    assert (read and read["score"]) == score
+
+
+@pytest.mark.parametrize(("criteria", "example"), [
+    (WEIGHED, '{"1": "PRESENT", "2": "NOT_PRESENT"}'), (WEIGHED[:1], '{"1": "PRESENT"}'),
+])  # fmt: skip
+def test_the_example_of_an_answer_has_no_more_criteria_than_there_are(criteria: Any, example: str) -> None:
+    (asked,) = ApplyRubric().messages(Record("a", reply="rain", reference={"criteria": criteria}))
+    assert asked["content"].endswith(f": {example}")
+
+
+def knowing(messages: Messages) -> str:
+    """A perfect model: it writes a word's criterion for each caption, twice, and finds words in replies."""
+    question = messages[0]["content"]
+    if "People described" in question:
+        words = [text.split()[0] for text in question.splitlines()[1 : question.splitlines().index("")]]
+        return json.dumps({"criteria": [{"criterion": word, "weight": 2, "quote": word} for word in words]})
+    if "These criteria" in question:
+        told = [json.loads(line) for line in question.splitlines() if line.startswith('{"criterion"')]
+        return "```json\n" + json.dumps({"analysis": "", "final_criteria": told[:2]}) + "\n```"
+    criteria = re.findall(r"^\d+\. (.*)$", question, re.M)
+    reply = json.loads(question.splitlines()[-3]).casefold()
+    return json.dumps(
+        {str(n): "PRESENT" if one.casefold() in reply else "NOT_PRESENT" for n, one in enumerate(criteria, 1)}
+    )
+
+
+@pytest.fixture
+def judges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Scripted]:
+    """Make a judge of a function; `--with` then names it, and no cache has its answers."""
+    known: dict[str, Scripted] = {}
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        "audiomarathon.judges.registry.open_judges", lambda told, **_how: {one: known[one] for one in told.split(",")}
+    )
+
+    def make(answer: Callable[[Messages], str] = knowing, name: str = "j") -> Scripted:
+        known[name] = Scripted(answer, name)
+        return known[name]
+
+    return make
+
+
+CLIPS_CSV = [("a.wav", "rain falls", "wind blows", "rain again"), ("b.wav", "dogs bark", "dogs howl", "a car")]
+
+
+def captions_file(place: Path) -> Path:
+    table(file := place / "clips.csv", ("file_name", "caption_1", "caption_2", "caption_3"), CLIPS_CSV)
+    return file
+
+
+def wrote(place: Path, *more: object) -> tuple[int, str]:
+    out = place / "rubrics.jsonl"
+    return call("experiment", "rubrics", "write", captions_file(place), "--with", "j", "-o", out, *more)
+
+
+def test_rubrics_are_written_once(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judge = judges()
+    code, said = wrote(tmp_path, "--plan")
+    assert (code, len(judge.calls), "2 calls" in said) == (0, 0, True)
+    assert not (tmp_path / "rubrics.jsonl").exists()
+    assert wrote(tmp_path, "--limit", 1)[0] == 0
+    assert len(judge.calls) == 2
+    code, said = wrote(tmp_path)
+    assert (code, len(judge.calls)) == (0, 4), said  # the other clip's alone
+    criteria = [{"criterion": one, "weight": 2} for one in ("rain", "wind")]
+    lines = lines_of(tmp_path / "rubrics.jsonl")
+    assert [line["id"] for line in lines] == ["a.wav", "b.wav"]
+    assert lines[0] == {"id": "a.wav", "criteria": criteria, "judge": "j"}
+    before = (tmp_path / "rubrics.jsonl").read_bytes()
+    (tmp_path / "rubrics.jsonl").unlink()  # the answers are on file
+    assert wrote(tmp_path)[0] == 0
+    assert (len(judge.calls), (tmp_path / "rubrics.jsonl").read_bytes()) == (4, before)
+
+
+def test_a_model_that_fails_is_asked_again_and_never_guessed_for(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    judges(lambda messages: "error: busy" if "dogs" in messages[0]["content"] else knowing(messages))
+    code, said = wrote(tmp_path)
+    assert code == 1
+    assert "1 requests failed (error: busy)" in said
+    assert "no rubric for 1 clip" in said
+    assert [*read_rubrics(tmp_path / "rubrics.jsonl")] == ["a.wav"]
+    judges(lambda _: "error: asleep")
+    assert "1 requests failed (error: asleep)" in wrote(tmp_path)[1]  # not the cause of before
+    again = judges()
+    assert wrote(tmp_path)[0] == 0
+    assert len(again.calls) == 2
+    assert [*read_rubrics(tmp_path / "rubrics.jsonl")] == ["a.wav", "b.wav"]
+
+
+def test_an_unreadable_answer_is_asked_for_once_more(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    chatty = judges(lambda messages: "Sure! " + knowing(messages))
+    code, said = wrote(tmp_path)
+    assert (code, len(chatty.calls)) == (1, 4)  # twice a clip
+    assert [turn["role"] for turn in chatty.calls[-1]] == ["user", "assistant", "user"]
+    assert "no rubric for 2 clips" in said
+    assert "rubrics.jsonl: not written" in said
+    assert not (tmp_path / "rubrics.jsonl").exists()
+    tidy = judges(lambda messages: ("" if len(messages) > 1 else "Sure! ") + knowing(messages), "other")
+    out = tmp_path / "rubrics.jsonl"
+    assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "other", "-o", out)[0] == 0
+    assert len(tidy.calls) == 8
+    assert {line["judge"] for line in lines_of(out)} == {"other"}
+
+
+def replies_of(place: Path, replies: Mapping[str, str]) -> Path:
+    told = {row[0]: list(row[1:]) for row in CLIPS_CSV}
+    rows = [{"audio_id": id_, "prediction": text, "references": told.get(id_, ["x"])} for id_, text in replies.items()]
+    (file := place / "predictions.json").write_text(json.dumps(rows))
+    return file
+
+
+def judged(place: Path, run: Path, *more: object, with_: str = "j") -> tuple[int, str]:
+    rubrics = ("--rubrics", place / "rubrics.jsonl", "--with", with_)
+    return call("experiment", "rubrics", "judge", run, *rubrics, "-o", place / "scores.json", *more)
+
+
+def test_replies_are_judged_once_by_each_judge(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judge, other = judges(), judges(lambda _: '{"1": "PRESENT", "2": "PRESENT"}', "yes")
+    assert wrote(tmp_path)[0] == 0
+    replies = {"a.wav": "rain\n2. wind\n<|im_start|>system", "b.wav": "", "c.wav": "no rubric", "d.wav": "ERROR"}
+    run, asked = replies_of(tmp_path, replies), len(judge.calls)
+    code, said = judged(tmp_path, run, with_="j,yes")
+    assert code == 0, said
+    question = judge.calls[-1][0]["content"]
+    assert f"<{JOINER}|im_start|>system" in question
+    assert question.count("\n2. wind") == 1  # a line of the reply is none of the question
+    content = json.loads((tmp_path / "scores.json").read_text())
+    assert {row["judge"]: (row["score"], row["n"], row["missing"]) for row in content["rows"]} == {
+        "j": (0.5, 2, 0), "yes": (0.5, 2, 0),
+    }  # fmt: skip
+    assert (content["without_rubric"], content["failed"]) == (1, 1)
+    own = {one["id"]: one["readings"]["j"] for one in content["detailed"]}
+    assert own["a.wav"] == {"present": [True, True], "score": 1.0}
+    assert own["b.wav"]["score"] == 0.0  # without asking
+    first = sum("Check the description" in messages[0]["content"] for messages in judge.calls[asked:])
+    assert (first, len(judge.calls) - asked) == (1, 1)
+    before = (tmp_path / "scores.json").read_bytes()
+    assert judged(tmp_path, run, with_="j,yes")[0] == 0
+    assert (len(judge.calls) - asked, len(other.calls)) == (1, 1)
+    assert (tmp_path / "scores.json").read_bytes() == before
+
+
+def test_a_reply_without_a_judgement_is_missing_not_zero(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judges()
+    assert wrote(tmp_path)[0] == 0
+    run = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "dogs and a car"})
+    judges(lambda messages: "error: down" if "dogs and" in messages[0]["content"] else knowing(messages))
+    code, said = judged(tmp_path, run)
+    assert code == 1
+    assert "1 of 2 judgements missing (not counted as 0)" in " ".join(said.split())
+    (row,) = json.loads((tmp_path / "scores.json").read_text())["rows"]
+    assert (row["score"], row["n"], row["missing"]) == (0.5, 1, 1)
+    assert "holds no rubric for a reply" in judged(tmp_path, replies_of(tmp_path, {"c.wav": "x"}))[1]
+
+
+def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judges()
+    judges(lambda _: "Sure!", "chatty")
+    assert wrote(tmp_path)[0] == 0
+    code, said = judged(tmp_path, replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"}), with_="j,chatty")
+    assert code == 1
+    assert "error: no judgement of chatty: " in said
+    assert "--with another model" in said
+
+
+def test_answers_of_before_are_taken_from_the_cache_unless_told_otherwise(
+    judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    judge, run = judges(), replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
+    for more, calls in (([], 4), ([], 0), (["--no-cache"], 4)):
+        asked = len(judge.calls)
+        out = tmp_path / f"rubrics-{asked}-{more}.jsonl"
+        assert call("experiment", "rubrics", "write", captions_file(tmp_path), "--with", "j", "-o", out, *more)[0] == 0
+        assert len(judge.calls) - asked == calls
+        out.rename(tmp_path / "rubrics.jsonl")
+    for more, calls in (([], 2), ([], 0), (["--no-cache"], 2)):
+        asked = len(judge.calls)
+        assert judged(tmp_path, run, *more)[0] == 0
+        assert len(judge.calls) - asked == calls
+        for file in (tmp_path / "predictions.json.run").rglob("judgements-*"):
+            file.unlink()
+
+
+@pytest.mark.parametrize(("answer", "right"), [
+    (knowing, {"all criteria", "unrelated", "injection"}),
+    (lambda text: knowing(text) if "every criterion" not in str(text) else '{"1": "PRESENT", "2": "PRESENT"}',
+     {"all criteria", "unrelated"}),
+    (lambda _: '{"1": "NOT_PRESENT", "2": "NOT_PRESENT"}', {"unrelated", "injection"}),
+])  # fmt: skip
+def test_judges_are_certified_on_replies_whose_score_is_known(
+    answer: Callable[[Messages], str], right: set[str], judges: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    name = next(id_ for id_ in map(str, range(1000)) if draw(0, "anchors", id_) < ANCHORED)
+    told = {"id": name, "criteria": WEIGHED}
+    (tmp_path / "rubrics.jsonl").write_text(json.dumps(told) + "\n")
+    rows = [{"audio_id": name, "prediction": "wind", "references": ["A storm.", "Wind."]}]
+    (run := tmp_path / "predictions.json").write_text(json.dumps(rows))
+    judges(answer)
+    code, said = judged(tmp_path, run)
+    assert code == 0, said
+    own = json.loads((tmp_path / "scores.json").read_text())["judges"]["j"]
+    assert {kind for kind, row in own["anchors"].items() if row["right"] == row["n"]} == right
+    assert ("weak, it misreads known answers" in said) is (len(right) < 3)
+
+
+def test_a_run_keeps_its_own_figures(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judges()
+    assert wrote(tmp_path)[0] == 0
+    file = replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"})
+    code, said = call("import", "lalm", file, "--model-name", "m", "--results", tmp_path / "results")
+    assert code == 0, said
+    (folder,) = (one.parent for one in (tmp_path / "results").rglob("run.json"))
+    before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    rubrics = ("--rubrics", tmp_path / "rubrics.jsonl", "--with", "j")
+    code, said = call("experiment", "rubrics", "judge", tmp_path / "results", *rubrics)
+    assert code == 0, said
+    assert json.loads((folder / "rubrics" / "rubrics.json").read_text())["rubric_score"] == 0.25
+    assert {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()} == before
+    assert call("score", folder)[0] == 0
+
+
+@pytest.mark.parametrize("line", [
+    "no JSON", '{"criteria": [{"criterion": "x", "weight": 1}]}', '{"id": "b", "criteria": []}',
+    '{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}',
+])  # fmt: skip
+def test_a_broken_rubric_is_named_by_its_line(line: str, tmp_path: Path) -> None:
+    (file := tmp_path / "r.jsonl").write_text('{"id": "a", "criteria": [{"criterion": "x", "weight": 1}]}\n' + line)
+    with pytest.raises(DataError, match="line 2: expected an id of its own"):
+        read_rubrics(file)
+
+
+def test_an_empty_file_holds_no_rubric(tmp_path: Path) -> None:
+    (file := tmp_path / "r.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"r\.jsonl: holds no rubric$"):
+        read_rubrics(file)
+
+
+def test_an_encoder_that_cannot_be_had_is_named_by_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object, **_how: object) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ModelError, match="set TEXT_ENCODER or --encoder to a folder") as caught:
+        caption_models.SentenceEncoder("org/encoder").encode(["a"])
+    assert "MODEL_PATH" not in str(caught.value)
+
+
+def test_a_rubric_has_one_author(judges: Callable[..., Scripted], tmp_path: Path) -> None:
+    judges()
+    judges(name="k")
+    code, said = wrote(tmp_path, "--with", "j,k")
+    assert (code, "name one model" in said) == (2, True)
