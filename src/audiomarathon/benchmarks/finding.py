@@ -107,7 +107,7 @@ OWN_ARCHIVES = {
 
 def how_to_get(task: Task) -> str:
     """Return in one line the command that downloads a task's data, and the env vars to set after it."""
-    advice = ""
+    advice = f"{task.source[:1].upper()}{task.source[1:]}; then " if task.source else ""
     if facts := OWN_ARCHIVES.get(task.key):
         advice = f"Get it with: audiomarathon data download {task.key} ({', '.join(facts)}); then "
     elif task.key in HUB_TASKS:

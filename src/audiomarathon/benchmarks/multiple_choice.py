@@ -13,6 +13,7 @@ from audiomarathon.benchmarks.rows import (
     RowError,
     class_of,
     collect,
+    one_line_each,
     read_json,
     read_rows,
     shortened,
@@ -114,8 +115,7 @@ class MultipleChoice(Task):
         """
         if len(options) != self.option_count:
             raise RowError(f"has {len(options)} options, expected {self.option_count}")
-        if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
-            raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
+        one_line_each(options)
         labels = tuple(self.label(option) for option in options) if self.classes else tuple(LETTERS[: len(options)])
         if len(set(labels)) < len(labels):
             twice = next(label for label in labels if labels.count(label) > 1)
@@ -176,8 +176,12 @@ class MultipleChoice(Task):
 
 def lettered(sample: Sample) -> str:
     """Return question (if it is not spoken), lettered options and instruction, a blank line between them."""
-    options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
-    return "\n\n".join(filter(None, (sample.question, options, INSTRUCTION)))
+    return "\n\n".join(filter(None, (sample.question, option_lines(sample), INSTRUCTION)))
+
+
+def option_lines(sample: Sample) -> str:
+    """Return the options with their letters, a line each."""
+    return "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
 
 
 def _listed(options: Sequence[str]) -> str:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
+from audiomarathon.benchmarks.lalm_bench import declared
 from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
 from audiomarathon.benchmarks.task import Task
+from audiomarathon.benchmarks.xares import foreign
 from audiomarathon.benchmarks.xares.benchmark import XARES
-from audiomarathon.benchmarks.xares.foreign import on_record
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import named_folder
 from audiomarathon.plugins import guard, look_up, plugins
 from audiomarathon.records import Figure
 from audiomarathon.scoring.scorer import Scorer
@@ -69,18 +71,23 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by key or alias, in any case.
+    """Return a task by key or alias, in any case, or the one that a TOML file describes.
 
     Raises
     ------
     SettingsError
-        There is no such task; the message names those there are, and the nearest name.
+        There is no such task; the message names those there are, and the nearest name. Or the file is wrong.
     """
+    if name.lower().endswith(".toml"):
+        return declared.read_task(named_folder(name))
+    if name.startswith((".", "/", "~")):
+        raise SettingsError(f"{name}: a task file must end in .toml")
     if "," in name:
         raise SettingsError(
             f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
         )
-    return on_record(name) or look_up(name, (*all_tasks(), *XARES.tasks), kind="task")
+    on_record = foreign.on_record(name) or declared.on_record(name)
+    return on_record or look_up(name, (*all_tasks(), *XARES.tasks), kind="task")
 
 
 def benchmark_of(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,15 +11,15 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.task import BadRow, Sample
 from audiomarathon.errors import DataError, SettingsError, told
-from audiomarathon.files import write_text
+from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
 
 MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
@@ -72,6 +73,32 @@ class Row:
             absent = next(name for name in names if name not in present)
             raise RowError(f"field {absent!r} is missing though {present[-1]!r} is there")
         return tuple(self.text(name) for name in present)
+
+    def listed(self, names: Sequence[str], *, may_end: bool = False) -> list[str]:
+        """Return the texts of a field's list, which may be written as JSON, or those of several fields.
+
+        Parameters
+        ----------
+        may_end
+            Whether the last ones may be absent, as rows differ in how many options they have.
+        """
+        values = [self.fields.get(name) for name in names]
+        if len(names) == 1 and isinstance(value := values[0], str) and value.startswith("["):
+            with contextlib.suppress(ValueError, RecursionError):
+                values = [json.loads(value)]
+        if len(names) == 1 and isinstance(values[0], list):
+            values = values[0] or [None]
+            names = [*names] * len(values)
+        while may_end and len(values) > 1 and (values[-1] == "" or is_absent(values[-1])):
+            values = values[:-1]
+        return [replace(self, fields={name: one}).text(name) for name, one in zip(names, values, strict=False)]
+
+    def id(self, name: str) -> str:
+        """Return a field's text that may be an id: a line of a bounded length."""
+        text = self.text(name)
+        if len(text) > MAX_ID_LENGTH or not text.isprintable():
+            raise RowError(f"id {shown(text)} is not a line of at most {MAX_ID_LENGTH} characters")
+        return text
 
     def clip(self, name: str, *subfolders: str) -> Path:
         """Return the clip that a field names: in the task's folder or one of its subfolders.
@@ -158,11 +185,11 @@ def read_text(file: Path) -> str:
         raise DataError(f"{file}: not UTF-8 text (byte {error.start})") from error
 
 
-def _check_plain(file: Path) -> None:
+def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{file}: is not a plain file")
-    if status.st_size > MAX_METADATA_BYTES:
+    if status.st_size > MAX_METADATA_BYTES and not of_any_size:
         raise DataError(f"{file}: {status.st_size / 2**20:.0f} MB is too large for metadata (at most 256 MB)")
 
 
@@ -196,23 +223,56 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
     DataError
         The file cannot be read, lacks a column, or holds more than metadata does.
     """
+    with _parquet(file, needed) as opened:
+        import pyarrow
+
+        fields = [field for field in opened.schema_arrow if field.name in {*needed, *others}]
+        batches = _batches(file, opened, [field.name for field in fields])
+        table = pyarrow.Table.from_batches(batches, pyarrow.schema(fields))
+        table.validate(full=True)  # that texts are UTF-8
+    return table
+
+
+def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of a file of JSON, JSON lines, CSV or parquet, as its suffix says; a bad line is a `RowError`.
+
+    Of a parquet file only some columns, and a few rows at a time: it may hold more audio than fits into memory.
+
+    Raises
+    ------
+    SettingsError, DataError
+        The file cannot be read.
+    """
+    match file.suffix.lower():
+        case ".json":
+            yield from read_rows(file)
+        case ".jsonl":
+            lines = (line for line in read_text(file).split("\n") if line.strip())
+            yield from (json_object(line.encode()) or RowError("not JSON, or no object with fields") for line in lines)
+        case ".csv":
+            yield from (row for _line, row in read_csv(file, columns))
+        case _:
+            with _parquet(file, columns, of_any_size=True) as opened:
+                for batch in opened.iter_batches(8, columns=list(columns)):
+                    batch.validate(full=True)  # that texts are UTF-8
+                    yield from batch.to_pylist()
+
+
+@contextlib.contextmanager
+def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) -> Iterator[Any]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise SettingsError("parquet files need pyarrow: pip install 'audiomarathon[lalm]'") from error
     try:
-        _check_plain(file)
+        _check_plain(file, of_any_size=of_any_size)
         with parquet.ParquetFile(file) as opened:  # read_table would take columns from folders called name=value
-            fields = [field for field in opened.schema_arrow if field.name in {*needed, *others}]
-            names = [field.name for field in fields]
-            if lacking := [name for name in needed if name not in names]:
+            if lacking := [name for name in needed if name not in opened.schema_arrow.names]:
                 raise DataError(f"{file}: lacks the column {lacking[0]!r}; expected {', '.join(needed)}")
-            table = pyarrow.Table.from_batches(_batches(file, opened, names), pyarrow.schema(fields))
-            table.validate(full=True)  # that texts are UTF-8
+            yield opened
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{file}: cannot be read as parquet: {told(error)}") from error
-    return table
 
 
 def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
@@ -241,7 +301,7 @@ def read_json(file: Path) -> Any:
     """Return what a JSON file holds; anything that prevents it is a :class:`DataError` in one line."""
     text = read_text(file)
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=unique_fields)
     except json.JSONDecodeError as error:
         raise DataError(f"{file}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except RecursionError as error:
@@ -250,8 +310,8 @@ def read_json(file: Path) -> Any:
         raise DataError(f"{file}: not usable as JSON: {error}") from error
 
 
-def _once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; of a field that stands twice Python would keep the last without a word."""
+def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as a hook of `json.loads`; refuse a field that stands twice with a ValueError."""
     found = dict(fields)
     if len(found) < len(fields):
         names = [name for name, _ in fields]
@@ -270,7 +330,7 @@ def collect(
     for number, fields in enumerate(rows, start=1):
         try:
             if not isinstance(fields, dict):
-                raise RowError(f"expected an object, found {_kind(fields)}")
+                raise fields if isinstance(fields, RowError) else RowError(f"expected an object, found {_kind(fields)}")
             sample = to_sample(Row(folder, fields))
             if sample.id in samples:
                 raise RowError(f"duplicate id {shown(sample.id)}, first used in row {first_row[sample.id]}")
@@ -325,6 +385,12 @@ def clean(text: str, what: str) -> str:
     if all(unicodedata.category(character)[0] in "CZ" for character in text):  # zero-width ones are of these
         raise RowError(f"{what} is empty")
     return text
+
+
+def one_line_each(options: Iterable[str]) -> None:
+    """Refuse options that are more than one line of a prompt."""
+    if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
+        raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
 
 
 def shown(value: object) -> str:

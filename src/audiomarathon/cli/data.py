@@ -68,8 +68,9 @@ def download(
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
-        if source is None and own.hubs and task.key not in own.hubs:
-            raise SettingsError(f"{task.key}: there is no public copy to fetch; name yours: --from FOLDER or ARCHIVE")
+        if source is None and (keys == [OTHER] or (own.hubs and task.key not in own.hubs)):
+            get = task.source or "there is no public copy to fetch"
+            raise SettingsError(f"{task.key}: {get}; name yours: --from FOLDER or ARCHIVE")
     if (source is None or own.archive) and not own.hubs:
         say(f"the data of {own.key} is under {own.licence}: not for commercial use, name its makers")
     if source is None and own.archive:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.finding import path_variable
+from audiomarathon.embedded.world import TASKS
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder
 from audiomarathon.models.registry import EMBEDDED, get_model
@@ -60,7 +61,8 @@ def toy_or_real(
         )
     model = model or EMBEDDED
     toy = get_model(model).checkpoint == EMBEDDED and not settings.model_path
-    if toy and not settings.data and len(named) < len(tasks):
+    # Of other tasks the mini benchmark has nothing: that no data root is set says more than what its folder lacks.
+    if toy and not settings.data and set() < {one.key for one in chosen if path_variable(one) not in named} <= {*TASKS}:
         say(
             f"no data root is set: the {EMBEDDED} model runs on the mini benchmark (--data {MINI}), synthetic audio "
             "that is made on first use; for the real tasks: audiomarathon data download vesus"

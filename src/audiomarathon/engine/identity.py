@@ -49,6 +49,7 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
     control = read_manifest(data.folder).control
     return {
         **({"control": dict(control)} if control else {}),  # another task than the one it was made of
+        **({"version": task.version} if task.version else {}),
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,
         "attention": settings.attn_implementation,

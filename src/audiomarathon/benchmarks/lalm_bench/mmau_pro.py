@@ -14,7 +14,7 @@ from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
 from audiomarathon.benchmarks.lalm_bench.instructions import check
 from audiomarathon.benchmarks.multiple_choice import lettered
-from audiomarathon.benchmarks.rows import MAX_ID_LENGTH, Row, RowError, clean, collect, is_absent, read_parquet, shown
+from audiomarathon.benchmarks.rows import Row, RowError, clean, collect, is_absent, one_line_each, read_parquet, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_bytes
@@ -158,9 +158,7 @@ def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[s
 
 def question(row: Row) -> Sample:
     """Return a row's sample without its clips. Texts stay as they are written: published scoring compares them so."""
-    id_, category = row.text("id"), row.text("category")
-    if len(id_) > MAX_ID_LENGTH or not id_.isprintable():
-        raise RowError(f"id {shown(id_)} is not a line of at most {MAX_ID_LENGTH} characters")
+    id_, category = row.id("id"), row.text("category")
     if category not in CATEGORIES:
         raise RowError(f"category {shown(category)} is not allowed; allowed: {', '.join(CATEGORIES)}")
     length = row.optional("length_type").replace("_", "-") or "none"
@@ -194,8 +192,7 @@ def _closed(row: Row) -> _Asked:
     options, answer = _texts(row, "choices"), _written(row, "answer")
     if not 1 <= len(options) <= MAX_OPTIONS:
         raise RowError(f"has {len(options)} options, expected 2 to {MAX_OPTIONS}")
-    if broken := next((option for option in options if option and len(clean(option, "option").splitlines()) > 1), ""):
-        raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
+    one_line_each([clean(option, "option") for option in options if option])
     if len(set(options)) < len(options):
         raise RowError(f"two of the options {shown(options)} are the same")
     same = [place for place, option in enumerate(options) if option == answer]

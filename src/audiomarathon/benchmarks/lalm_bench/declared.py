@@ -1,0 +1,361 @@
+"""Tasks that a TOML file describes: where the rows lie, what their fields mean, and how replies are scored.
+
+Their keys begin with the kind of the task, so that runs are read, scored and reported without the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.benchmarks.audiomarathon.librispeech import INSTRUCTION as TRANSCRIBE
+from audiomarathon.benchmarks.finding import nearest, the_one
+from audiomarathon.benchmarks.lalm_bench.captions import PROMPTS
+from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
+from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.benchmarks.lalm_bench.questions import TOKENS, Questions
+from audiomarathon.benchmarks.multiple_choice import lettered, option_lines
+from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, Row, RowError, collect, one_line_each, read_table, shown
+from audiomarathon.benchmarks.rows import read_text as text_of
+from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task
+from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import json_object, write_bytes, write_lines
+from audiomarathon.records import LETTERS
+from audiomarathon.scoring.caption import Caption
+from audiomarathon.scoring.choice import Choice
+from audiomarathon.scoring.transcript import Transcript
+from audiomarathon.settings import cache_folder
+from audiomarathon.text import did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from audiomarathon.records import Verdict
+    from audiomarathon.scoring.scorer import Scorer
+
+CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
+#: How keys begin: the scorer, the usual limit of a reply, and what is asked where no field says it.
+KINDS: Mapping[str, tuple[Scorer, int, str]] = {
+    CHOICE: (Questions(), 16, ""),
+    CLASSES: (Choice(), 16, ""),
+    OPEN: (QuestionTypes(), 512, ""),
+    CAPTION: (Caption(), 256, PROMPTS["detail"]),
+    TRANSCRIPT: (Transcript(), 1100, TRANSCRIBE),
+}
+SAME_OPTIONS = "two options are the same"
+
+_ONE = ("id", "question", "answer", "transcript", "cluster")  # each names a field
+_SEVERAL = ("clips", "options", "references", "groups")  # a field or several
+_TEXT = r"(?s).*\S.*"
+#: By key what its value must match, and how a message says that.
+_KEYS = {
+    "key": (r"[A-Za-z0-9][\w.-]*", "letters, digits, . _ and -"),
+    "rows": (r"[^/\\]+\.(json|jsonl|csv|parquet)", "a .json, .jsonl, .csv or .parquet file's name, with * for several"),
+    **dict.fromkeys((*_ONE, *_SEVERAL), (_TEXT, "a field's name")),
+    "answer_is": ("text|letter|index|index1|open", "text, letter, index (from 0), index1 (from 1), open"),
+    "classes": ("True", "true"),
+    "published": (TOKENS, TOKENS),
+    "judge": (OpenEnded.name, OpenEnded.name),
+    "max_new_tokens": (r"[1-9]\d*", "a whole number from 1"),
+    **dict.fromkeys(("prompt", "title", "version", "source"), (_TEXT, "a text")),
+}
+_TYPES = {"classes": bool, "max_new_tokens": int}
+#: By kind the keys that not every kind has; it needs the first.
+_OWN_KEYS: Mapping[str, tuple[str, ...]] = {
+    CHOICE: ("options", "answer_is", "published"),
+    CLASSES: ("options", "answer_is", "classes"),
+    OPEN: ("answer_is", "judge"),
+    CAPTION: (),
+    TRANSCRIPT: (),
+}
+_FIRST_BYTES = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Declared(Task):
+    """A task from a TOML file; docs/own-tasks.md explains its keys.
+
+    Attributes
+    ----------
+    kind
+        One of `KINDS`.
+    told
+        The file's keys; fields in lists where they may be several. Without any, runs can be read but no data.
+    template
+        What is asked, with {question} and {options}; "" is the suite's lettered form.
+    """
+
+    key: str
+    kind: str
+    title: str
+    max_new_tokens: int
+    told: Mapping[str, Any] = field(default_factory=dict)
+    template: str = ""
+    aliases: tuple[str, ...] = ()
+    group_fields: tuple[str, ...] = ()
+    version: str = ""
+    source: str = ""
+    cuttable: bool = False  # what is needed of a clip is not known
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
+        """The kind's."""
+        return KINDS[self.kind][0]
+
+    @property
+    def transcribes(self) -> bool:  # type: ignore[override]
+        """Whether the usual transcript is asked for, and nothing else."""
+        return self.kind == TRANSCRIPT and not self.template and "question" not in self.told
+
+    def find(self, root: Path) -> Path:
+        """Return the nearest folder that holds the rows."""
+        found = nearest(root, lambda folder: any(map(self._is_table, folder.files)))
+        return the_one(self, root, found, self._rows)
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """Read the rows; the clips of a table that holds audio lie in the cache, which is then the task's folder."""
+        template = self.template
+        if filters.prompt:
+            template = _template(filters.prompt, f"TASK_PROMPT={filters.prompt}", self.kind)
+        folder = folder.absolute()
+        there = sorted(file for file in folder.iterdir() if self._is_table(file.name))
+        if not (files := [file for file in there if fnmatch(file.name, self._rows)] or there):
+            raise DataError(f"{self.key}: no {self._rows} in {folder}")
+        rows, embedded = list[Any](), set[str]()
+        for file in files:
+            for row in read_table(file, sorted({name.partition(".")[0] for name in self._fields})):
+                rows.append(self._unfolded(row) if isinstance(row, dict) else row)
+                if isinstance(row, dict):
+                    rows[-1] |= {name: _kept(row[name], embedded) for name in self.told["clips"] if name in row}
+        known = {name for row in rows if isinstance(row, dict) for name in row}
+        if lacking := [name for name in self._fields if name not in known]:
+            # Misspelt it would be an empty group, or as many reasons as there are rows.
+            raise DataError(f"{files[0]}: no row has the field {lacking[0]!r}{did_you_mean(lacking[0], known)}")
+        place = _clips_folder() if embedded else folder
+        to_sample = partial(self._sample, template=template, embedded=embedded)
+        samples, bad = collect(folder / self._rows, place, rows, to_sample)
+        if self.kind == CLASSES and len(found := sorted({tuple(sorted(one.options)) for one in samples})) > 1:
+            raise DataError(f"{files[0]}: rows differ in their options, {shown(found[:2])}; leave out 'classes'")
+        same = sum(len({*sample.options}) < len(sample.options) for sample in samples)
+        return Loaded(place, tuple(samples), tuple(bad), defects={SAME_OPTIONS: same} if same else {})
+
+    def prompt(self, sample: Sample) -> str:
+        """Return the template filled in; without one the lettered form, or the question alone."""
+        filling = {"question": sample.question, "options": option_lines(sample)}
+        if template := sample.meta["template"]:
+            return re.sub(r"\{(question|options)\}", lambda found: filling[found[1]], template)
+        return lettered(sample) if sample.options else sample.question
+
+    def reference(self, sample: Sample) -> dict[str, Any]:
+        """Return what the kind's scorer needs."""
+        found = super().reference(sample)
+        if self.kind == CAPTION:
+            return {"references": list(sample.meta["references"])}
+        if self.kind == OPEN:
+            return {**found, "type": "open", "category": "open", "question": sample.question, "options": []}
+        return {**found, "published": self.told["published"]} if "published" in self.told else found
+
+    def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
+        """Return the captions of all samples."""
+        return [list(sample.meta["references"]) for sample in loaded.samples] if self.kind == CAPTION else ()
+
+    def groups(self, sample: Sample) -> dict[str, str] | None:
+        """See :meth:`Task.groups`."""
+        return dict(sample.meta["groups"]) or None
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
+        """See :meth:`Task.frames`; the groups are those on record, which another file may have named."""
+        groups = dict.fromkeys(name for own in verdicts.values() for one in own for name in one.record.groups or ())
+        return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
+
+    def write_rows(self, part: Part, target: Path) -> None:
+        """Write the rows as JSON lines, whatever the original is, with the paths of their clips."""
+        rows, names = [], self.told["clips"]
+        for sample in part.kept:
+            clips = part.clips(sample)
+            own = dict(zip(names, clips, strict=False)) if len(names) > 1 else {names[0]: clips}
+            # As JSON, which has no dates: a table may hold some.
+            rows.append(json.loads(json.dumps(part.row(sample, {**sample.meta["row"], **own}), default=str)))
+        write_lines(target / self._lines, rows)
+
+    @property
+    def _fields(self) -> list[str]:
+        """The fields that a row is read by."""
+        one = [self.told[name] for name in _ONE if name in self.told]
+        return one + [name for key in _SEVERAL for name in self.told.get(key, ())]
+
+    @property
+    def _rows(self) -> str:
+        if not self.told:
+            raise DataError(f"{self.key}: only its TOML file tells of the data; name that file in place of the task")
+        return str(self.told["rows"])
+
+    @property
+    def _lines(self) -> str:
+        """The name under which :meth:`write_rows` writes."""
+        return f"{Path(self._rows.replace('*', 'all')).stem}.jsonl"
+
+    def _is_table(self, name: str) -> bool:
+        return fnmatch(name, self._rows) or name == self._lines
+
+    def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row with the fields `outer.inner`, where the outer one holds an object, or the JSON text of one."""
+        found = dict(row)
+        for name in self._fields:
+            outer, _, inner = name.partition(".")
+            value = row.get(outer)
+            value = json_object(value.encode()) if inner and isinstance(value, str) else value
+            if isinstance(value, dict) and inner in value:
+                found.setdefault(name, value[inner])
+        return found
+
+    def _sample(self, row: Row, template: str, embedded: Collection[str]) -> Sample:
+        told, first = self.told, self.told["clips"][0]
+        paths = row.listed(told["clips"])
+        if embedded and (bare := [path for path in paths if path not in embedded]):
+            raise RowError(f"clip {shown(bare[0])} has no audio in the table, though others have")
+        clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
+        options, answer = self._options(row) if "options" in told else ((), "")
+        references = row.listed(told["references"]) if "references" in told else []
+        letters = tuple(LETTERS[options.index(option)] for option in options)  # options of one text are one option
+        groups = {name: _group(row.fields.get(name)) for name in self.group_fields}
+        return Sample(
+            row.id(told["id"]) if "id" in told else row.identifier(clips[0]),
+            clips,
+            row.text(told["question"]) if "question" in told else KINDS[self.kind][2],
+            answer or "\n".join(references) or row.text(told.get("answer") or told["transcript"]),
+            row.text(told["cluster"]) if "cluster" in told else row.relative(clips[0]),
+            options,
+            options if self.kind == CLASSES else letters,
+            {"groups": groups, "references": references, "row": row.fields, "template": template},
+            kind="" if self.kind == CLASSES else next(iter(groups.values()), ""),
+        )
+
+    def _options(self, row: Row) -> tuple[tuple[str, ...], str]:
+        """Return the options, without letters of their own since the prompt gives them some, and the right letter."""
+        written, answer = row.listed(self.told["options"], may_end=True), row.text(self.told["answer"])
+        how = self.told.get("answer_is", "text")
+        if not 2 <= len(written) <= len(LETTERS):
+            raise RowError(f"has {len(written)} options, expected 2 to {len(LETTERS)}")
+        one_line_each(written)
+        letters = list(LETTERS[: len(written)])
+        numbers = [str(number) for number in range(how == "index1", len(written) + (how == "index1"))]
+        known = {"text": written, "letter": letters}.get(how, numbers)
+        sought = answer.strip(" ().").upper() if how == "letter" else answer
+        if sought not in known:
+            raise RowError(f"answer {shown(answer)} is not one of {shown(known)}")
+        labelled = [re.fullmatch(rf"\(?{one}[).:]\s+(.+)", text) for one, text in zip(letters, written, strict=True)]
+        texts = [found[1] for found in labelled if found]
+        options = tuple(texts if len(texts) == len(written) else written)
+        if len({*options}) < (len(options) if self.kind == CLASSES else 2):
+            raise RowError(f"two of the options {shown(written)} are the same")
+        return options, letters[known.index(sought)]
+
+
+def on_record(key: str) -> Declared | None:
+    """Return a user's task by the key that its runs have; None for any other key."""
+    kind, _, name = key.partition("/")
+    return Declared(key=key, kind=kind, title=name, max_new_tokens=KINDS[kind][1]) if name and kind in KINDS else None
+
+
+def read_task(file: Path) -> Declared:
+    """Return the task that a TOML file describes.
+
+    Raises
+    ------
+    SettingsError
+        A key or a value is not allowed, or one is missing: the file, the key, and what is allowed.
+    DataError
+        The file, or that of its prompt, cannot be read.
+    """
+    try:
+        told = tomllib.loads(text_of(file))
+        repr(told)  # fails, as messages would, for what is nested by dots, and for a hex number of thousands of digits
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: not TOML: {error}") from error
+    for name, value in told.items():
+        if name not in _KEYS:
+            raise SettingsError(f"{file}: unknown key {name!r}{did_you_mean(name, _KEYS)}; allowed: {', '.join(_KEYS)}")
+        (pattern, allowed), wanted = _KEYS[name], _TYPES.get(name, str)
+        several = value if name in _SEVERAL and isinstance(value, list) else [value]
+        if not several or not all(type(one) is wanted and re.fullmatch(pattern, str(one)) for one in several):
+            raise SettingsError(f"{file}: {name} = {shown(value)} is not allowed; allowed: {allowed}")
+        told[name] = several if name in _SEVERAL else value
+    kind = _kind(file, told)
+    template = told.get("prompt", "lettered")
+    return Declared(
+        key=f"{kind}/{told['key']}",
+        kind=kind,
+        title=told.get("title", told["key"]),
+        max_new_tokens=told.get("max_new_tokens", KINDS[kind][1]),
+        told=told,
+        template=""
+        if template == "lettered"
+        else _template(text_of(file.parent / template), f"{file}: {template}", kind),
+        group_fields=tuple(told.get("groups", ())),
+        version=" ".join(told[name] for name in ("version", "published") if name in told),
+        source=told.get("source", ""),
+    )
+
+
+def _template(text: str, where: str, kind: str) -> str:
+    """Return a template without its last line's end; refuse one with other names in braces than ours.
+
+    A fixed text asks for captions and transcripts, and for nothing else.
+    """
+    names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
+    if not names <= {"question", "options"} or not (names or fixed):
+        raise SettingsError(f"{where}: allowed: a text with {{question}} or {{options}}, and no other {{name}}")
+    return text.removesuffix("\n")
+
+
+def _kind(file: Path, told: Mapping[str, Any]) -> str:
+    """Return the kind of task that keys make; refuse keys that do not go together, and those that lack others."""
+    kinds = {"references": CAPTION, "transcript": TRANSCRIPT, "answer": CLASSES if "classes" in told else CHOICE}
+    if len(given := [name for name in kinds if name in told]) != 1:
+        raise SettingsError(f"{file}: has {' and '.join(given) or 'no answers'}; allowed: one of {', '.join(kinds)}")
+    kind = OPEN if "answer" in told and told.get("answer_is") == "open" else kinds[given[0]]
+    needed = ["key", "rows", "clips", *_OWN_KEYS[kind][:1], *["question"] * (kind == OPEN)]
+    if lacking := [name for name in needed if name not in told]:
+        raise SettingsError(f"{file}: lacks the key {lacking[0]!r}")
+    if odd := {name for keys in _OWN_KEYS.values() for name in keys}.intersection(told).difference(_OWN_KEYS[kind]):
+        allowed = (", ".join(_OWN_KEYS[kind]) or "no such key") + '; judge needs answer_is = "open"' * ("judge" in odd)
+        raise SettingsError(f"{file}: {min(odd)} does not go with the other keys ({kind}); allowed there: {allowed}")
+    return kind
+
+
+def _group(value: Any) -> str:
+    """Return the name of a group; some rows of MMAU have a list of one."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _clips_folder() -> Path:
+    return cache_folder() / "clips"
+
+
+def _kept(value: Any, embedded: set[str]) -> Any:
+    """Return a field's paths; audio in it is written, once, into a file of the cache that is called by its hash.
+
+    The names of such files are added to `embedded`.
+    """
+    if isinstance(value, list):
+        return [_kept(one, embedded) for one in value]
+    named = value.get("path") if isinstance(value, dict) else None
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes):
+        return named or content
+    suffix = Path(str(named).lower()).suffix
+    suffix = suffix if suffix in AUDIO_SUFFIXES else _FIRST_BYTES.get(content[:4], ".mp3")
+    file = _clips_folder() / f"{hashlib.sha256(content).hexdigest()}{suffix}"
+    if not file.is_file():
+        write_bytes(file, content)
+    embedded.add(file.name)
+    return file.name

@@ -1,0 +1,139 @@
+"""Closed questions whose options are no classes: accuracy first, and the rule of MMAU and MMAR beside it.
+
+MMAU (arXiv 2410.19168) and MMAR (arXiv 2505.13032) are scored by one rule on words, here `mmau-tokens`. A reply that
+explains itself, and so uses a word of another option, is wrong by it; and so is a letter alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, ClassVar
+
+from audiomarathon.benchmarks.lalm_bench.choices import read_option
+from audiomarathon.metrics.statistics import Sums, means_of_items
+from audiomarathon.records import LETTERS, Figure, Record, Verdict
+from audiomarathon.scoring.choice import Choice
+from audiomarathon.text import counted
+
+TOKENS = "mmau-tokens"
+_WORD = re.compile(r"\b\w+\b")
+_BLIND = ("guessing", "always_first", "always_last", "longest_option")
+
+
+def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
+    """Return whether a reply is right by `mmau-tokens`.
+
+    It has every word of the answer, and none that another option has and the answer has not. Options of the same words
+    as the answer are no others.
+    """
+    said, wanted = _words(reply), _words(answer)
+    wrong = set().union(*(_words(option) - wanted for option in options))
+    return bool(said) and wanted <= said and not said & wrong
+
+
+class Questions(Choice):
+    """Accuracy, and what blind choices would score.
+
+    A verdict is :class:`Choice`'s, read as MMAU-Pro's replies are, and `as_published`: what `mmau-tokens` says, None
+    where the record's reference names no published rule. Options of one text are one option: `labels` says which.
+    """
+
+    key = "questions"
+    figure = Figure("accuracy", "accuracy")
+    modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")  # type: ignore[assignment]
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Read the reply, by letters or words and by the published rule."""
+        told = record.reference
+        letter, rule = _read(record.text, told["options"])
+        correct = letter is not None and _label(told, letter) == _label(told, told["answer"])
+        answer = told["options"][LETTERS.index(told["answer"])]
+        published = right_by_words(record.text, answer, told["options"]) if told.get("published") == TOKENS else None
+        strict = correct and rule == "verbatim"
+        return {"parsed": letter, "rule": rule, "correct": correct, "strict": strict, "as_published": published}
+
+    def sound(self, verdict: Verdict) -> bool:
+        """See :meth:`Choice.sound`."""
+        return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the accuracies; `guessing`, `always_first` and the like are what blind choices would score."""
+        columns: dict[str, list[float | None]] = {
+            "accuracy": [one.values["correct"] for one in verdicts],
+            "strict_accuracy": [one.values["strict"] for one in verdicts],
+            "as_published": [one.values["as_published"] for one in verdicts],
+            "guessing": [_share(one, range(len(one.record.reference["options"]))) for one in verdicts],
+            "always_first": [_share(one, [0]) for one in verdicts],
+            "always_last": [_share(one, [-1]) for one in verdicts],
+            "longest_option": [_share(one, _longest(one)) for one in verdicts],
+        }
+        means = means_of_items(columns, [one.record.cluster for one in verdicts])
+        return replace(means, ends=dict.fromkeys(columns, (0.0, 1.0)))
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return the accuracy by the published rule; none where there is no such rule."""
+        return means_of_items(
+            {"as_published": [one.values["as_published"] for one in verdicts]}, [one.record.cluster for one in verdicts]
+        )
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return how replies were read."""
+        return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
+
+    def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return none: letters are no classes."""
+        return {}
+
+    def chance(self, verdicts: Sequence[Verdict]) -> float:
+        """Return the accuracy of guessing evenly among the options."""
+        return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say what blind choices score, and what the published rule makes of letters."""
+        figures = self.sums(verdicts).figures
+        blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
+        found = [f"without listening: {blind}"]
+        if (published := figures["as_published"]) is not None:
+            bare = sum(one.values["correct"] and len(one.record.text.strip(" ().")) == 1 for one in verdicts)
+            letters = f"; wrong by that rule: {counted(bare, 'right letter')} without a word" if bare else ""
+            found.append(f"as published ({TOKENS}) {published:.3f}{letters}")
+        return found
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
+    """Read a reply; of options with one text either may be meant by it, and each by its own letter.
+
+    Options that look like letters (musical notes) are told from those by the whole reply.
+    """
+    letters, said = LETTERS[: len(options)], reply.strip()
+    for letter, text in zip(letters, options, strict=True):
+        if said in (f"{letter}. {text}", f"({letter}) {text}") or (said == text and said not in letters):
+            return letter, "verbatim"
+    first = [text if text not in options[:place] else "" for place, text in enumerate(options)]
+    last = [text if text not in options[place + 1 :] else "" for place, text in enumerate(options)]
+    read = read_option(reply, first)
+    return read if read[0] or first == last else read_option(reply, last)
+
+
+def _label(told: Mapping[str, Any], letter: str) -> str:
+    return str(told["labels"][LETTERS.index(letter)])
+
+
+def _share(verdict: Verdict, places: Sequence[int]) -> float:
+    """Return how many of some options are right."""
+    told = verdict.record.reference
+    right = _label(told, told["answer"])
+    return fmean(told["labels"][place] == right for place in places)
+
+
+def _longest(verdict: Verdict) -> list[int]:
+    sizes = [len(option) for option in verdict.record.reference["options"]]
+    return [place for place, size in enumerate(sizes) if size == max(sizes)]
