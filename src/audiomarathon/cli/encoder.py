@@ -140,7 +140,7 @@ def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tas
                 "task": one.name,
                 "X-ARES": one.formal_name,
                 "domain": one.domain,
-                "classes": one.classes if isinstance(one.classes, int) else len(one.classes),
+                "classes": (one.classes if isinstance(one.classes, int) else len(one.classes)) or None,
                 "test_clips": one.n_test * (len(one.parts) if one.folds else 1) or None,
                 "zenodo": "private" if one.private else one.zenodo,
                 "what": one.title,

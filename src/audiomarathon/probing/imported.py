@@ -68,7 +68,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
                 continue
             id_ = f"{part}/{original}"
             clustered &= bool(cluster)
-            clips.append(Clip(id_, part, Member(tar, key, 0, 0), labels, cluster or id_))
+            clips.append(Clip(id_, part, Member(tar, key, 0, 0), labels, cluster or id_, task.facts(meta)))
             rows.append(row)
             digest.update(id_.encode() + row.tobytes())
     if not rows:

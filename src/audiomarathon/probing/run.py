@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import softmax
 
+from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.engine.environment import environment
@@ -28,9 +30,11 @@ from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing import published, standard
 from audiomarathon.probing.clips import Clips, Integers, Predictions, Split, grouped, held_out, rotated
 from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.grades import grade_probe
 from audiomarathon.probing.store import Store
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.scoring.grades import grades_to_reply
 from audiomarathon.scoring.probe import PART, PROTOCOL, labels_to_reply, scores_to_reply
 from audiomarathon.text import counted
 
@@ -126,7 +130,7 @@ def embed(
     if len(failed) > MOST_FAILED * len(data.clips):
         first = next(f"{id_}: {why}" for id_, why in failed.items())
         raise DataError(f"{task.key}: {len(failed)} of {counted(len(data.clips), 'clip')} failed ({first}): no score")
-    content = [[one.clip.id, one.audio, one.clip.labels, one.clip.cluster] for one in heard]
+    content = [[one.clip.id, one.audio, one.clip.labels, one.clip.cluster, *_facts_of(one.clip)] for one in heard]
     good = [one for one in heard if one.clip.id not in failed]
     lie_in: dict[str, set[str]] = {}
     for one in good:
@@ -181,8 +185,8 @@ def fit(
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
                 say(f"{folder}: complete; nothing to do")
             else:
-                clips, replies = _replies(encoded, setting, seeds, once)
-                records = _records(encoded, clips, replies, published=setting in PUBLISHED)
+                predicted = _predicted(encoded, setting, seeds, once)
+                records = _records(encoded, predicted, published=setting in PUBLISHED)
                 facts = _facts(encoded) | {"method": setting, "samples": [one.id for one in records]}
                 run.write_run(facts)
                 for one in records:
@@ -193,12 +197,20 @@ def fit(
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
     """Return the probes that a task has."""
-    settings = [one for one in PROTOCOLS[protocol] if not (task.multi_label and one.startswith("knn"))]
+    settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
     settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
+    if not task.in_release:
+        if protocol != "standard":
+            say(f"{task.name}: not a task of X-ARES 0.1.3, which has no figure to compare with; standard only")
+        settings = [one for one in settings if one in STANDARD]
     if task.note:
         say(task.note)
         settings = [one for one in settings if one in PUBLISHED]
     return settings
+
+
+def _facts_of(clip: Clip) -> list[Any]:
+    return [clip.facts] if clip.facts else []  # clips without any keep the hash that they have on record
 
 
 def _facts(encoded: Encoded) -> dict[str, Any]:
@@ -221,8 +233,10 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 def _targets(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
     places = {label: place for place, label in enumerate(data.classes)}
-    if not task.multi_label:
+    if task.one_label:
         return np.array([places[clip.labels[0]] for clip in clips])
+    if not places:
+        return np.zeros(len(clips), dtype=np.int64)  # all alike
     hot = np.zeros((len(clips), len(places)), dtype=np.int64)
     for row, clip in zip(hot, clips, strict=True):
         row[[places[label] for label in clip.labels]] = 1
@@ -257,10 +271,12 @@ def standard_splits(
     return parts, [Split(("train",), "valid", "test")]
 
 
-def _replies(
-    encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]
-) -> tuple[list[Clip], list[str]]:
-    """Fit one probe; return the test clips and its reply to each. A clip that X-ARES counts twice is there twice."""
+Predicted = tuple[Clip, str, Mapping[str, Any]]
+"""A test clip, a probe's reply to it, and what a scorer has to know of it."""
+
+
+def _predicted(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> list[Predicted]:
+    """Fit one probe; return its reply to each test clip. A clip that X-ARES counts twice is there twice."""
     task, labels, released = encoded.task, encoded.data.classes, setting in PUBLISHED
     clips, embeddings = encoded.released() if released else encoded.own()
     targets = _targets(task, encoded.data, clips)
@@ -268,6 +284,8 @@ def _replies(
         parts, splits = [clip.part for clip in clips], published_splits(task)
     else:
         parts, splits = standard_splits(task, clips, targets, say)
+    if isinstance(task, GradedTask):
+        return _graded(task, clips, embeddings, np.array(parts), splits)
     given = Clips(embeddings, targets, np.array(parts))
     last: list[list[str]] = []
     if setting == PUBLISHED[0]:
@@ -281,12 +299,36 @@ def _replies(
         found = _PROBES[setting](given, splits)
         rows, scores = found.rows, found.scores[None]
         scores = softmax(scores, axis=-1) if setting == "linear" and not task.multi_label else scores
-    by_clip = scores.swapaxes(0, 1)
+    by_clip, tested = scores.swapaxes(0, 1), [clips[row] for row in rows]
+    places = {label: place for place, label in enumerate(labels)}
+    known: list[dict[str, Any]] = [{"answer": "; ".join(one.labels), "classes": len(places)} for one in tested]
     if task.multi_label:
-        return [clips[row] for row in rows], [scores_to_reply(one) for one in by_clip]
-    best = [[(labels[seed.argmax()], float(seed.max())) for seed in one] for one in by_clip]
-    ended = last or [[] for _ in best]
-    return [clips[row] for row in rows], [labels_to_reply(*pair) for pair in zip(best, ended, strict=True)]
+        replies = [scores_to_reply(one) for one in by_clip]
+        known = [
+            one | {"positives": [places[label] for label in clip.labels]}
+            for one, clip in zip(known, tested, strict=True)
+        ]
+    else:
+        best = [[(labels[seed.argmax()], float(seed.max())) for seed in one] for one in by_clip]
+        replies = [labels_to_reply(*pair) for pair in zip(best, last or [[] for _ in best], strict=True)]
+    return [*zip(tested, replies, known, strict=True)]
+
+
+def _graded(
+    task: GradedTask, clips: Sequence[Clip], embeddings: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
+) -> list[Predicted]:
+    """Predict the grades that every clip has."""
+    grades = np.array([clip.facts for clip in clips])
+    whole = np.flatnonzero(~np.isnan(grades).any(axis=0))
+    names = [task.grades[place] for place in whole]
+    found = grade_probe(embeddings, grades[:, whole], parts, splits)
+    predicted: list[Predicted] = []
+    for row, values, spreads in zip(found.rows, found.values, found.spreads, strict=True):
+        true = grades[row, whole].tolist()
+        said = ", ".join(f"{name} {value:g}" for name, value in zip(names, true, strict=True))
+        known = {"answer": said, "grades": names, "values": true, "spreads": spreads.tolist()}
+        predicted.append((clips[row], grades_to_reply(values), known))
+    return predicted
 
 
 _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
@@ -304,18 +346,14 @@ def published_splits(task: EncoderTask) -> list[Split]:
     return [Split((task.part("train"),), task.part("valid"), task.part("test"))]
 
 
-def _records(encoded: Encoded, clips: Sequence[Clip], replies: Sequence[str], *, published: bool) -> list[Record]:
+def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
     """Return a record for each prediction, and for each test clip that failed."""
-    task, data = encoded.task, encoded.data
-    places = {label: place for place, label in enumerate(data.classes)}
     found: dict[str, Record] = {}
-    for clip, reply in zip(clips, replies, strict=True):
-        reference: dict[str, Any] = {"answer": "; ".join(clip.labels), "classes": len(places)}
-        reference |= {"positives": [places[label] for label in clip.labels]} if task.multi_label else {}
+    for clip, reply, known in predicted:
         groups = {PART: clip.part} | ({PROTOCOL: XARES} if published else {})
         id_ = next(name for name in chain([clip.id], (f"{clip.id}#{n}" for n in count(2))) if name not in found)
         seconds = round(encoded.seconds.get(clip.id, 0.0), 3)
-        found[id_] = Record(id_, clip.cluster, reply=reply, reference=reference, groups=groups, clip_seconds=seconds)
-    tested = {clip.part for clip in clips}
-    lost = [clip for clip in data.clips if clip.id in encoded.failed and clip.part in tested]
+        found[id_] = Record(id_, clip.cluster, reply=reply, reference=dict(known), groups=groups, clip_seconds=seconds)
+    tested = {clip.part for clip, _, _ in predicted}
+    lost = [clip for clip in encoded.data.clips if clip.id in encoded.failed and clip.part in tested]
     return [*found.values(), *(Record(clip.id, clip.cluster, error=encoded.failed[clip.id]) for clip in lost)]

@@ -73,9 +73,9 @@ def standardised(embeddings: npt.NDArray[np.floating[Any]]) -> Floats:
     return x / deviation
 
 
-def moments(inputs: Floats, targets: Integers, classes: int) -> Moments:
-    """Return the moments of clips; `targets` are class numbers or multi-hot."""
-    y = one_hot(targets, classes) if targets.ndim == 1 else targets.astype(np.float64)
+def moments(inputs: Floats, targets: Integers | Floats, classes: int) -> Moments:
+    """Return the moments of clips; `targets` are class numbers, multi-hot, or numbers of any kind, a row a clip."""
+    y = one_hot(targets.astype(np.int64), classes) if targets.ndim == 1 else targets.astype(np.float64)
     return Moments(inputs.T @ inputs, inputs.T @ y, inputs.sum(axis=0), y.sum(axis=0), len(y))
 
 

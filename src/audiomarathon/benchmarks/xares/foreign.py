@@ -60,6 +60,7 @@ class TaskConfig(SimpleNamespace):
 
 OWN, OWN_TAGS = "own", "own-tags"
 """How the keys of users' own tasks begin: of those with one label a clip, and with several."""
+_CLASSES = (("clip", "CrossEntropyLoss", "accuracy"), ("clip", "BCEWithLogitsLoss", "mAP"))
 _PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the names that tars have by default
 
 
@@ -119,7 +120,8 @@ class LaterError(SettingsError):
 
 def later(name: str, kind: str) -> LaterError:
     """Return the refusal of a task that is not clip-level."""
-    return LaterError(f"{name}: {kind} tasks come with part 2 of X-ARES; allowed now: clip tasks")
+    allowed = "clip tasks of classes, and X-ARES' own speechocean762"
+    return LaterError(f"{name}: {kind} tasks come with part 2 of X-ARES; allowed now: {allowed}")
 
 
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
@@ -152,24 +154,27 @@ def task_of(config: TaskConfig) -> EncoderTask:
     Raises
     ------
     SettingsError
-        It is not a clip-level task of classes, or lacks what one needs.
+        It is neither a clip-level task of classes nor a released one, or lacks what one needs.
     """
     name, loss = config.name, config.criterion
-    if config.task_type != "clip" or config.merge_processor:
-        raise later(name, config.task_type if config.task_type != "clip" else "merge_processor")
+    known = config.released if config.label_processor is None else None
+    criterion = loss if isinstance(loss, str) else type(loss).__name__
+    asked = (config.task_type, criterion, config.metric)
+    if known is None or asked != known.trained_as:
+        if config.task_type != "clip" or config.merge_processor:
+            raise later(name, config.task_type if config.task_type != "clip" else "merge_processor")
+        if criterion in ("L1Loss", "MSELoss"):
+            raise later(name, "regression")
     if config.valid_every != 1:
         raise SettingsError(f"{name}: valid_every={config.valid_every}; allowed: 1")
-    criterion = loss if isinstance(loss, str) else type(loss).__name__
-    if criterion in ("L1Loss", "MSELoss"):
-        raise later(name, "regression")
     plain = all(getattr(loss, one, None) is None for one in ("weight", "pos_weight"))
-    plain = plain and not getattr(loss, "label_smoothing", 0)
-    if not plain or (criterion, config.metric) not in (("CrossEntropyLoss", "accuracy"), ("BCEWithLogitsLoss", "mAP")):
+    plain = (plain and not getattr(loss, "label_smoothing", 0)) or config.task_type == "frame"  # its weight is known
+    if not plain or asked not in (*_CLASSES, known and known.trained_as):
         allowed = "CrossEntropyLoss with accuracy, BCEWithLogitsLoss with mAP, without weights"
         raise SettingsError(f"{name}: criterion {criterion} with metric {config.metric}; allowed: {allowed}")
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise SettingsError(f"name={name!r}: must be of letters, digits, . _ and -, since it names a folder")
-    if not config.output_dim or config.output_dim < 2:
+    if known is None and (not config.output_dim or config.output_dim < 2):
         raise SettingsError(f"{name}: output_dim={config.output_dim}; must be the number of classes, 2 or more")
     tars, folds = config.audio_tar_name_of_split, config.k_fold_splits
     roles = {role: getattr(config, f"{role}_split") for role in ("train", "valid", "test")}
@@ -177,8 +182,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
     if lost := [part for part, split in names.items() if split not in tars]:
         raise SettingsError(f"{name}: audio_tar_name_of_split lacks {lost[0]}; it has {', '.join(map(str, tars))}")
     multi = criterion == "BCEWithLogitsLoss"
-    task = config.released if config.label_processor is None else None
-    task = task or EncoderTask(
+    task = known or EncoderTask(
         key=f"{OWN_TAGS if multi else OWN}/{name}",
         formal_name=config.formal_name,
         title=config.formal_name,

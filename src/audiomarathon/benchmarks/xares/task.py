@@ -48,13 +48,17 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One clip: its `id` is "<part>/<key>", unique in the task; `labels` are several in a multi-label task."""
+    """One clip: its `id` is "<part>/<key>", unique in the task; `labels` are several in a multi-label task.
+
+    `facts` is what a task knows of a clip beyond labels: grades, or events.
+    """
 
     id: str
     part: str
     audio: Member
     labels: tuple[str, ...]
     cluster: str
+    facts: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,8 @@ class EncoderTask(Task):
         Pattern whose first group, found in the key, is the cluster; else JSON fields, of which the first that is there.
     n_test
         Published number of test clips (of one fold).
+    in_release
+        Whether X-ARES 0.1.3 has the task.
     """
 
     key: str
@@ -121,6 +127,7 @@ class EncoderTask(Task):
     zenodo: str = ""
     private: bool = False
     disabled: bool = False
+    in_release: bool = True
     exact: bool = True
     max_new_tokens: int = 0
     probed: bool = True
@@ -134,6 +141,17 @@ class EncoderTask(Task):
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from another field
         """Accuracy, or mean average precision of a multi-label task."""
         return Tagged() if self.multi_label else Classified()
+
+    @property
+    def one_label(self) -> bool:
+        """Whether each clip has exactly one label, so that neighbours can vote."""
+        return not self.multi_label
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES' `task_type`, `criterion` and `metric`."""
+        kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")
+        return ("clip", *kind)
 
     @property
     def parts(self) -> dict[str, str]:
@@ -211,7 +229,7 @@ class EncoderTask(Task):
                     if id_ in clips:  # other tars of the part may use the key again, as webdataset allows
                         id_ = f"{part}/{tar.stem}/{entry.key}"
                     clustered &= bool(cluster)
-                    clips[id_] = Clip(id_, part, entry.audio, labels, cluster or id_)
+                    clips[id_] = Clip(id_, part, entry.audio, labels, cluster or id_, self.facts(entry.meta))
             if len(clips) == before:
                 why = f"; first of {len(bad):,} bad rows: {bad[0]}" if bad else ""
                 raise DataError(f"{self.key}: no usable clip in {folder / glob}{why}")
@@ -235,6 +253,10 @@ class EncoderTask(Task):
             return labels, found[1]
         fields = meta if isinstance(meta, dict) else {}
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
+
+    def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
+        """Return what the task knows of a described clip beyond its labels."""
+        return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
         """Return the clips as samples, for players; no model is asked."""

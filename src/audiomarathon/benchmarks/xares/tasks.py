@@ -1,4 +1,4 @@
-"""The clip-level tasks of X-ARES 0.1.3, as data; its other tasks by name."""
+"""X-ARES' tasks, as data; those that are not there yet by name."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.xares.foreign import TaskConfig, later, load_task_file, task_of
+from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule, Recipe
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up
 
 DOMAINS = ("speech", "environment", "music")
 
-#: Tasks that are not clip-level, by their name and that of their original file.
+#: Tasks that are not there yet, by their name and that of their original file.
 LATER = {
     "clotho": "contrastive", "desed": "frame", "librispeech": "asr", "librispeech_asr": "asr", "maestro": "frame",
-    "speechocean762": "regression",
 }  # fmt: skip
 
 
 def _task(
     name: str, formal_name: str, title: str, domain: str, label: str | LabelRule, classes: int | str, weight: int,
     n_test: int, *, zenodo: str = "", splits: str = "", folds: Iterable[int] = (), tars: str = "", file: str = "",
-    batch: int = 32, epochs: int = 10, crop: float | None = None, encode_batch: int = 16, knn: bool = True, **own: Any
+    batch: int = 32, epochs: int = 10, crop: float | None = None, encode_batch: int = 16, knn: bool = True,
+    kind: type[EncoderTask] = EncoderTask, **own: Any
 ) -> EncoderTask:  # fmt: skip
     """Return a task; `splits` are train, valid and test, `tars` a pattern for each fold, `file` the original file's."""
     by_split = dict(zip(("train", "valid", "test"), (f"{one}*.tar" for one in splits.split()), strict=False))
-    return EncoderTask(
+    return kind(
         key=f"xares/{name}",
         aliases=(name, formal_name, file or name),
         formal_name=formal_name,
@@ -105,6 +106,10 @@ TASKS: tuple[EncoderTask, ...] = (
           "nsynth_valid_0000001.tar"}),
     _task("ravdess", "RAVDESS", "Speech emotion recognition", "speech", "emotion", _EMOTIONS, 360, 360,
           zenodo="14722524", folds=range(4), tars="ravdess_fold_{}_0000000.tar", cluster=r"(?:^|/)(?:\d+-){6}(\d+)$"),
+    _task("speechocean762", "speechocean762", "Pronunciation scoring", "speech", "", 0, 0, 2500, zenodo="14725291",
+          splits="speechocean762_train speechocean762_test speechocean762_test", epochs=25, encode_batch=1, knn=False,
+          kind=GradedTask, grades=("accuracy", "fluency", "prosodic", "completeness", "total"),
+          cluster_fields=_SPEAKER, in_release=False),
     _task("speechcommandsv1", "Speech Commands V1", "Spoken command recognition", "speech", "labels", _COMMANDS, 2000,
           6835, zenodo="14722647", splits=_WDS, batch=64, cluster="([0-9a-f]+)_nohash_"),
     _task("urbansound8k", "UrbanSound 8k", "Urban sound classification", "environment", "soundevent", _STREET, 873,
@@ -142,7 +147,7 @@ def named(names: Sequence[str]) -> list[EncoderTask]:
     Raises
     ------
     SettingsError
-        There is no such task, or it is not clip-level.
+        There is no such task, or it is not there yet.
     """
     found: list[EncoderTask] = []
     for name in names:
@@ -186,13 +191,14 @@ def config_of(name: str, encoder: Any = None) -> TaskConfig:
         return TaskConfig(name=name, task_type=LATER[name], encoder=encoder)
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
+    task_type, criterion, metric = task.trained_as
     config = TaskConfig(
-        name=task.name, formal_name=task.formal_name, encoder=encoder, private=task.private, disabled=task.disabled,
+        name=task.name, task_type=task_type, formal_name=task.formal_name, encoder=encoder, private=task.private, disabled=task.disabled,
         zenodo_id=task.zenodo or None, eval_weight=recipe.weight, batch_size_train=recipe.batch, epochs=recipe.epochs,
         learning_rate=recipe.lr, crop_length=recipe.crop, batch_size_encode=recipe.encode_batch, do_knn=recipe.knn,
         output_dim=task.classes if isinstance(task.classes, int) else len(task.classes),
-        criterion="BCEWithLogitsLoss" if task.multi_label else "CrossEntropyLoss",
-        metric="mAP" if task.multi_label else "accuracy",
+        criterion=criterion,
+        metric=metric,
         k_fold_splits=[int(fold) for fold in task.globs] if task.folds else None,
         released=task, **roles,
     )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Tasks of grades: a clip has numbers instead of a label, and a probe predicts them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.scoring.grades import Graded
+from audiomarathon.scoring.scorer import Scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradedTask(EncoderTask):
+    """A task whose clips have grades.
+
+    Attributes
+    ----------
+    grades
+        JSON fields with the grades; the first makes the score, and every clip must have it.
+    """
+
+    grades: tuple[str, ...]
+    label: str | LabelRule = ""
+    classes: int | frozenset[str] = 0
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Pearson's r of the first grade."""
+        return Graded()
+
+    @property
+    def one_label(self) -> bool:
+        """Grades are no labels."""
+        return False
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """X-ARES before 0.1.3 had such a task."""
+        return "clip", "MSELoss", "MSE"
+
+    def facts(self, meta: Any) -> tuple[float, ...]:
+        """Return the grades, NaN for one that is not there."""
+        found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
+        if not math.isfinite(found[0]) or any(map(math.isinf, found)):
+            raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers, {self.grades[0]} in every clip")
+        return found
+
+    def _labels(self, meta: Any) -> tuple[str, ...]:
+        self.facts(meta)
+        return ()

@@ -1,0 +1,56 @@
+"""The probe of grades: ridge in closed form, its penalty chosen by Pearson's r on validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.metrics.correlation import moment_columns, pearson
+from audiomarathon.metrics.statistics import Floats
+from audiomarathon.probing.clips import Integers, Split
+from audiomarathon.probing.standard import RIDGE_PENALTIES, moments, ridge, standardised
+
+
+@dataclass(frozen=True)
+class PredictedGrades:
+    """Grades of test clips, those of all splits pooled.
+
+    Attributes
+    ----------
+    rows
+        The clip of each prediction, as a row of the embeddings, shape (clips,).
+    values, spreads
+        Predictions, and the standard deviation of the true grades among each clip's training clips; both of the shape
+        (clips, grades).
+    """
+
+    rows: Integers
+    values: Floats
+    spreads: Floats
+
+
+def grade_probe(
+    embeddings: Floats, grades: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
+) -> PredictedGrades:
+    """Fit ridge on train, choose the penalty by r of the first grade on valid, refit on both, predict test.
+
+    Grades need no z-scores here: ridge with a free bias predicts the same in any unit. Of penalties with the same r
+    the largest wins.
+    """
+    inputs = standardised(embeddings)
+    rows, values, spreads = [], [], []
+    for split in splits:
+        train, valid, test = (np.flatnonzero(np.isin(parts, part)) for part in (split.train, split.valid, split.test))
+        sums = moments(inputs[train], grades[train], grades.shape[1])
+        heads = ridge(sums, RIDGE_PENALTIES)
+        found = [pearson(moment_columns(head(inputs[valid])[:, 0], grades[valid, 0]).sum(axis=0)) for head in heads]
+        penalty = max(zip(np.nan_to_num(found).tolist(), RIDGE_PENALTIES, strict=True))[1]
+        (head,) = ridge(sums + moments(inputs[valid], grades[valid], grades.shape[1]), [penalty])
+        known = grades[np.concatenate([train, valid])].std(axis=0)
+        rows.append(test)
+        values.append(head(inputs[test]))
+        spreads.append(np.tile(np.where(known > 0, known, 1.0), (len(test), 1)))
+    return PredictedGrades(np.concatenate(rows), np.concatenate(values), np.concatenate(spreads))

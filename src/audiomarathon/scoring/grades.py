@@ -1,0 +1,70 @@
+"""Grades that a probe predicts of a clip: Pearson's r and the mean squared error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+
+def grades_to_reply(predicted: Sequence[float]) -> str:
+    """Return a reply: the predicted grades in the order of the reference's, a JSON list."""
+    return json.dumps([round(float(one), 6) for one in predicted])
+
+
+class Graded(Scorer):
+    """Pearson's r of the first grade, 0 where it is negative; beside it r and mean squared error of every grade.
+
+    Errors count in standard deviations of the training clips, so that grades of any scale compare: predicting the
+    training mean has an error of about 1.
+    """
+
+    key = "grades"
+    figure = Figure("pearson", "Pearson r")
+    needs = ("answer", "grades", "values", "spreads")
+    modules = ("audiomarathon.metrics.correlation",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return the predicted grades, and each error in standard deviations."""
+        predicted = json.loads(record.text)
+        values, spreads = record.reference["values"], record.reference["spreads"]
+        if not isinstance(predicted, list) or len(predicted) != len(values):
+            raise ValueError(f"holds no {len(values)} grades")
+        errors = [(one - value) / spread for one, value, spread in zip(predicted, values, spreads, strict=True)]
+        return {"predicted": predicted, "errors": errors}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return r from moments, and the mean of squared errors."""
+        import numpy as np
+
+        from audiomarathon.metrics.correlation import moment_columns, pearson
+        from audiomarathon.metrics.statistics import Sums
+
+        names = verdicts[0].record.reference["grades"]
+        predicted, errors = (np.array([one.values[key] for one in verdicts]) for key in ("predicted", "errors"))
+        true = np.array([one.record.reference["values"] for one in verdicts], dtype=np.float64)
+        columns = np.concatenate([moment_columns(predicted, true), np.square(errors)[..., None]], axis=-1)
+
+        def statistic(totals: Floats) -> Floats:
+            each = totals.reshape(len(totals), len(names), 7)
+            r = pearson(each[..., :6])
+            return np.concatenate([r[:, :1].clip(0), r, each[..., 6] / each[..., 0]], axis=1)
+
+        figures = (self.figure.name, *(f"r_{name}" for name in names), *(f"mse_{name}" for name in names))
+        clusters = tuple(one.record.cluster for one in verdicts)
+        return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters, {self.figure.name: (0.0, 1.0)})
+
+    def own_score(self, verdict: Verdict) -> float:
+        """Return how near the first grade is: 1 at no error, 0 at a standard deviation and beyond."""
+        return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the first grade as predicted, and the right one."""
+        reference = verdict.record.reference
+        return f"{reference['grades'][0]} {verdict.values['predicted'][0]:.1f}, true {reference['values'][0]:g}"
