@@ -32,8 +32,8 @@ def test_a_task_has_many_names() -> None:
         asked = (task.key, task.name, task.formal_name, task.formal_name.upper())
         assert {found.key for one in asked for found in named([one])} == {task.key}
     assert names("crema_d_task.py", "ESC50_task", "gtzan", "Esc50") == ["cremad", "esc50", "gtzan_genre"]
-    assert len(names("all")) == 19
-    assert names("music") == ["freemusicarchive", "gtzan_genre", "nsynthinstument"]
+    assert len(names("all")) == 21
+    assert names("music") == ["freemusicarchive", "gtzan_genre", "maestro", "nsynthinstument"]
     assert sorted(names("speech", "environment", "music")) == sorted(names("all"))
     assert not any(task.private for task in named(["all"]))
     for name, kind in LATER.items():
@@ -68,6 +68,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
     assert counts == {
         "asvspoof2015": 2,
         "cremad": 6,
+        "desed": 10,
         "esc50": 50,
         "fluentspeechcommands": 248,
         "freemusicarchive": 8,
@@ -76,6 +77,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
         "gtzan_genre": 10,
         "libricount": 11,
         "librispeechmalefemale": 2,
+        "maestro": 88,
         "nsynthinstument": 11,
         "ravdess": 8,
         "speechocean762": 0,
@@ -99,7 +101,9 @@ def test_no_model_is_asked(tmp_path: Path) -> None:
         load_task(TASKS[0], RunSettings.read({}, data=str(tmp_path)), print)
     assert get_task("xares/asvspoof2015") is TASKS[0]
     assert TASKS[0] not in all_tasks()
-    assert XARES.groups["music"] == ("xares/freemusicarchive", "xares/gtzan_genre", "xares/nsynthinstument")
+    assert XARES.groups["music"] == (
+        *("xares/freemusicarchive", "xares/gtzan_genre", "xares/maestro", "xares/nsynthinstument"),
+    )
     assert tables.tasks()
 
 

@@ -1,4 +1,4 @@
-"""From clips to pooled embeddings: of each clip's own frames, and as X-ARES batches clips.
+"""From clips to pooled embeddings, or to frames: of each clip's own frames, and as X-ARES batches clips.
 
 A clip's own embedding is the same whatever is encoded beside it: batches have clips of equal length, or, where the
 encoder is told lengths and does not hear the padding, a budget of padded seconds. X-ARES pads every batch with zeros
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from audiomarathon.audio.decode import Samples, decode, probe
 from audiomarathon.benchmarks.xares.task import Clip, Recipe
 from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.errors import AudioMarathonError, EncoderError, told
-from audiomarathon.probing.store import Rows, Store
+from audiomarathon.probing.store import FrameStore, Rows, Store
 
 BATCH_SECONDS = 60.0  # of padded audio at a time, ten times that on a GPU
 PART_BYTES, PART_S = 8 << 20, 20.0  # when a part of the store is written
@@ -99,7 +100,7 @@ def mixes(encoder: Encoder, store: Store) -> bool:
     """
     import torch
 
-    if _MIXES in store.rows:
+    if store.has(_MIXES):
         return bool(store.rows[_MIXES][0])
     noise = torch.randn(2, encoder.sampling_rate, generator=torch.Generator().manual_seed(0))
     noise *= torch.tensor([[0.01], [1.0]])
@@ -181,10 +182,11 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Callable[[int], object]) -> dict[str, str]:
     """Encode the batches that lack a row, decoding ahead, and write parts; return why rows could not be made."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
+    framed = isinstance(store, FrameStore)
 
     def missing() -> Iterator[_Batch]:
         for batch in batches:
-            if all(row in store.rows for row in batch.rows):
+            if all(store.has(row) for row in batch.rows):
                 step(len(batch.cuts))
             else:
                 yield batch
@@ -192,12 +194,12 @@ def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Cal
     try:
         for batch, ready in _ahead(missing(), encoder.sampling_rate):
             try:
-                fresh |= _pooled(encoder, batch, ready.result())
+                fresh |= _rows(encoder, batch, ready.result(), framed)
             except AudioMarathonError as error:
-                made, lost = _one_by_one(encoder, batch, error)
+                made, lost = _one_by_one(encoder, batch, error, framed)
                 fresh, failed = fresh | made, failed | lost
             step(len(batch.cuts))
-            if len(fresh) * encoder.output_dim * 4 > PART_BYTES or time.monotonic() - written > PART_S:
+            if sum(row.nbytes for row in fresh.values()) > PART_BYTES or time.monotonic() - written > PART_S:
                 store.add(fresh)
                 fresh, written = Rows(), time.monotonic()
     finally:
@@ -206,7 +208,9 @@ def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Cal
     return failed
 
 
-def _one_by_one(encoder: Encoder, batch: _Batch, error: AudioMarathonError) -> tuple[Rows, dict[str, str]]:
+def _one_by_one(
+    encoder: Encoder, batch: _Batch, error: AudioMarathonError, framed: bool
+) -> tuple[Rows, dict[str, str]]:
     """Find out which clip of a batch cannot be encoded; of X-ARES' batches, whose clips belong together, it is all."""
     if batch.padded or len(batch.cuts) == 1:
         return {}, dict.fromkeys(batch.rows, told(error))
@@ -214,7 +218,7 @@ def _one_by_one(encoder: Encoder, batch: _Batch, error: AudioMarathonError) -> t
     for (one, _), row in zip(batch.cuts, batch.rows, strict=True):
         try:
             wave = decode(one.clip.audio, encoder.sampling_rate)
-            made |= _pooled(encoder, _Batch(((one, 0),), {row: 0}), [wave])
+            made |= _rows(encoder, _Batch(((one, 0),), {row: 0}), [wave], framed)
         except AudioMarathonError as reason:
             failed[row] = told(reason)
     return made, failed
@@ -238,8 +242,8 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
     return [waves[one.audio] for one, _ in cuts]
 
 
-def _pooled(encoder: Encoder, batch: _Batch, waves: Sequence[Samples]) -> Rows:
-    """Return the mean over frames of each row that is wanted, in windows where the audio is too long for one."""
+def _rows(encoder: Encoder, batch: _Batch, waves: Sequence[Samples], framed: bool) -> Rows:
+    """Return the mean over frames of each row that is wanted, or its frames; in windows of audio that is too long."""
     import torch
 
     if batch.size:
@@ -249,10 +253,17 @@ def _pooled(encoder: Encoder, batch: _Batch, waves: Sequence[Samples]) -> Rows:
     for row, wave in zip(audio, waves, strict=True):
         row[: len(wave)] = torch.from_numpy(wave)
     own = encoder.takes_lengths and not batch.padded
-    windows = -(-longest // int(encoder.max_seconds * encoder.sampling_rate)) if encoder.max_seconds else 1
+    most = encoder.max_seconds * encoder.sampling_rate if encoder.max_seconds else longest
+    hop = encoder.hop_size_in_ms * encoder.sampling_rate / 1000 if framed and most < longest else 1
+    windows = -(-longest // max(1, int(most // hop * hop)))
     if windows == 1:
         found = [encoder.encode(audio, [len(wave) for wave in waves] if own else None)]
+    elif framed:  # of whole hops, so that frames stay in step
+        size = round(math.ceil(longest / windows / hop) * hop)
+        found = [encoder.encode(window) for window in torch.split(audio, size, dim=1)]
     else:
         found = [encoder.encode(window) for window in torch.tensor_split(audio, windows, dim=1)]
+    if framed:
+        return {row: torch.cat([part[place] for part in found]).numpy() for row, place in batch.rows.items()}
     means = [torch.cat(frames).double().mean(dim=0).numpy() for frames in zip(*found, strict=True)]
     return {row: means[place].astype(np.float32) for row, place in batch.rows.items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.task import BadRow
+from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.imported import IMPORTED
 from audiomarathon.engine.run import Result
@@ -38,6 +39,9 @@ def probe_stored(
     for task in tasks:
         folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
         if folder is None:
+            continue
+        if isinstance(task, FramedTask):
+            say(f"{task.name}: left out, since stored frames do not tell their hop; audiomarathon encoder run has it")
             continue
         there = True
         encoded = _stored(task, encoder, folder / "embeddings" / encoder)

@@ -149,19 +149,22 @@ class Heads:
         offset = torch.bmm(self.weight, self.shift.unsqueeze(-1)).squeeze(-1) + self.bias
         return Merged(self.weight * self.gain.unsqueeze(1), offset)
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, positive: float = 1.0) -> None:
         """Take one step of Adam on mean cross-entropy, or on binary cross-entropy for multi-hot targets.
 
         Parameters
         ----------
         inputs, targets
             A batch a head: (heads, clips, dim), and (heads, clips) or (heads, clips, classes).
+        positive
+            Weight of the ones among multi-hot targets (torch's `pos_weight`).
         """
         logits = self.merged()(inputs)
         if targets.ndim == 2:
             slope = (logits.softmax(-1) - one_hot(targets, logits.shape[-1])) / targets.shape[1]
         else:
-            slope = (logits.sigmoid() - targets) / targets[0].numel()
+            likely = logits.sigmoid() * (1 + (positive - 1) * targets)
+            slope = (likely - positive * targets) / targets[0].numel()
         outer, summed = torch.bmm(slope.transpose(1, 2), inputs), slope.sum(1)
         self.gain.grad = (outer * self.weight).sum(1)
         self.shift.grad = torch.bmm(summed.unsqueeze(1), self.weight).squeeze(1)

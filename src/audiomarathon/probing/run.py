@@ -19,23 +19,35 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
+from audiomarathon.encoders.check import hop_off
 from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.engine.environment import environment
 from audiomarathon.engine.run import Result, score
 from audiomarathon.engine.sessions import now
-from audiomarathon.errors import DataError, RecordError
+from audiomarathon.errors import DataError, EncoderError, RecordError
+from audiomarathon.metrics.events import counts_of, segments
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing import published, standard
 from audiomarathon.probing.clips import Clips, Integers, Predictions, Split, grouped, held_out, rotated
 from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.frames import (
+    Framed,
+    activity,
+    columns,
+    frame_ridge,
+    onsets_in,
+    published_frames,
+)
 from audiomarathon.probing.grades import grade_probe
-from audiomarathon.probing.store import Store
+from audiomarathon.probing.store import FRAMES, FrameStore, Store
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.scoring.grades import grades_to_reply
 from audiomarathon.scoring.probe import PART, PROTOCOL, labels_to_reply, scores_to_reply
+from audiomarathon.scoring.segments import counts_to_reply
 from audiomarathon.text import counted
 
 XARES = "xares-0.1.3"
@@ -49,8 +61,8 @@ _FEWEST = 3  # folds: to train, to validate, to test
 _FOLDS = 5  # of whole clusters, where a task's own parts share some
 
 
-Material = tuple[Sequence[Clip], Floats]
-"""Clips and the embedding of each, shape (clips, dim)."""
+Material = tuple[Sequence[Clip], Any]
+"""Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class Encoded:
         Why clips have none, by id.
     seconds
         Of each clip, by id, where that is known.
+    hop
+        Milliseconds from frame to frame; 0 where there are none.
     """
 
     name: str
@@ -80,6 +94,7 @@ class Encoded:
     released: Callable[[], Material]
     failed: Mapping[str, str]
     seconds: Mapping[str, float]
+    hop: float = 0.0
 
 
 def probe(
@@ -124,6 +139,8 @@ def embed(
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
     """Encode a task's clips where that is not done; X-ARES' batches only when they are asked for; see :func:`probe`."""
+    framed, checkpoint = isinstance(task, FramedTask), store.folder.name
+    store = FrameStore(store) if framed else store
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
     failed |= encode_own(encoder, [one for one in heard if not one.error], store, step)
@@ -140,21 +157,35 @@ def embed(
 
     def released() -> Material:
         items = [item for part in parts for item in encode_published(encoder, part, task.recipe, store)]
-        return [item.clip for item in items], np.stack([store.rows[item.row] for item in items])
+        return [item.clip for item in items], rows([item.row for item in items])
+
+    def own() -> Material:
+        if framed and (line := hop_off(encoder)):
+            raise EncoderError(f"{encoder.name}: {line}; {task.name} needs the true hop, or --protocol as_published")
+        return [one.clip for one in good], rows([one.audio for one in good])
+
+    def rows(names: Sequence[str]) -> Any:
+        found = [store.rows[name] for name in names]
+        return found if framed else np.stack(found)
 
     return Encoded(
         encoder.name,
         task,
         data,
-        {"checkpoint": store.folder.name, "data": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]},
+        {
+            "checkpoint": checkpoint,
+            "data": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16],
+            **({"frames": FRAMES} if framed else {}),
+        },
         {
             "encoder": dict(encoder.identity),
             "note": f"{counted(twice, 'clip')} whose audio lies in another part too" * (twice > 0),
         },
-        lambda: ([one.clip for one in good], np.stack([store.rows[one.audio] for one in good])),
+        own,
         cache(released),
         failed,
         {one.clip.id: one.samples / encoder.sampling_rate for one in good},
+        encoder.hop_size_in_ms,
     )
 
 
@@ -286,6 +317,8 @@ def _predicted(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callab
         parts, splits = standard_splits(task, clips, targets, say)
     if isinstance(task, GradedTask):
         return _graded(task, clips, embeddings, np.array(parts), splits)
+    if isinstance(task, FramedTask):
+        return _framed(encoded, task, clips, embeddings, np.array(parts), splits, seeds if released else (), say)
     given = Clips(embeddings, targets, np.array(parts))
     last: list[list[str]] = []
     if setting == PUBLISHED[0]:
@@ -329,6 +362,45 @@ def _graded(
         known = {"answer": said, "grades": names, "values": true, "spreads": spreads.tolist()}
         predicted.append((clips[row], grades_to_reply(values), known))
     return predicted
+
+
+def _framed(
+    encoded: Encoded, task: FramedTask, clips: Sequence[Clip], frames: Sequence[Floats], parts: npt.NDArray[np.str_],
+    splits: Sequence[Split], seeds: Sequence[int], say: Callable[[str], None]
+) -> list[Predicted]:  # fmt: skip
+    """Label frames; with seeds as X-ARES does."""
+    hop, labels = encoded.hop, [one for one in encoded.data.classes if not (seeds and one in task.unreleased)]
+    if dropped := sum(label not in labels for clip in clips for *_, label in clip.facts):
+        odd = ", ".join(sorted(task.unreleased))
+        say(f"{task.name}: as_published leaves out {counted(dropped, 'event')}: X-ARES has no class for {odd}")
+    active = [
+        activity(one.facts, labels, hop, len(its), task.until, released=bool(seeds))
+        for one, its in zip(clips, frames, strict=True)
+    ]
+    given = Framed(frames, active, parts, columns(task.segment, hop), task.average == "macro")
+    found = list[tuple[int, npt.NDArray[np.int64], list[int] | None]]()
+    timed = task.onset > 0 and hop <= 1000 * task.onset and not seeds
+    if seeds:
+        (split,) = splits
+        tested = given.rows(split.test)
+        counts = published_frames(given, split, task.recipe, seeds=seeds, positive=task.pos_weight).swapaxes(0, 1)
+        found += [(row, each, None) for row, each in zip(tested, counts, strict=True)]
+    else:
+        for row, predicted in frame_ridge(given, splits):
+            counts = counts_of(*(segments(each, given.segment) for each in (predicted, active[row])))
+            onsets = onsets_in(predicted, clips[row].facts, labels, hop, task.onset) if timed else None
+            found.append((row, counts[None], onsets))
+    known = {"labels": labels, "average": task.average}
+    return [
+        (
+            clips[row],
+            counts_to_reply(
+                [{labels[at]: one[at].tolist() for at in one.any(axis=1).nonzero()[0]} for one in each], on
+            ),
+            {"answer": "; ".join(clips[row].labels), **known},
+        )
+        for row, each, on in found
+    ]
 
 
 _PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {

@@ -8,6 +8,7 @@ written whole beside and renamed, so that a killed run loses at most the part it
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import warnings
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from audiomarathon.files import write_bytes
 from audiomarathon.plain_file import read_plain
 
 Rows = dict[str, npt.NDArray[np.float32]]
+FRAMES = 1  # version of how frames are kept: raise it when that changes
+_HALF = 6e4  # the largest value kept in half precision
 _VERSION = 1  # of how clips are decoded, cut, batched and pooled: raise it when that changes
 
 
@@ -49,11 +52,47 @@ class Store:
         for file in sorted(self.folder.glob("part-*.safetensors")):
             self.rows |= read_part(file)
 
+    def has(self, row: str) -> bool:
+        """Return whether a row is there."""
+        return row in self.rows
+
     def add(self, rows: Rows) -> None:
         """Write a part."""
         self.rows |= rows
         content = save({"mean": np.stack([*rows.values()])}, {"keys": json.dumps([*rows])})
         write_bytes(self.folder / f"part-{_hash(content)}.safetensors", content)
+
+
+class FrameStore(Store):
+    """Frames of clips, shape (frames, dim) each: a file a row, mapped into memory.
+
+    They are kept in half precision, in single precision where that cannot hold them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.folder = store.folder / f"frames-{FRAMES}"
+        self.rows: Rows = {}
+        self._files = {file.stem.rpartition("-")[0]: file for file in self.folder.glob("*.npy")}
+
+    def has(self, row: str) -> bool:
+        """Return whether a row is there; check and map it when it is first asked for."""
+        file = self._files.get(row.replace(":", "_"))
+        if row not in self.rows and file:
+            if file.stem.endswith(f"-{_hash(file.read_bytes())}"):
+                self.rows[row] = np.load(file, mmap_mode="r")
+            else:
+                warnings.warn(f"{file}: damaged; its clips are encoded again", stacklevel=3)
+        return row in self.rows
+
+    def add(self, rows: Rows) -> None:
+        """Write each row."""
+        for row, frames in rows.items():
+            stream, half = io.BytesIO(), np.abs(frames).max(initial=0) <= _HALF
+            np.save(stream, frames.astype(np.float16 if half else np.float32))
+            name, content = row.replace(":", "_"), stream.getvalue()
+            self._files[name] = self.folder / f"{name}-{_hash(content)}.npy"
+            write_bytes(self._files[name], content)
+            self.has(row)
 
 
 def read_part(file: Path) -> Rows:

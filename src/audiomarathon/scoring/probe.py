@@ -52,8 +52,8 @@ def scores_of(record: Record) -> Floats:
         raise ValueError(f"holds no scores of a probe ({error})") from None
 
 
-class _Probed(Scorer):
-    """What both kinds of probes share: the release's own mean over folds, and the note on seeds."""
+class Probed(Scorer):
+    """What probes share: the release's own mean over folds, and the note on seeds."""
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
         """Return the mean over parts, each with the same weight, of a probe that is a release's."""
@@ -89,7 +89,7 @@ class _Probed(Scorer):
         raise NotImplementedError
 
 
-class Classified(_Probed):
+class Classified(Probed):
     """Accuracy. A verdict holds for each seed whether the label is right, and whether the last epoch's is."""
 
     key = "label"
@@ -151,7 +151,7 @@ class Classified(_Probed):
         return np.array([self.own_score(one) for one in verdicts])
 
 
-class Tagged(_Probed):
+class Tagged(Probed):
     """Mean average precision over labels, of which a clip can have several."""
 
     key = "tags"

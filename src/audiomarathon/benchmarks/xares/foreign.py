@@ -120,7 +120,7 @@ class LaterError(SettingsError):
 
 def later(name: str, kind: str) -> LaterError:
     """Return the refusal of a task that is not clip-level."""
-    allowed = "clip tasks of classes, and X-ARES' own speechocean762"
+    allowed = "clip tasks of classes, and X-ARES' own desed, maestro and speechocean762"
     return LaterError(f"{name}: {kind} tasks come with part 2 of X-ARES; allowed now: {allowed}")
 
 

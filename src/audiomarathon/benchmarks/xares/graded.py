@@ -47,6 +47,6 @@ class GradedTask(EncoderTask):
             raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers, {self.grades[0]} in every clip")
         return found
 
-    def _labels(self, meta: Any) -> tuple[str, ...]:
-        self.facts(meta)
-        return ()
+    def _named(self, meta: Any) -> set[str]:
+        self.facts(meta)  # raises an error
+        return set()

@@ -276,17 +276,19 @@ class EncoderTask(Task):
             return MissingDataError(f"{self.name}: private: no data; put its tars ({named}) into {folder}")
         return MissingDataError(f"{folder}: no {named}; next: audiomarathon encoder download {self.name}")
 
-    def _labels(self, meta: Any) -> tuple[str, ...]:
+    def _named(self, meta: Any) -> set[str]:
         if isinstance(self.label, str):
             value = meta[self.label]
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if not isinstance(value, str | int) or value == "":
                 raise TypeError(f"{self.label!r} is {value!r}; allowed: text or a whole number")
-            found = set(str(value).split(";")) if self.multi_label else {str(value)}
-        else:
-            value = self.label(meta)
-            found = {value} if isinstance(value, str) else {*value}
+            return set(str(value).split(";")) if self.multi_label else {str(value)}
+        value = self.label(meta)
+        return {value} if isinstance(value, str) else {*value}
+
+    def _labels(self, meta: Any) -> tuple[str, ...]:
+        found = self._named(meta)
         if odd := {label for label in found if not label.isprintable()}:
             raise ValueError(f"{min(odd)!r} holds control characters")
         if isinstance(self.classes, frozenset) and (odd := found - self.classes):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.xares.foreign import TaskConfig, later, load_task_file, task_of
+from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule, Recipe
 from audiomarathon.errors import SettingsError
@@ -16,7 +17,7 @@ DOMAINS = ("speech", "environment", "music")
 
 #: Tasks that are not there yet, by their name and that of their original file.
 LATER = {
-    "clotho": "contrastive", "desed": "frame", "librispeech": "asr", "librispeech_asr": "asr", "maestro": "frame",
+    "clotho": "contrastive", "librispeech": "asr", "librispeech_asr": "asr",
 }  # fmt: skip
 
 
@@ -68,6 +69,10 @@ _COMMANDS = (
 _STREET = (
     "air_conditioner|car_horn|children_playing|dog_bark|drilling|engine_idling|gun_shot|jackhammer|siren|street_music"
 )
+_HOME = (
+    "Cat|Speech|Running_water|Dishes|Electric_shaver_toothbrush|Vacuum_cleaner|Blender|Alarm_bell_ringing|Dog|Frying"
+)
+_NOTES = "|".join(map(str, range(21, 109)))  # of a piano; X-ARES has none for 108
 _VOCAL = "laughter|sigh|throatclearing|cough|sneeze|sniff"
 _LANGUAGES = "uk|zh|nn|hr|nl|fa|el|sv|hy|pl|hu|mk|is|pt|sl|ar|en|lv|ru|az|no|lt|es|tr|fr|de|et|ur|da|fi|it|ja|sr"
 _SPEAKER = ("speaker", "speakerid", "speakerId", "speaker_id")
@@ -79,6 +84,9 @@ TASKS: tuple[EncoderTask, ...] = (
           "asvspoof_train_0000000.tar", "valid": "asvspoof_valid_0000000.tar", "test": "asvspoof_eval_0000000.tar"}),
     _task("cremad", "CREMA-D", "Speech emotion recognition", "speech", "label", "H|S|A|F|D|N", 1116, 1116,
           zenodo="14646870", splits=_WDS, file="crema_d", cluster=r"(?:^|/)(\d{4})"),
+    _task("desed", "DESED", "Sound event detection", "environment", "", _HOME, 1153, 1153, zenodo="14808180",
+          splits="wds-audio-train wds-audio-eval wds-audio-eval", knn=False, kind=FramedTask, average="macro",
+          fields=("onset", "offset", "label"), segment=1.0, until=10.0),
     _task("esc50", "ESC-50", "Environmental sound classification", "environment", "label", _ESC50, 400, 400,
           zenodo="14614287", folds=range(1, 6), tars="wds-audio-fold-{}-*.tar", cluster=r"(?:^|/)\d+-(\d+)-"),
     _task("fluentspeechcommands", "Fluent Speech Commands", "Spoken command recognition", "speech", "transcription",
@@ -100,6 +108,10 @@ TASKS: tuple[EncoderTask, ...] = (
     _task("librispeechmalefemale", "LibriSpeech-MF", "Speaker gender classification", "speech", _gender, "M|F", 2620,
           2620, zenodo="14716252", splits=_LIBRISPEECH, file="librispeech_male_female", crop=5,
           cluster=r"(?:^|/)(\d+)", mini={"train": "train-clean-100-000000.tar"}),
+    _task("maestro", "MAESTRO", "Note transcription", "music", "", _NOTES, 65, 65, zenodo="14858022",
+          splits="maestro_train maestro_valid maestro_test", batch=1, epochs=50, encode_batch=1, knn=False,
+          kind=FramedTask, average="micro", fields=("start", "end", "note"), segment=0.1, pos_weight=10.0, onset=0.05,
+          unreleased=frozenset({"108"}), exact=False),
     _task("nsynthinstument", "NSynth-Instruments", "Instrument classification", "music", "instrument_family_str",
           _INSTRUMENTS, 2000, 4096, zenodo="14725174", splits="nsynth_train nsynth_valid nsynth_test",
           file="nsynth_instument", mini={"train": "nsynth_train_sub55k_0000000.tar", "valid":
@@ -193,12 +205,11 @@ def config_of(name: str, encoder: Any = None) -> TaskConfig:
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
     task_type, criterion, metric = task.trained_as
     config = TaskConfig(
-        name=task.name, task_type=task_type, formal_name=task.formal_name, encoder=encoder, private=task.private, disabled=task.disabled,
+        name=task.name, task_type=task_type, criterion=criterion, metric=metric, formal_name=task.formal_name,
+        encoder=encoder, private=task.private, disabled=task.disabled,
         zenodo_id=task.zenodo or None, eval_weight=recipe.weight, batch_size_train=recipe.batch, epochs=recipe.epochs,
         learning_rate=recipe.lr, crop_length=recipe.crop, batch_size_encode=recipe.encode_batch, do_knn=recipe.knn,
         output_dim=task.classes if isinstance(task.classes, int) else len(task.classes),
-        criterion=criterion,
-        metric=metric,
         k_fold_splits=[int(fold) for fold in task.globs] if task.folds else None,
         released=task, **roles,
     )  # fmt: skip

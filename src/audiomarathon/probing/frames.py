@@ -1,0 +1,183 @@
+"""Probes that label frames: ridge in closed form with a threshold from validation, and X-ARES' trained one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from operator import add
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import layer_norm
+
+from audiomarathon.benchmarks.xares.framed import Event
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.metrics.statistics import Floats
+from audiomarathon.probing.clips import Split
+from audiomarathon.probing.published import Heads, Merged, initial_heads, learning_rate, one_thread
+from audiomarathon.probing.standard import RIDGE_PENALTIES, Moments, moments, ridge, standardised
+
+Active = npt.NDArray[np.bool_]
+THRESHOLDS = np.arange(1, 100) / 100
+
+
+@dataclass(frozen=True)
+class Framed:
+    """Frames of a task's clips.
+
+    Attributes
+    ----------
+    frames, active
+        Of each clip: embeddings (frames, dim), and which labels are active (frames, labels).
+    parts
+        The part each clip belongs to, shape (clips,).
+    segment
+        Frames in which a label counts once.
+    macro
+        Whether the figure is the mean of the labels' F1.
+    """
+
+    frames: Sequence[Floats]
+    active: Sequence[Active]
+    parts: npt.NDArray[np.str_]
+    segment: int
+    macro: bool
+
+    def rows(self, *parts: str) -> list[int]:
+        """Return the clips in these parts."""
+        return [row for row, part in enumerate(self.parts) if part in parts]
+
+    def moments(self, *parts: str) -> Moments:
+        """Return the moments of all frames in these parts."""
+        each = ((standardised(self.frames[row]), self.active[row].astype(np.float64)) for row in self.rows(*parts))
+        return reduce(add, (moments(inputs, active, active.shape[1]) for inputs, active in each))
+
+
+def columns(seconds: float, hop: float) -> int:
+    """Return the first frame at or after a time, as X-ARES rounds it; `hop` in milliseconds."""
+    return math.ceil(seconds / (hop / 1000))
+
+
+def activity(
+    events: Sequence[Event], labels: Sequence[str], hop: float, frames: int, until: float, *, released: bool = False
+) -> Active:
+    """Return which labels are active in each frame, shape (frames, labels); events of other labels are left out.
+
+    An event covers the frames from the first at or after its start to the last before its end: a short one may cover
+    none. Nothing is active from `until` seconds on, unless that is 0. With `released`, rows follow for events that
+    outlast the frames: X-ARES cuts labels to the padded batch, not to the clip.
+    """
+    places = {label: place for place, label in enumerate(labels)}
+    if released:
+        frames = max([frames, *(columns(end, hop) for _, end, _ in events)])
+    last = columns(until, hop) if until else frames
+    hot = np.zeros((frames, len(labels)), dtype=np.bool_)
+    for start, end, label in events:
+        if label in places:
+            hot[columns(start, hop) : min(columns(end, hop), last), places[label]] = True
+    return hot
+
+
+def onsets_in(
+    predicted: Active, events: Sequence[Event], labels: Sequence[str], hop: float, tolerance: float
+) -> list[int]:
+    """Return the counts of onsets, all labels together: where a label becomes active, and where its events start."""
+    begins = predicted & ~np.vstack([np.zeros_like(predicted[:1]), predicted[:-1]])
+    found = []
+    for place, label in enumerate(labels):
+        true = sorted(start for start, _, name in events if name == label and columns(start, hop) < len(predicted))
+        times = np.flatnonzero(begins[:, place]) * hop / 1000
+        found.append(onset_counts(times.tolist(), true, tolerance))
+    return [*map(sum, zip(*found, strict=True))]
+
+
+def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, Active]]:
+    """Yield each test clip with its active labels, by ridge to activity and one threshold.
+
+    Penalty and threshold have the best F1 over segments of valid, the largest of equal ones; ridge is then fitted on
+    train and valid.
+    """
+    for split in splits:
+        train, valid = given.moments(*split.train), given.rows(split.valid)
+        heads = ridge(train, RIDGE_PENALTIES)
+        counts = np.zeros((len(heads), len(THRESHOLDS), given.active[0].shape[1], 3), np.int64)
+        for row in valid:
+            inputs, true = standardised(given.frames[row]), segments(given.active[row], given.segment)
+            counts += np.stack([_at_thresholds(segments(head(inputs), given.segment), true) for head in heads])
+        figures = np.nan_to_num(mean_f1(counts, macro=given.macro))
+        grid = product(RIDGE_PENALTIES, THRESHOLDS.tolist())
+        _, (penalty, threshold) = max(zip(figures.ravel().tolist(), grid, strict=True))
+        (head,) = ridge(train + given.moments(split.valid), [penalty])
+        for row in given.rows(split.test):
+            yield row, head(standardised(given.frames[row])) > threshold
+
+
+def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
+    """Return the counts of segments at each threshold, shape (thresholds, labels, 3)."""
+    bins = np.searchsorted(THRESHOLDS, scores)  # how many thresholds a score is above
+    place = bins * scores.shape[1] + np.arange(scores.shape[1])
+    shape = (len(THRESHOLDS) + 1, scores.shape[1])
+    found, hits = (
+        np.bincount(which.ravel(), minlength=math.prod(shape)).reshape(shape)[::-1].cumsum(axis=0)[::-1][1:]
+        for which in (place, place[true])
+    )
+    return np.stack([hits, found - hits, true.sum(axis=0) - hits], axis=-1)
+
+
+@one_thread()
+def published_frames(
+    given: Framed, split: Split, recipe: Recipe, *, seeds: Sequence[int], positive: float
+) -> npt.NDArray[np.int64]:
+    """Train X-ARES' frame probe for each seed, keep the first epoch with the best F1 on valid, count test.
+
+    Clips of a batch are padded with frames of zeros, which train as inactive frames, and are scored too: X-ARES tells
+    neither apart.
+
+    Returns
+    -------
+    Counts of segments, shape (seeds, test clips, labels, 3).
+    """
+    train, valid, test = (given.rows(*parts) for parts in (split.train, [split.valid], [split.test]))
+    dim, labels = given.frames[0].shape[1], given.active[0].shape[1]
+    found = []
+    for seed in seeds:
+        heads, generator = Heads(initial_heads(dim, labels, 1, seed)), torch.Generator().manual_seed(seed)
+        kept, highest = heads.merged(), -1.0
+        for epoch in range(recipe.epochs):
+            order = [train[place] for place in torch.randperm(len(train), generator=generator)]
+            for inputs, active in _batches(given, order, recipe.batch):
+                rate = learning_rate(recipe.lr, epoch, recipe.epochs)
+                heads.step(inputs.reshape(1, -1, dim), active.reshape(1, -1, labels), rate, positive)
+            now = heads.merged()
+            counts = _counts(now, given, valid, recipe.batch).sum(axis=0)
+            score = float(np.nan_to_num(f1(counts if given.macro else counts.sum(axis=0))).mean())
+            if score > highest:
+                kept, highest = now, score
+        found.append(_counts(kept, given, test, recipe.batch))
+    return np.stack(found)
+
+
+def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield normalised frames (clips, frames, dim) and activity (clips, frames, labels), zero-padded to the longest."""
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        inputs, active = (
+            torch.nn.utils.rnn.pad_sequence([torch.as_tensor(np.array(each[row], "f4")) for row in batch], True)
+            for each in (given.frames, given.active)
+        )
+        yield layer_norm(inputs, inputs.shape[-1:]), active[:, : inputs.shape[1]]
+
+
+def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.NDArray[np.int64]:
+    """Return the counts of segments of each clip, shape (clips, labels, 3)."""
+    found = []
+    for inputs, active in _batches(given, rows, size):
+        likely = (head(inputs.flatten(0, 1))[0] > 0).reshape(active.shape).numpy()
+        pairs = zip(likely, active.bool().numpy(), strict=True)
+        found += [counts_of(*(segments(each, given.segment) for each in pair)) for pair in pairs]
+    return np.stack(found)

@@ -1,0 +1,110 @@
+"""Events that a probe finds in a clip's frames: counts of segments and onsets, and their F1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isnan
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Figure, Record, Verdict
+from audiomarathon.scoring.probe import PROTOCOL, Probed
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Floats, Sums
+
+Counts = Mapping[str, Sequence[int]]
+"""By label true positives, false positives and false negatives; a label without any may be left out."""
+
+
+def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
+    """Return a reply: for each seed a line of JSON with the counts of segments, and of onsets if they are scored."""
+    return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
+
+
+class Segmented(Probed):
+    """F1 over segments in which a label counts once, and F1 of onsets where a task scores them."""
+
+    key = "segments"
+    figure = Figure("segment_f1", "segment F1")
+    needs = ("answer", "labels", "average")
+    modules = ("audiomarathon.metrics.events",)
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Return the counts."""
+        lines = [json.loads(line) for line in record.text.split("\n")]
+        labels = {label for line in lines for label in line["segments"]}
+        counts = [*(count for line in lines for count in line["segments"].values()), lines[0].get("onsets", [0, 0, 0])]
+        if any(len(count) != 3 or min(count) < 0 for count in counts) or not labels <= {*record.reference["labels"]}:
+            raise ValueError("holds no counts of segments, three for each of the task's labels")
+        return {"segments": [line["segments"] for line in lines], "onsets": lines[0].get("onsets")}
+
+    def sums(self, verdicts: Sequence[Verdict]) -> Sums:
+        """Return F1 of the counts of clips, the mean over seeds."""
+        import numpy as np
+
+        from audiomarathon.metrics.events import f1
+        from audiomarathon.metrics.statistics import Sums
+
+        counts = self._counts(verdicts)
+        onsets = np.array([one.values["onsets"] or [0, 0, 0] for one in verdicts])
+        size = counts[0].size
+
+        def statistic(totals: Floats) -> Floats:
+            seeds = self._f1(verdicts[0].record, totals[:, :size].reshape(-1, *counts.shape[1:]))
+            return np.stack([seeds.mean(axis=1), f1(totals[:, size:])], axis=1)[:, :many]
+
+        names = (self.figure.name, "onset_f1") if verdicts[0].values["onsets"] else (self.figure.name,)
+        many = len(names)
+        columns = np.hstack([counts.reshape(len(counts), -1), onsets])
+        clusters = tuple(one.record.cluster for one in verdicts)
+        return Sums(names, columns, statistic, clusters, dict.fromkeys(names, (0.0, 1.0)))
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the seeds' spread, and each label's F1 as the mean over seeds; None of a label that is nowhere."""
+        from audiomarathon.metrics.events import f1
+
+        counts = self._counts(verdicts).sum(axis=0)
+        seeds = self._f1(verdicts[0].record, counts[None])[0].tolist()
+        by_label = dict(zip(verdicts[0].record.reference["labels"], f1(counts).mean(axis=0).tolist(), strict=True))
+        return {
+            "seeds": seeds,
+            "sd": stdev(seeds) if len(seeds) > 1 else None,
+            "classes": len(by_label),
+            "f1_by_label": {label: None if isnan(value) else value for label, value in by_label.items()},
+        }
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
+        """Return nothing: the figure of a release's probe counts as the release does."""
+        return None
+
+    def own_score(self, verdict: Verdict) -> float | None:
+        """Return the clip's F1 of all labels together; None where there is nothing, and nothing was found."""
+        seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
+        found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
+        return fmean(found) if found else None
+
+    def shown(self, verdict: Verdict) -> str:
+        """Return the clip's F1 and labels."""
+        own, answer = self.own_score(verdict), verdict.record.reference["answer"]
+        return "no events" if own is None else f"F1 {own:.2f}: {answer or 'no events'}"
+
+    def _counts(self, verdicts: Sequence[Verdict]) -> Any:
+        """Return counts of the shape (clips, seeds, labels, 3)."""
+        import numpy as np
+
+        labels, none = verdicts[0].record.reference["labels"], [0, 0, 0]
+        found = [[[seed.get(label, none) for label in labels] for seed in one.values["segments"]] for one in verdicts]
+        return np.array(found, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
+
+    def _f1(self, record: Record, counts: Any) -> Any:
+        """Return the figure of counts (..., labels, 3); of a release's probe a label that is nowhere counts 0."""
+        import numpy as np
+
+        from audiomarathon.metrics.events import f1, mean_f1
+
+        macro = record.reference["average"] == "macro"
+        if macro and PROTOCOL in (record.groups or {}):
+            return np.nan_to_num(f1(counts)).mean(axis=-1)
+        return mean_f1(counts, macro=macro)

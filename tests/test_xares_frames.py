@@ -1,0 +1,410 @@
+"""Tasks of frames: labels of frames, frames in the store, both probes, and F1 of segments and onsets."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.metrics import f1_score
+from test_probing_runs import RATE, results_of, write
+
+from audiomarathon.benchmarks.xares.framed import FramedTask
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.benchmarks.xares.tasks import named
+from audiomarathon.encoders.encoder import from_module
+from audiomarathon.errors import EncoderError, RecordError
+from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
+from audiomarathon.probing.clips import Split
+from audiomarathon.probing.encode import encode_own, hear
+from audiomarathon.probing.frames import THRESHOLDS, Framed, activity, frame_ridge, onsets_in, published_frames
+from audiomarathon.probing.published import initial_heads, learning_rate
+from audiomarathon.probing.run import PUBLISHED
+from audiomarathon.probing.standard import RIDGE_PENALTIES, standardised
+from audiomarathon.probing.store import FrameStore, Store
+from audiomarathon.records import Record
+from audiomarathon.results.encoders import task_scores
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.segments import Segmented
+
+DESED, MAESTRO = named(["desed", "maestro"])
+LABELS = ["low", "mid", "high"]
+SPLIT = Split(("train",), "valid", "test")
+
+
+class SpectrumEncoder(torch.nn.Module):
+    """The spectrum of each frame of 40 samples."""
+
+    sampling_rate, output_dim, hop_size_in_ms, scale = RATE, 20, 40, 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, ...]] = []
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        self.calls.append(tuple(audio.shape))
+        frames = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 40)).unfold(1, 40, 40)
+        return self.scale * torch.fft.rfft(frames).abs()[..., 1:].log1p()
+
+
+class WindowEncoder(SpectrumEncoder):
+    """Takes 0.99 s at most, which is no multiple of its hop."""
+
+    max_seconds = 0.99
+
+
+class HastyEncoder(SpectrumEncoder):
+    """Declares half its true hop."""
+
+    hop_size_in_ms = 20
+
+
+def task_of(**facts: Any) -> FramedTask:
+    assert isinstance(DESED, FramedTask)
+    globs = {part: f"{part}.tar" for part in ("train", "valid", "test")}
+    return replace(DESED, globs=globs, classes=frozenset(LABELS), **facts)
+
+
+def drawn(rng: np.random.Generator, seconds: float) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Return events, and audio in which each label is a tone."""
+    audio, events = 0.01 * rng.standard_normal(round(seconds * RATE)), []
+    for _ in range(rng.integers(0, 4)):
+        start, label = rng.uniform(0, seconds - 0.5), rng.integers(3)
+        end = start + rng.uniform(0.3, 1)
+        span = np.arange(round(start * RATE), min(round(end * RATE), len(audio)))
+        audio[span] += 0.5 * np.sin(2 * np.pi * (100, 225, 400)[label] * span / RATE)
+        events.append({"onset": start, "offset": end, "label": LABELS[label]})
+    return events, audio.astype(np.float32)
+
+
+def made(root: Path, many: int = 14) -> Path:
+    rng = np.random.default_rng(5)
+    for part in ("train", "valid", "test"):
+        clips = [(f"k{i}", *drawn(rng, 3.0 if i % 3 else 2.2)) for i in range(many)]
+        write(root / "desed", part, clips)
+    return root
+
+
+class TestLabels:
+    def test_an_event_covers_the_frames_that_begin_within_it(self) -> None:
+        rng = np.random.default_rng(0)
+        for hop in (10, 40, 23.2):
+            events = [(s, s + d, LABELS[i % 3]) for i, (s, d) in enumerate(rng.uniform(0, 3, (9, 2)))]
+            expected = np.zeros((90, 3), dtype=bool)
+            for frame in range(90):
+                for start, end, label in events:  # frame k begins at k hops
+                    if start <= frame * hop / 1000 < end:
+                        expected[frame, LABELS.index(label)] = True
+            np.testing.assert_array_equal(activity(events, LABELS, hop, 90, 0), expected)
+
+    def test_labels_are_cut_and_short_events_are_lost(self) -> None:
+        events = [(9.0, 12.0, "low"), (1.01, 1.03, "mid"), (0.0, 0.04, "high"), (0, 1, "other")]
+        hot = activity(events, LABELS, 40, 275, 10.0)
+        assert hot[:, 0].nonzero()[0].tolist() == [*range(225, 250)]
+        assert hot[:, 1:].nonzero() == ([0], [1])
+        assert activity(events, LABELS, 40, 20, 0).shape == (20, 3)
+        assert activity(events, LABELS, 40, 20, 0, released=True)[:, 0].sum() == 75
+
+    def test_events_are_read(self, tmp_path: Path) -> None:
+        assert isinstance(MAESTRO, FramedTask)
+        assert MAESTRO.described("k", [{"start": 1, "end": 2, "note": 108}])[0] == ("108",)
+        assert DESED.facts([{"onset": 0, "offset": "1.5", "label": "Dog,Cat"}]) == ((0, 1.5, "Dog"), (0, 1.5, "Cat"))
+        assert DESED.described("k", []) == ((), "")
+        for odd in ({"label": "Wolf"}, {"onset": 2}, {"onset": -1}, {"onset": "a"}, {"offset": math.inf}):
+            with pytest.raises(ValueError, match="no usable label"):
+                DESED.described("k", [{"onset": 0, "offset": 1, "label": "Dog"} | odd])
+        with pytest.raises(ValueError, match="no usable label"):
+            DESED.described("k", {"onset": 0, "offset": 1, "label": "Dog"})
+        assert (MAESTRO.recipe.batch, MAESTRO.recipe.epochs, MAESTRO.pos_weight) == (1, 50, 10)
+        assert list(DESED.parts) == ["train", "test"]
+        data = task_of().read(made(tmp_path))
+        assert data.classes == ("high", "low", "mid")
+        assert not data.bad_rows
+
+
+class TestCounts:
+    def test_a_worked_case(self) -> None:
+        predicted = np.array([[1, 0], [0, 0], [0, 0], [0, 1], [0, 0], [0, 0], [1, 1]], dtype=bool)
+        true = np.array([[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
+        counts = counts_of(segments(predicted, 2), segments(true, 2))  # the seventh frame is no segment
+        assert counts.tolist() == [[1, 0, 1], [0, 1, 1]]
+        assert f1(counts).tolist() == [2 / 3, 0]
+        assert mean_f1(counts, macro=True) == pytest.approx(1 / 3)
+        assert mean_f1(counts, macro=False) == pytest.approx(2 / 5)
+
+    def test_labels_that_do_not_occur_are_left_out_of_the_mean(self) -> None:
+        counts = [[2, 0, 0], [0, 3, 0], [0, 0, 0]]
+        assert mean_f1(counts, macro=True) == 1
+        assert mean_f1(counts, macro=False) == pytest.approx(4 / 7)
+        assert np.isnan(mean_f1(counts[1:], macro=True))
+
+    @pytest.mark.parametrize(
+        ("predicted", "true", "counts"),
+        [
+            ([1.0], [1.05], (1, 0, 0)),
+            ([1.0], [1.051], (0, 1, 1)),
+            ([1.0, 1.04], [1.02], (1, 1, 0)),  # each onset counts once
+            ([1.0, 1.06], [1.03, 1.1], (2, 0, 0)),
+            ([0.0, 1.0, 2.0], [2.01], (1, 2, 0)),
+            ([], [2.01], (0, 0, 1)),
+        ],
+    )
+    def test_onsets_within_50_ms(self, predicted: list[float], true: list[float], counts: tuple[int, ...]) -> None:
+        assert onset_counts(predicted, true, 0.05) == counts
+
+    def test_an_onset_is_where_a_label_becomes_active(self) -> None:
+        events = [(0.0, 0.1, "low"), (0.11, 0.2, "low"), (0.5, 0.6, "mid"), (7.0, 8.0, "mid")]
+        predicted = activity([*events[:2], (0.55, 0.6, "mid")], LABELS, 20, 40, 0)
+        # 0.0 is found, 0.11 as frame 6 at 0.12, 0.5 is missed by 60 ms, 7.0 lies after the last frame
+        assert onsets_in(predicted, events, LABELS, 20, 0.05) == [2, 1, 1]
+
+
+def random_frames(seed: int, lengths: Sequence[int], dim: int = 9) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    active = [rng.uniform(size=(n, 3)).repeat(4, axis=0)[:n] < (0.15, 0.3, 0.1) for n in lengths]
+    mix = rng.standard_normal((3, dim))
+    return [one @ mix + 0.2 * rng.standard_normal((len(one), dim)) for one in active], active
+
+
+def segment_f1(predicted: Sequence[np.ndarray], true: Sequence[np.ndarray], size: int, average: str) -> float:
+    """Return X-ARES' segment F1 of clips, written out by scikit-learn."""
+    pooled = [
+        torch.cat([
+            torch.nn.functional.max_pool1d(torch.as_tensor(clip, dtype=torch.float32).T[None], size)[0].T
+            for clip in clips
+        ])
+        for clips in (predicted, true)
+    ]  # fmt: skip
+    return float(f1_score(pooled[1].numpy(), pooled[0].numpy(), average=average, zero_division=0))
+
+
+PARTS = ["train"] * 8 + ["valid"] * 4 + ["test"] * 4
+LENGTHS = [30, 41, 22, 30, 35, 30, 28, 33, 40, 31, 29, 44, 21, 50, 36, 30]
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_ridge_with_a_threshold_is_that_of_a_plain_search(average: str) -> None:
+    frames, active = random_frames(1, LENGTHS)
+    given = Framed(frames, active, np.array(PARTS), 4, average == "macro")
+    inputs = [standardised(one) for one in frames]
+    rows = {part: [i for i, one in enumerate(PARTS) if one == part] for part in ("train", "valid", "test")}
+
+    def fitted(known: Sequence[int], penalty: float) -> Any:
+        x, y = (np.concatenate([each[row] for row in known]) for each in (inputs, active))
+        return Ridge(alpha=penalty * len(x)).fit(x, y.astype(float))
+
+    best = (-1.0, 0.0, 0.0)
+    for penalty in RIDGE_PENALTIES:
+        model = fitted(rows["train"], penalty)
+        scores = [model.predict(inputs[row]) for row in rows["valid"]]
+        for threshold in THRESHOLDS:
+            found = segment_f1([one > threshold for one in scores], [active[row] for row in rows["valid"]], 4, average)
+            best = max(best, (found, penalty, threshold))
+    model = fitted(rows["train"] + rows["valid"], best[1])
+    found = dict(frame_ridge(given, [SPLIT]))
+    assert [*found] == rows["test"]
+    for row in rows["test"]:
+        np.testing.assert_array_equal(found[row], model.predict(inputs[row]) > best[2])
+    assert best[0] > 0.6
+
+
+@pytest.mark.parametrize(("average", "positive", "batch"), [("macro", 1.0, 3), ("micro", 10.0, 1)])
+def test_published_frames_are_trained_and_scored_as_released(average: str, positive: float, batch: int) -> None:
+    frames, active = random_frames(2, LENGTHS)
+    longer = [np.pad(one, ((0, place % 7), (0, 0)), constant_values=True) for place, one in enumerate(active)]
+    recipe = Recipe(batch=batch, epochs=20, lr=0.05)
+    given = Framed([one.astype(np.float16) for one in frames], longer, np.array(PARTS), 4, average == "macro")
+    found = published_frames(given, SPLIT, recipe, seeds=[7, 8], positive=positive)
+    kept = [torch.tensor(one.astype(np.float16)).float() for one in frames]
+    rows = {part: [i for i, one in enumerate(PARTS) if one == part] for part in ("train", "valid", "test")}
+
+    def padded(batch_rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(len(kept[row]) for row in batch_rows)
+        x, y = torch.zeros(len(batch_rows), longest, 9), torch.zeros(len(batch_rows), longest, 3)
+        for place, row in enumerate(batch_rows):
+            x[place, : len(kept[row])] = kept[row]
+            cut = torch.tensor(longer[row][:longest]).float()
+            y[place, : len(cut)] = cut
+        return x, y
+
+    for place, seed in enumerate([7, 8]):
+        model = torch.nn.Sequential(torch.nn.LayerNorm(9), initial_heads(9, 3, 1, seed)[0])
+        model.requires_grad_(True)
+        loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(positive))
+        adam, generator = torch.optim.Adam(model.parameters()), torch.Generator().manual_seed(seed)
+
+        def scored(
+            part: str, model: torch.nn.Module = model
+        ) -> tuple[float, tuple[list[np.ndarray], list[np.ndarray]]]:
+            clips: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+            for start in range(0, 4, batch):
+                x, y = padded(rows[part][start : start + batch])
+                with torch.no_grad():
+                    clips[0].extend(model(x).sigmoid().round().numpy())
+                clips[1].extend(y.numpy())
+            return segment_f1(*clips, 4, average), clips
+
+        best = (-1.0, 0.0)
+        for epoch in range(20):
+            order = [rows["train"][i] for i in torch.randperm(8, generator=generator)]
+            adam.param_groups[0]["lr"] = learning_rate(0.05, epoch, 20)
+            for start in range(0, 8, batch):
+                x, y = padded(order[start : start + batch])
+                adam.zero_grad()
+                loss(model(x), y).backward()
+                adam.step()
+            if (now := scored("valid")[0]) > best[0]:
+                best, tested = (now, scored("test")[0]), scored("test")[1]
+        ours = f1(found[place].sum(axis=0) if average == "macro" else found[place].sum(axis=(0, 1)))
+        assert np.nan_to_num(ours).mean() == pytest.approx(best[1], abs=1e-9)
+        assert best[1] > 0.3
+        for clip, counts in enumerate(found[place]):
+            cut = [segments(each[clip].astype(bool), 4) for each in tested]
+            assert counts.tolist() == counts_of(cut[0], cut[1]).tolist()
+
+
+class TestStore:
+    def kept(self, tmp_path: Path, kind: type[SpectrumEncoder] = SpectrumEncoder) -> tuple[Any, FrameStore, list[Any]]:
+        encoder = from_module(kind())
+        store = FrameStore(Store(tmp_path / "cache", encoder.identity))
+        heard = hear(task_of().read(made(tmp_path, 4)).clips, RATE)
+        assert encode_own(encoder, heard, store) == {}
+        return encoder, store, heard
+
+    def test_frames_are_those_of_the_clip_alone_in_half_precision_and_mapped(self, tmp_path: Path) -> None:
+        encoder, store, heard = self.kept(tmp_path)
+        again = FrameStore(Store(tmp_path / "cache", encoder.identity))
+        assert again.rows == {}
+        for one in heard:
+            assert again.has(one.audio)
+            found = again.rows[one.audio]
+            assert (type(found), found.dtype) == (np.memmap, np.float16)
+            audio = torch.from_numpy(np.frombuffer(one.clip.audio.read_bytes()[-4 * one.samples :], "<f4").copy())
+            np.testing.assert_allclose(found, SpectrumEncoder()(audio[None])[0], atol=2e-3)
+        calls = len(encoder.module.calls)
+        encode_own(encoder, heard, again)
+        assert len(encoder.module.calls) == calls
+        assert not store.folder.parent.joinpath("part-").exists()
+
+    def test_what_half_precision_cannot_hold_is_single(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(SpectrumEncoder, "scale", 1e6)
+        _, store, heard = self.kept(tmp_path)
+        assert {store.rows[one.audio].dtype for one in heard} == {np.dtype(np.float32)}
+
+    def test_a_damaged_file_is_encoded_again(self, tmp_path: Path) -> None:
+        encoder, store, heard = self.kept(tmp_path)
+        file = next(store.folder.glob(f"{heard[3].audio}-*.npy"))
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-7] + b"changed")
+        again = FrameStore(Store(tmp_path / "cache", encoder.identity))
+        encoder.module.calls.clear()
+        with pytest.warns(UserWarning, match="damaged; its clips are encoded again"):
+            encode_own(encoder, heard, again)
+        assert 1 <= len(encoder.module.calls) <= 2
+        assert file.read_bytes() == whole
+
+    def test_windows_stay_in_step(self, tmp_path: Path) -> None:
+        encoder, store, heard = self.kept(tmp_path, WindowEncoder)
+        assert max(shape[1] for shape in encoder.module.calls[2:]) <= 0.99 * RATE
+        for one in heard:
+            audio = torch.from_numpy(np.frombuffer(one.clip.audio.read_bytes()[-4 * one.samples :], "<f4").copy())
+            np.testing.assert_allclose(store.rows[one.audio], SpectrumEncoder()(audio[None])[0], atol=2e-3)
+
+
+def test_a_run_has_counts_f1_and_intervals_over_clips(tmp_path: Path) -> None:
+    task, encoder, root = (
+        task_of(recipe=Recipe(batch=4, epochs=30, lr=0.01)),
+        from_module(SpectrumEncoder()),
+        made(tmp_path / "env"),
+    )
+    found = results_of(root, tmp_path / "results", encoder, task, seeds=[1, 2])
+    assert [*found] == ["linear", PUBLISHED[0]]
+    run = Run.read(found["linear"].folder)
+    assert len(run.records) == 14
+    assert {one.groups["part"] for one in run.records.values() if one.groups} == {"test"}
+    totals = {label: np.zeros(3) for label in LABELS}
+    for one in run.verdicts.values():
+        for label, counts in one.values["segments"][0].items():
+            totals[label] += counts
+    by_label = {label: 2 * tp / (2 * tp + fp + fn) for label, (tp, fp, fn) in totals.items()}
+    summary = found["linear"].summary
+    assert summary["score"] == pytest.approx(np.mean([*by_label.values()]))
+    assert summary["f1_by_label"] == pytest.approx(by_label)
+    assert summary["score"] > 0.8
+    low, high = summary["intervals"]["segment_f1"]
+    assert low <= summary["score"] <= high
+    assert run.headline.clusters == 14
+    assert "onset_f1" not in summary
+    mlp = found[PUBLISHED[0]].summary
+    assert len(mlp["seeds"]) == 2
+    assert mlp["score"] == pytest.approx(np.mean(mlp["seeds"]))
+    (score,) = task_scores([run, Run.read(found[PUBLISHED[0]].folder)])
+    assert (score.by_probe[PUBLISHED[0]].value, score.sd) == (mlp["score"], pytest.approx(mlp["sd"]))
+    before, calls = (run.folder / "samples.jsonl").read_bytes(), len(encoder.module.calls)
+    lines = before.splitlines(keepends=True)
+    (run.folder / "samples.jsonl").write_bytes(b"".join(lines[:5]))  # killed
+    results_of(root, tmp_path / "results", encoder, task, seeds=[1, 2])
+    assert (run.folder / "samples.jsonl").read_bytes() == before
+    assert encoder.module.calls[calls:] == [(1, 1000), (1, 3000), (1, 10_000)]  # its hop
+    rng = np.random.default_rng(6)
+    write(root / "desed", "test", [(f"k{i}", *drawn(rng, 3.0)) for i in range(14)])
+    with pytest.raises(RecordError, match="changed"):
+        results_of(root, tmp_path / "results", encoder, task, seeds=[1, 2])
+
+
+def test_a_released_label_that_is_nowhere_counts_zero() -> None:
+    def verdict(released: bool, average: str = "macro") -> Any:
+        groups = {"part": "test", "protocol": "xares-0.1.3"} if released else {"part": "test"}
+        reference = {"answer": "a", "labels": [*"abcd"], "average": average}
+        reply = '{"segments": {"a": [3, 1, 0], "b": [0, 2, 0]}}\n{"segments": {"a": [3, 0, 0]}}'
+        record = Record("1", "1", reply=reply, reference=reference, groups=groups)
+        return next(iter(Segmented().verdicts([record])))
+
+    values = {kind: Segmented().sums([verdict(*kind)]).figures["segment_f1"] for kind in [(False,), (True,)]}
+    assert values == pytest.approx({(False,): (6 / 7 + 1) / 2, (True,): (6 / 7 + 1) / 2 / 4})
+    assert Segmented().sums([verdict(True, "micro")]).figures["segment_f1"] == pytest.approx((6 / 9 + 1) / 2)
+    assert Segmented().own_score(verdict(False)) == pytest.approx((6 / 9 + 1) / 2)
+    for odd in (
+        '{"segments": {"a": [1, 2]}}',
+        '{"segments": {"a": [1, 2, -1]}}',
+        '{"segments": {"e": [1, 2, 0]}}',
+        "a\t0.5",
+    ):
+        with pytest.raises(ValueError, match=r"counts|Expecting"):
+            Segmented().judge(Record("1", "1", reply=f'{{"segments": {odd}}}', reference={"labels": [*"abcd"]}))
+
+
+def test_notes_have_onsets_and_the_release_does_without_the_highest(tmp_path: Path) -> None:
+    rng, said = np.random.default_rng(8), list[str]()
+    for part in ("train", "valid", "test"):
+        clips = []
+        for i in range(30):
+            events, audio = drawn(rng, 3.0)
+            notes = [
+                {"start": one["onset"], "end": one["offset"], "note": 106 + LABELS.index(one["label"])}
+                for one in events
+            ]
+            clips.append((f"p{i}", notes, audio))
+        write(tmp_path / "maestro", f"maestro_{part}-0", clips)
+    task = replace(MAESTRO, recipe=Recipe(batch=1, epochs=3, encode_batch=1, knn=False, lr=0.01))
+    found = results_of(tmp_path, tmp_path / "results", from_module(SpectrumEncoder()), task, seeds=[1], say=said.append)
+    summary = found["linear"].summary
+    assert (summary["classes"], found[PUBLISHED[0]].summary["classes"]) == (88, 87)
+    assert summary["onset_f1"] > 0.6
+    low, high = summary["intervals"]["onset_f1"]
+    assert low <= summary["onset_f1"] <= high
+    assert "108" in summary["f1_by_label"]
+    assert "108" not in found[PUBLISHED[0]].summary["f1_by_label"]
+    assert sum("events: X-ARES has no class for 108" in line for line in said) == 1
+
+
+def test_a_wrong_hop_stops_the_corrected_probe_alone(tmp_path: Path) -> None:
+    root, encoder, task = made(tmp_path / "env", 6), from_module(HastyEncoder()), task_of(recipe=Recipe(epochs=1))
+    with pytest.raises(EncoderError, match=r"1 s give 25 frames, hop_size_in_ms=20 says 50; desed needs the true hop"):
+        results_of(root, tmp_path / "results", encoder, task, seeds=[1])
+    found = results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="as_published")
+    assert found[PUBLISHED[0]].summary["complete"]
