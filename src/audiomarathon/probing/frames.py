@@ -167,7 +167,7 @@ def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[to
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
         inputs, active = (
-            torch.nn.utils.rnn.pad_sequence([torch.as_tensor(np.array(each[row], "f4")) for row in batch], True)
+            torch.nn.utils.rnn.pad_sequence([torch.as_tensor(np.array(each[row])).float() for row in batch], True)
             for each in (given.frames, given.active)
         )
         yield layer_norm(inputs, inputs.shape[-1:]), active[:, : inputs.shape[1]]

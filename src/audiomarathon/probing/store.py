@@ -79,7 +79,7 @@ class FrameStore(Store):
         file = self._files.get(row.replace(":", "_"))
         if row not in self.rows and file:
             if file.stem.endswith(f"-{_hash(file.read_bytes())}"):
-                self.rows[row] = np.load(file, mmap_mode="r")
+                self.rows[row] = _mapped(file)
             else:
                 warnings.warn(f"{file}: damaged; its clips are encoded again", stacklevel=3)
         return row in self.rows
@@ -93,6 +93,16 @@ class FrameStore(Store):
             self._files[name] = self.folder / f"{name}-{_hash(content)}.npy"
             write_bytes(self._files[name], content)
             self.has(row)
+
+
+def _mapped(file: Path) -> npt.NDArray[np.float32]:
+    """Map an array into memory; unlike `np.load`, no file stays open, of which a process may have but a thousand."""
+    import torch
+
+    head = np.load(file, mmap_mode="r")
+    content = torch.from_file(str(file), size=file.stat().st_size, dtype=torch.uint8).numpy()
+    found: npt.NDArray[np.float32] = content[head.offset :].view(head.dtype).reshape(head.shape)
+    return found
 
 
 def read_part(file: Path) -> Rows:
