@@ -299,6 +299,19 @@ class TestPictures:
         assert late is not None
         assert (late.later, late.last_layers().value) == ([7], pytest.approx(1)), "not of layer 6 with itself"
 
+    def test_samples_with_other_layers_are_drawn_by_those_that_all_have(self, tmp_path: Path) -> None:
+        run = self.made(tmp_path, np.ones((3, 4, 5), np.float16))
+        index = tmp_path / "attention" / "index.jsonl"
+        (row,) = index_of(tmp_path).values()
+        self.made(tmp_path / "other", np.ones((3, 2, 5), np.float16), first=2)
+        shutil.copy(tmp_path / "other" / "attention" / "a.npz", tmp_path / "attention" / "b.npz")
+        size = (tmp_path / "attention" / "b.npz").stat().st_size
+        more = {**row, "id": "b", "file": "b.npz", "layers": [2, 3], "all": False, "bytes": size}
+        index.write_text(json.dumps(row) + "\n" + json.dumps(more) + "\n")
+        seen = read_seen(run, "made", 3)
+        assert seen is not None
+        assert (seen.layers, seen.to_audio.shape[:3]) == ([2, 3], (2, 3, 2))
+
     def test_one_layer_alone_foretells_nothing(self, tmp_path: Path) -> None:
         run = self.made(tmp_path, np.ones((3, 1, 5), np.float16))
         (tmp_path / "pictures").mkdir()
