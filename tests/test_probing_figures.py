@@ -20,7 +20,7 @@ from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing import imported, published
 from audiomarathon.probing.clips import Split
 from audiomarathon.probing.encode import encode_own, hear
-from audiomarathon.probing.run import PUBLISHED, published_splits
+from audiomarathon.probing.problem import PUBLISHED, published_splits
 from audiomarathon.probing.store import Store
 from audiomarathon.records import Record, Verdict
 from audiomarathon.report.encoder_sections import confusions, radars, surest_mistakes

@@ -19,8 +19,9 @@ from audiomarathon.encoders.encoder import Encoder, from_module
 from audiomarathon.errors import DataError, RecordError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
 from audiomarathon.probing.published import SEEDS
-from audiomarathon.probing.run import PUBLISHED, STANDARD, probe, standard_splits
+from audiomarathon.probing.run import probe
 from audiomarathon.probing.store import Store
 from audiomarathon.results.encoders import Score, mean_scores, task_scores
 from audiomarathon.runs.read import Run

@@ -14,7 +14,8 @@ import real_encoder_tasks as real
 from real_weights import real_weights
 
 from audiomarathon.encoders.encoder import load_encoder
-from audiomarathon.probing.run import PUBLISHED, STANDARD, probe
+from audiomarathon.probing.problem import PUBLISHED, STANDARD
+from audiomarathon.probing.run import probe
 from audiomarathon.probing.store import Store
 from audiomarathon.results.encoders import Score, task_scores
 from audiomarathon.runs.read import Run

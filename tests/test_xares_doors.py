@@ -17,7 +17,7 @@ from audiomarathon.benchmarks.xares.foreign import load_task_file
 from audiomarathon.cli.xares import XaresTask, run
 from audiomarathon.encoders.encoder import load_encoder
 from audiomarathon.errors import EncoderError, SettingsError
-from audiomarathon.probing.run import PUBLISHED, STANDARD
+from audiomarathon.probing.problem import PUBLISHED, STANDARD
 from audiomarathon.results.encoders import task_scores
 from audiomarathon.runs.read import Run
 

@@ -84,7 +84,8 @@ def ours(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
     from audiomarathon.probing import published
     from audiomarathon.probing.clips import Clips
     from audiomarathon.probing.encode import encode_published, hear
-    from audiomarathon.probing.run import probe, published_splits
+    from audiomarathon.probing.problem import published_splits
+    from audiomarathon.probing.run import probe
     from audiomarathon.probing.store import Store
 
     torch.set_num_threads(1)

@@ -315,7 +315,6 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
     """Say what encoding would take, measured on some clips, and what is to be fetched first."""
     import time
 
-    from audiomarathon.benchmarks.xares.framed import FramedTask
     from audiomarathon.data import zenodo
     from audiomarathon.probing.encode import encode_own, hear
     from audiomarathon.probing.store import FrameStore, Store
@@ -324,15 +323,14 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
     store = Store(cache_folder(), encoder.identity)
     for task, data in there:
         heard = [one for one in hear(data.clips, encoder.sampling_rate) if not one.error]
-        framed = isinstance(task, FramedTask)
-        kept = FrameStore(store) if framed else store
+        kept = FrameStore(store) if task.framed else store
         left = [one for one in heard if not kept.has(one.audio)]
         hours, to_do = (sum(one.samples for one in group) / encoder.sampling_rate / 3600 for group in (heard, left))
         some, begun = left[:_TRIED], time.perf_counter()
         encode_own(encoder, some, kept)
         pace = (time.perf_counter() - begun) / max(1, sum(one.samples for one in some)) * encoder.sampling_rate
         size = len(heard) * encoder.output_dim * 4 / 1e6
-        size = hours * 7.2 / encoder.hop_size_in_ms * encoder.output_dim if framed else size  # in half precision
+        size = hours * 7.2 / encoder.hop_size_in_ms * encoder.output_dim if task.framed else size  # in half precision
         say(
             f"{task.name}: {counted(len(heard), 'clip')}, {hours:.2f} hours, of which {to_do:.2f} are to be encoded: "
             f"about {to_do * pace:.2f} hours here (as much again for X-ARES' batches where clips differ in length); "

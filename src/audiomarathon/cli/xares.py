@@ -26,7 +26,8 @@ from audiomarathon.encoders.encoder import Encoder
 from audiomarathon.errors import AudioMarathonError, MissingDataError, SettingsError
 from audiomarathon.files import write_text
 from audiomarathon.probing.evaluate import data_root, encode_task, probe_task, read_tasks, ready
-from audiomarathon.probing.run import PUBLISHED, settings_of
+from audiomarathon.probing.problem import PUBLISHED
+from audiomarathon.probing.run import settings_of
 from audiomarathon.report import render
 from audiomarathon.report.encoder_tables import encoder_scores
 from audiomarathon.results.encoders import Score, task_scores

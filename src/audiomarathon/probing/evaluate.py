@@ -13,8 +13,9 @@ from audiomarathon.encoders.check import verdict
 from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.probing.problem import PROTOCOLS, Encoded
 from audiomarathon.probing.published import SEEDS
-from audiomarathon.probing.run import MOST_FAILED, PROTOCOLS, Encoded, embed, fit
+from audiomarathon.probing.run import MOST_FAILED, embed, fit
 from audiomarathon.probing.store import Store
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of

@@ -14,13 +14,16 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import layer_norm
 
-from audiomarathon.benchmarks.xares.framed import Event
+from audiomarathon.benchmarks.xares.framed import Event, FramedTask
 from audiomarathon.benchmarks.xares.task import Recipe
 from audiomarathon.metrics.events import counts_of, f1, mean_f1, onset_counts, segments
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Split
+from audiomarathon.probing.problem import Predicted, Problem
 from audiomarathon.probing.published import Heads, Merged, initial_heads, learning_rate, one_thread
 from audiomarathon.probing.standard import RIDGE_PENALTIES, Moments, moments, ridge, standardised
+from audiomarathon.scoring.segments import counts_to_reply
+from audiomarathon.text import counted
 
 Active = npt.NDArray[np.bool_]
 THRESHOLDS = np.arange(1, 100) / 100
@@ -181,3 +184,42 @@ def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.
         pairs = zip(likely, active.bool().numpy(), strict=True)
         found += [counts_of(*(segments(each, given.segment) for each in pair)) for pair in pairs]
     return np.stack(found)
+
+
+def predict_frames(problem: Problem) -> list[Predicted]:
+    """Label each test clip's frames, by ridge or as X-ARES does, and count segments and onsets."""
+    encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
+    task, seeds = encoded.task, problem.seeds if problem.released else ()
+    assert isinstance(task, FramedTask)
+    hop, labels = encoded.hop, [one for one in encoded.data.classes if not (seeds and one in task.unreleased)]
+    if dropped := sum(label not in labels for clip in clips for *_, label in clip.facts):
+        odd = ", ".join(sorted(task.unreleased))
+        problem.say(f"{task.name}: as_published leaves out {counted(dropped, 'event')}: X-ARES has no class for {odd}")
+    active = [
+        activity(one.facts, labels, hop, len(its), task.until, released=bool(seeds))
+        for one, its in zip(clips, frames, strict=True)
+    ]
+    given = Framed(frames, active, problem.parts, columns(task.segment, hop), task.average == "macro")
+    found = list[tuple[int, npt.NDArray[np.int64], list[int] | None]]()
+    timed = task.onset > 0 and hop <= 1000 * task.onset and not seeds
+    if seeds:
+        (split,) = problem.splits
+        tested = given.rows(split.test)
+        counts = published_frames(given, split, task.recipe, seeds=seeds, positive=task.pos_weight).swapaxes(0, 1)
+        found += [(row, each, None) for row, each in zip(tested, counts, strict=True)]
+    else:
+        for row, predicted in frame_ridge(given, problem.splits):
+            counts = counts_of(*(segments(each, given.segment) for each in (predicted, active[row])))
+            onsets = onsets_in(predicted, clips[row].facts, labels, hop, task.onset) if timed else None
+            found.append((row, counts[None], onsets))
+    known = {"labels": labels, "average": task.average}
+    return [
+        (
+            clips[row],
+            counts_to_reply(
+                [{labels[at]: one[at].tolist() for at in one.any(axis=1).nonzero()[0]} for one in each], on
+            ),
+            {"answer": "; ".join(clips[row].labels), **known},
+        )
+        for row, each, on in found
+    ]

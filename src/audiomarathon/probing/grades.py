@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from audiomarathon.benchmarks.xares.graded import GradedTask
 from audiomarathon.metrics.correlation import moment_columns, pearson
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Integers, Split
+from audiomarathon.probing.problem import Predicted, Problem
 from audiomarathon.probing.standard import RIDGE_PENALTIES, moments, ridge, standardised
+from audiomarathon.scoring.grades import grades_to_reply
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,20 @@ def grade_probe(
         values.append(head(inputs[test]))
         spreads.append(np.tile(np.where(known > 0, known, 1.0), (len(test), 1)))
     return PredictedGrades(np.concatenate(rows), np.concatenate(values), np.concatenate(spreads))
+
+
+def predict_grades(problem: Problem) -> list[Predicted]:
+    """Predict the grades that every clip has."""
+    task, clips = problem.encoded.task, problem.clips
+    assert isinstance(task, GradedTask)
+    grades = np.array([clip.facts for clip in clips])
+    whole = np.flatnonzero(~np.isnan(grades).any(axis=0))
+    names = [task.grades[place] for place in whole]
+    found = grade_probe(problem.embeddings, grades[:, whole], problem.parts, problem.splits)
+    predicted: list[Predicted] = []
+    for row, values, spreads in zip(found.rows, found.values, found.spreads, strict=True):
+        true = grades[row, whole].tolist()
+        said = ", ".join(f"{name} {value:g}" for name, value in zip(names, true, strict=True))
+        known = {"answer": said, "grades": names, "values": true, "spreads": spreads.tolist()}
+        predicted.append((clips[row], grades_to_reply(values), known))
+    return predicted

@@ -15,14 +15,14 @@ import numpy as np
 
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.task import BadRow
-from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.engine.imported import IMPORTED
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing import published
-from audiomarathon.probing.run import Encoded, Material, fit
+from audiomarathon.probing.problem import Encoded, Material
+from audiomarathon.probing.run import fit
 
 
 def probe_stored(
@@ -40,7 +40,7 @@ def probe_stored(
         folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
         if folder is None:
             continue
-        if isinstance(task, FramedTask):
+        if task.framed:
             say(f"{task.name}: left out, since stored frames do not tell their hop; audiomarathon encoder run has it")
             continue
         there = True

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import asdict
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import softmax
 
 from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
@@ -28,73 +26,37 @@ from audiomarathon.engine.environment import environment
 from audiomarathon.engine.run import Result, score
 from audiomarathon.engine.sessions import now
 from audiomarathon.errors import DataError, EncoderError, RecordError
-from audiomarathon.metrics.events import counts_of, segments
-from audiomarathon.metrics.statistics import Floats
-from audiomarathon.probing import published, standard
-from audiomarathon.probing.clips import Clips, Integers, Predictions, Split, grouped, held_out, rotated
+from audiomarathon.probing import published
 from audiomarathon.probing.encode import encode_own, encode_published, hear
-from audiomarathon.probing.frames import (
-    Framed,
-    activity,
-    columns,
-    frame_ridge,
-    onsets_in,
-    published_frames,
+from audiomarathon.probing.frames import predict_frames
+from audiomarathon.probing.grades import predict_grades
+from audiomarathon.probing.labels import predict_labels
+from audiomarathon.probing.problem import (
+    PROTOCOLS,
+    PUBLISHED,
+    STANDARD,
+    XARES,
+    Encoded,
+    Material,
+    Predicted,
+    Problem,
+    problem_of,
 )
-from audiomarathon.probing.grades import grade_probe
 from audiomarathon.probing.store import FRAMES, FrameStore, Store
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
-from audiomarathon.scoring.grades import grades_to_reply
-from audiomarathon.scoring.probe import PART, PROTOCOL, labels_to_reply, scores_to_reply
-from audiomarathon.scoring.segments import counts_to_reply
+from audiomarathon.scoring.probe import PART, PROTOCOL
 from audiomarathon.text import counted
 
-XARES = "xares-0.1.3"
-STANDARD = ("linear", "knn", "knn-centred")
-PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
-PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
+#: What predicts the test clips of each kind of task.
+KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
+    EncoderTask: predict_labels,
+    GradedTask: predict_grades,
+    FramedTask: predict_frames,
+}
 _VERSION = 1  # of what is fitted: raise it when that changes a prediction
 MOST_FAILED = 0.01  # of a task's clips, or of its rows; with more there is no score
 _ALONE = "what makes clips dependent is not known: each counts alone"
-_FEWEST = 3  # folds: to train, to validate, to test
-_FOLDS = 5  # of whole clusters, where a task's own parts share some
-
-
-Material = tuple[Sequence[Clip], Any]
-"""Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A task's embeddings: what every probe is fitted on.
-
-    Attributes
-    ----------
-    name
-        Of the encoder.
-    identity
-        What two runs must share to be one.
-    own, released
-        Makes the clips' own embeddings, and those as X-ARES batches and crops clips.
-    failed
-        Why clips have none, by id.
-    seconds
-        Of each clip, by id, where that is known.
-    hop
-        Milliseconds from frame to frame; 0 where there are none.
-    """
-
-    name: str
-    task: EncoderTask
-    data: Dataset
-    identity: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    own: Callable[[], Material]
-    released: Callable[[], Material]
-    failed: Mapping[str, str]
-    seconds: Mapping[str, float]
-    hop: float = 0.0
 
 
 def probe(
@@ -139,8 +101,7 @@ def embed(
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
     """Encode a task's clips where that is not done; X-ARES' batches only when they are asked for; see :func:`probe`."""
-    framed, checkpoint = isinstance(task, FramedTask), store.folder.name
-    store = FrameStore(store) if framed else store
+    checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
     failed |= encode_own(encoder, [one for one in heard if not one.error], store, step)
@@ -160,13 +121,13 @@ def embed(
         return [item.clip for item in items], rows([item.row for item in items])
 
     def own() -> Material:
-        if framed and (line := hop_off(encoder)):
+        if task.framed and (line := hop_off(encoder)):
             raise EncoderError(f"{encoder.name}: {line}; {task.name} needs the true hop, or --protocol as_published")
         return [one.clip for one in good], rows([one.audio for one in good])
 
     def rows(names: Sequence[str]) -> Any:
         found = [store.rows[name] for name in names]
-        return found if framed else np.stack(found)
+        return found if task.framed else np.stack(found)
 
     return Encoded(
         encoder.name,
@@ -175,7 +136,7 @@ def embed(
         {
             "checkpoint": checkpoint,
             "data": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16],
-            **({"frames": FRAMES} if framed else {}),
+            **({"frames": FRAMES} if task.framed else {}),
         },
         {
             "encoder": dict(encoder.identity),
@@ -216,7 +177,8 @@ def fit(
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
                 say(f"{folder}: complete; nothing to do")
             else:
-                predicted = _predicted(encoded, setting, seeds, once)
+                predict = next(KINDS[kind] for kind in type(task).__mro__ if kind in KINDS)
+                predicted = predict(problem_of(encoded, setting, seeds, once))
                 records = _records(encoded, predicted, published=setting in PUBLISHED)
                 facts = _facts(encoded) | {"method": setting, "samples": [one.id for one in records]}
                 run.write_run(facts)
@@ -260,162 +222,6 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
             filter(None, [encoded.task.note, "" if encoded.data.clustered else _ALONE, encoded.facts["note"]])
         ),
     }
-
-
-def _targets(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
-    places = {label: place for place, label in enumerate(data.classes)}
-    if task.one_label:
-        return np.array([places[clip.labels[0]] for clip in clips])
-    if not places:
-        return np.zeros(len(clips), dtype=np.int64)  # all alike
-    hot = np.zeros((len(clips), len(places)), dtype=np.int64)
-    for row, clip in zip(hot, clips, strict=True):
-        row[[places[label] for label in clip.labels]] = 1
-    return hot
-
-
-def standard_splits(
-    task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
-) -> tuple[list[str], list[Split]]:
-    """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of one.
-
-    A task's folds rotate, the next one validating. Given parts stay; where there is none to validate on, 15 % of train
-    are held out, in whole clusters. Parts that share clusters, or have no third for validation, are drawn anew: five
-    folds of whole clusters.
-    """
-    parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
-    tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
-    why = "share clusters" if len(tested) > len({*clusters}) else ""
-    if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
-        why = f"are {len(task.parts)}, of which none is left to validate on"
-    if why:
-        say(f"{task.name}: its parts {why}; standard draws {_FOLDS} folds of whole clusters instead")
-        parts = grouped(clusters, _FOLDS)
-        return parts, rotated(sorted({*parts}))
-    if task.folds:
-        return parts, rotated([*task.parts])
-    if "valid" not in parts:
-        train = [place for place, part in enumerate(parts) if part == "train"]
-        held = held_out([clusters[place] for place in train], targets[train])
-        for place, out in zip(train, held, strict=True):
-            parts[place] = "valid" if out else "train"
-    return parts, [Split(("train",), "valid", "test")]
-
-
-Predicted = tuple[Clip, str, Mapping[str, Any]]
-"""A test clip, a probe's reply to it, and what a scorer has to know of it."""
-
-
-def _predicted(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> list[Predicted]:
-    """Fit one probe; return its reply to each test clip. A clip that X-ARES counts twice is there twice."""
-    task, labels, released = encoded.task, encoded.data.classes, setting in PUBLISHED
-    clips, embeddings = encoded.released() if released else encoded.own()
-    targets = _targets(task, encoded.data, clips)
-    if released:
-        parts, splits = [clip.part for clip in clips], published_splits(task)
-    else:
-        parts, splits = standard_splits(task, clips, targets, say)
-    if isinstance(task, GradedTask):
-        return _graded(task, clips, embeddings, np.array(parts), splits)
-    if isinstance(task, FramedTask):
-        return _framed(encoded, task, clips, embeddings, np.array(parts), splits, seeds if released else (), say)
-    given = Clips(embeddings, targets, np.array(parts))
-    last: list[list[str]] = []
-    if setting == PUBLISHED[0]:
-        recipe = task.recipe
-        trained = published.linear_probe(
-            given, splits, epochs=recipe.epochs, batch=recipe.batch, lr=recipe.lr, seeds=seeds
-        )
-        rows, scores = trained.rows, softmax(trained.logits, axis=-1) if not task.multi_label else trained.logits
-        last = [[labels[one] for one in row] for row in trained.last_logits.argmax(axis=-1).T]
-    else:
-        found = _PROBES[setting](given, splits)
-        rows, scores = found.rows, found.scores[None]
-        scores = softmax(scores, axis=-1) if setting == "linear" and not task.multi_label else scores
-    by_clip, tested = scores.swapaxes(0, 1), [clips[row] for row in rows]
-    places = {label: place for place, label in enumerate(labels)}
-    known: list[dict[str, Any]] = [{"answer": "; ".join(one.labels), "classes": len(places)} for one in tested]
-    if task.multi_label:
-        replies = [scores_to_reply(one) for one in by_clip]
-        known = [
-            one | {"positives": [places[label] for label in clip.labels]}
-            for one, clip in zip(known, tested, strict=True)
-        ]
-    else:
-        best = [[(labels[seed.argmax()], float(seed.max())) for seed in one] for one in by_clip]
-        replies = [labels_to_reply(*pair) for pair in zip(best, last or [[] for _ in best], strict=True)]
-    return [*zip(tested, replies, known, strict=True)]
-
-
-def _graded(
-    task: GradedTask, clips: Sequence[Clip], embeddings: Floats, parts: npt.NDArray[np.str_], splits: Sequence[Split]
-) -> list[Predicted]:
-    """Predict the grades that every clip has."""
-    grades = np.array([clip.facts for clip in clips])
-    whole = np.flatnonzero(~np.isnan(grades).any(axis=0))
-    names = [task.grades[place] for place in whole]
-    found = grade_probe(embeddings, grades[:, whole], parts, splits)
-    predicted: list[Predicted] = []
-    for row, values, spreads in zip(found.rows, found.values, found.spreads, strict=True):
-        true = grades[row, whole].tolist()
-        said = ", ".join(f"{name} {value:g}" for name, value in zip(names, true, strict=True))
-        known = {"answer": said, "grades": names, "values": true, "spreads": spreads.tolist()}
-        predicted.append((clips[row], grades_to_reply(values), known))
-    return predicted
-
-
-def _framed(
-    encoded: Encoded, task: FramedTask, clips: Sequence[Clip], frames: Sequence[Floats], parts: npt.NDArray[np.str_],
-    splits: Sequence[Split], seeds: Sequence[int], say: Callable[[str], None]
-) -> list[Predicted]:  # fmt: skip
-    """Label frames; with seeds as X-ARES does."""
-    hop, labels = encoded.hop, [one for one in encoded.data.classes if not (seeds and one in task.unreleased)]
-    if dropped := sum(label not in labels for clip in clips for *_, label in clip.facts):
-        odd = ", ".join(sorted(task.unreleased))
-        say(f"{task.name}: as_published leaves out {counted(dropped, 'event')}: X-ARES has no class for {odd}")
-    active = [
-        activity(one.facts, labels, hop, len(its), task.until, released=bool(seeds))
-        for one, its in zip(clips, frames, strict=True)
-    ]
-    given = Framed(frames, active, parts, columns(task.segment, hop), task.average == "macro")
-    found = list[tuple[int, npt.NDArray[np.int64], list[int] | None]]()
-    timed = task.onset > 0 and hop <= 1000 * task.onset and not seeds
-    if seeds:
-        (split,) = splits
-        tested = given.rows(split.test)
-        counts = published_frames(given, split, task.recipe, seeds=seeds, positive=task.pos_weight).swapaxes(0, 1)
-        found += [(row, each, None) for row, each in zip(tested, counts, strict=True)]
-    else:
-        for row, predicted in frame_ridge(given, splits):
-            counts = counts_of(*(segments(each, given.segment) for each in (predicted, active[row])))
-            onsets = onsets_in(predicted, clips[row].facts, labels, hop, task.onset) if timed else None
-            found.append((row, counts[None], onsets))
-    known = {"labels": labels, "average": task.average}
-    return [
-        (
-            clips[row],
-            counts_to_reply(
-                [{labels[at]: one[at].tolist() for at in one.any(axis=1).nonzero()[0]} for one in each], on
-            ),
-            {"answer": "; ".join(clips[row].labels), **known},
-        )
-        for row, each, on in found
-    ]
-
-
-_PROBES: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = {
-    "linear": standard.linear_probe,
-    "knn": standard.knn,
-    "knn-centred": partial(standard.knn, centred=True),
-    PUBLISHED[1]: published.knn,
-}
-
-
-def published_splits(task: EncoderTask) -> list[Split]:
-    """Return X-ARES' splits: it validates on the test fold, and where it has no validation part on test."""
-    if task.folds:
-        return rotated([*task.parts], as_published=True)
-    return [Split((task.part("train"),), task.part("valid"), task.part("test"))]
 
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from audiomarathon.benchmarks.xares.published import ENCODERS
-from audiomarathon.probing.run import STANDARD
+from audiomarathon.probing.problem import STANDARD
 from audiomarathon.report.charts import Chart, Row, library, plain_spec
 from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores, notes_of
 from audiomarathon.report.render import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from audiomarathon.benchmarks.xares.published import published
-from audiomarathon.probing.run import PUBLISHED, STANDARD
+from audiomarathon.probing.problem import PUBLISHED, STANDARD
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.encoders import Score, mean_scores
 

@@ -11,7 +11,7 @@ from audiomarathon.benchmarks.xares.tasks import TASKS
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import short
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
-from audiomarathon.probing.run import PROTOCOLS, PUBLISHED
+from audiomarathon.probing.problem import PROTOCOLS, PUBLISHED
 from audiomarathon.runs.read import Run
 
 

@@ -56,6 +56,11 @@ class FramedTask(EncoderTask):
         return False
 
     @property
+    def framed(self) -> bool:
+        """Frames are what is labelled."""
+        return True
+
+    @property
     def trained_as(self) -> tuple[str, str, str]:
         """Binary cross-entropy of every frame and label."""
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"

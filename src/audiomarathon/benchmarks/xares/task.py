@@ -148,6 +148,11 @@ class EncoderTask(Task):
         return not self.multi_label
 
     @property
+    def framed(self) -> bool:
+        """Whether probes read frames, and not their mean."""
+        return False
+
+    @property
     def trained_as(self) -> tuple[str, str, str]:
         """X-ARES' `task_type`, `criterion` and `metric`."""
         kind = ("BCEWithLogitsLoss", "mAP") if self.multi_label else ("CrossEntropyLoss", "accuracy")

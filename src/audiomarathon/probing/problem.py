@@ -1,0 +1,150 @@
+"""What a probe is given: a task's embeddings, and the splits to fit it, to choose it and to score it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
+from audiomarathon.probing.clips import Integers, Split, grouped, held_out, rotated
+
+XARES = "xares-0.1.3"
+STANDARD = ("linear", "knn", "knn-centred")
+PUBLISHED = (f"mlp-{XARES}", f"knn-{XARES}")
+PROTOCOLS = {"both": (*STANDARD, *PUBLISHED), "standard": STANDARD, "as_published": PUBLISHED}
+_FEWEST = 3  # folds: to train, to validate, to test
+_FOLDS = 5  # of whole clusters, where a task's own parts share some
+
+
+Material = tuple[Sequence[Clip], Any]
+"""Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A task's embeddings: what every probe is fitted on.
+
+    Attributes
+    ----------
+    name
+        Of the encoder.
+    identity
+        What two runs must share to be one.
+    own, released
+        Makes the clips' own embeddings, and those as X-ARES batches and crops clips.
+    failed
+        Why clips have none, by id.
+    seconds
+        Of each clip, by id, where that is known.
+    hop
+        Milliseconds from frame to frame; 0 where there are none.
+    """
+
+    name: str
+    task: EncoderTask
+    data: Dataset
+    identity: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    own: Callable[[], Material]
+    released: Callable[[], Material]
+    failed: Mapping[str, str]
+    seconds: Mapping[str, float]
+    hop: float = 0.0
+
+
+Predicted = tuple[Clip, str, Mapping[str, Any]]
+"""A test clip, a probe's reply to it, and what a scorer has to know of it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one probe of a task is given.
+
+    Attributes
+    ----------
+    setting
+        Names the probe.
+    clips, embeddings, parts
+        Of each clip its embedding, or its frames, and its part; the clips that X-ARES counts twice are there twice.
+    seeds
+        Of probes that are trained.
+    say
+        Called with lines for the user.
+    """
+
+    encoded: Encoded
+    setting: str
+    clips: Sequence[Clip]
+    embeddings: Any
+    parts: npt.NDArray[np.str_]
+    splits: Sequence[Split]
+    seeds: Sequence[int]
+    say: Callable[[str], None]
+
+    @property
+    def released(self) -> bool:
+        """Whether the probe is X-ARES' own."""
+        return self.setting in PUBLISHED
+
+
+def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
+    """Return what a probe is given."""
+    task, released = encoded.task, setting in PUBLISHED
+    clips, embeddings = encoded.released() if released else encoded.own()
+    if released:
+        parts, splits = [clip.part for clip in clips], published_splits(task)
+    else:
+        parts, splits = standard_splits(task, clips, targets_of(task, encoded.data, clips), say)
+    return Problem(encoded, setting, clips, embeddings, np.array(parts), splits, seeds, say)
+
+
+def targets_of(task: EncoderTask, data: Dataset, clips: Sequence[Clip]) -> Integers:
+    """Return the class of each clip; of a task whose clips can have several labels or none, 0 or 1 for each class."""
+    places = {label: place for place, label in enumerate(data.classes)}
+    if task.one_label:
+        return np.array([places[clip.labels[0]] for clip in clips])
+    if not places:
+        return np.zeros(len(clips), dtype=np.int64)  # all alike
+    hot = np.zeros((len(clips), len(places)), dtype=np.int64)
+    for row, clip in zip(hot, clips, strict=True):
+        row[[places[label] for label in clip.labels]] = 1
+    return hot
+
+
+def standard_splits(
+    task: EncoderTask, clips: Sequence[Clip], targets: Integers, say: Callable[[str], None]
+) -> tuple[list[str], list[Split]]:
+    """Return the part of each clip, and the splits of the corrected probes; no cluster is on both sides of one.
+
+    A task's folds rotate, the next one validating. Given parts stay; where there is none to validate on, 15 % of train
+    are held out, in whole clusters. Parts that share clusters, or have no third for validation, are drawn anew: five
+    folds of whole clusters.
+    """
+    parts, clusters = [clip.part for clip in clips], [clip.cluster for clip in clips]
+    tested = {(clip.cluster, clip.part if task.folds else clip.part == "test") for clip in clips}
+    why = "share clusters" if len(tested) > len({*clusters}) else ""
+    if (task.folds and len(task.parts) < _FEWEST) or not (task.folds or "train" in parts):
+        why = f"are {len(task.parts)}, of which none is left to validate on"
+    if why:
+        say(f"{task.name}: its parts {why}; standard draws {_FOLDS} folds of whole clusters instead")
+        parts = grouped(clusters, _FOLDS)
+        return parts, rotated(sorted({*parts}))
+    if task.folds:
+        return parts, rotated([*task.parts])
+    if "valid" not in parts:
+        train = [place for place, part in enumerate(parts) if part == "train"]
+        held = held_out([clusters[place] for place in train], targets[train])
+        for place, out in zip(train, held, strict=True):
+            parts[place] = "valid" if out else "train"
+    return parts, [Split(("train",), "valid", "test")]
+
+
+def published_splits(task: EncoderTask) -> list[Split]:
+    """Return X-ARES' splits: it validates on the test fold, and where it has no validation part on test."""
+    if task.folds:
+        return rotated([*task.parts], as_published=True)
+    return [Split((task.part("train"),), task.part("valid"), task.part("test"))]
