@@ -7,13 +7,17 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from real_recordings import PROMPT_PACKAGES, librispeech_text, prompts
 from xares_tars import write_tar
 
 from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.benchmarks.xares.tasks import named
 from audiomarathon.errors import AudioError
 
 PROMPTS = {
@@ -140,3 +144,24 @@ def build(root: Path, name: str) -> EncoderTask:
         globs={str(fold): f"wds-audio-fold-{fold}-*.tar" for fold in sorted(folds)}, folds=True,
         classes=frozenset(taken), cluster_fields=("cluster",),
     )  # fmt: skip
+
+
+def build_speech(root: Path, *, most: int, seconds: float) -> SpokenTask:
+    """Write Asterisk's English prompts up to a length as LibriSpeech's tars: test and valid have a sixth each.
+
+    All are of one voice, so each prompt is a cluster: texts of test are not in train.
+    """
+    found = [file for file in prompts(1) if probe(file).seconds <= seconds]
+    if len(found) < most:
+        pytest.skip(f"{len(found)} prompts; apt-get install {PROMPT_PACKAGES}")
+    found.sort(key=lambda file: hashlib.sha256(file.name.encode()).hexdigest())
+    parts: dict[str, list[tuple[str, bytes]]] = {"train-clean-100": [], "dev-clean": [], "test-clean": []}
+    for place, file in enumerate(found[:most]):
+        part = {0: "test-clean", 1: "dev-clean"}.get(place % 6, "train-clean-100")
+        meta = json.dumps({"trans": librispeech_text(prompts(1)[file])}).encode()
+        parts[part] += [(f"{file.stem}.wav", file.read_bytes()), (f"{file.stem}.json", meta)]
+    for part, members in parts.items():
+        write_tar(root / "librispeech" / f"{part}-000000.tar", members)
+    (task,) = named(["librispeech"])
+    assert isinstance(task, SpokenTask)
+    return replace(task, cluster="")

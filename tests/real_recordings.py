@@ -76,8 +76,8 @@ def sentences() -> dict[Path, str]:
 
 
 @functools.cache
-def prompts() -> Mapping[Path, str]:
-    """Return Asterisk's prompts of seven words and more with their texts, sorted; none where they are not installed.
+def prompts(fewest: int = 7) -> Mapping[Path, str]:
+    """Return Asterisk's prompts of so many words and more with their texts, sorted; none where they are not installed.
 
     Left out: texts with digits, keys or remarks on the sound, which say something else than is heard, and second takes.
     """
@@ -90,7 +90,7 @@ def prompts() -> Mapping[Path, str]:
     found, said = {}, set()
     for name, _, text in sorted(line.partition(": ") for line in lines if not line.startswith(";")):
         place, words = folder / f"{name}.wav", librispeech_text(text)
-        clean = re.fullmatch(r"[A-Za-z ,.'!?;-]+", text) and len(words.split()) >= 7
+        clean = re.fullmatch(r"[A-Za-z ,.'!?;-]+", text) and len(words.split()) >= fewest
         if clean and words not in said and place.is_file():
             found[place] = text
             said.add(words)

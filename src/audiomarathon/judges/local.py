@@ -61,18 +61,12 @@ class LocalJudge(Judge):
     def _loaded(self) -> tuple[Any, Any]:
         """The model and its tokenizer."""
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+        from transformers import GenerationConfig
 
-        from audiomarathon.models.loading import check_loading, loading, pretrained
+        from audiomarathon.models.loading import causal_lm
 
-        path, on_gpus = self.checkpoint.path, torch.cuda.is_available()
-        with loading(path, "a chat model"):
-            tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-            model, info = pretrained(
-                AutoModelForCausalLM, path, dtype=self._dtype, attn_implementation="sdpa",
-                device_map="auto" if on_gpus else "",
-            )  # fmt: skip
-        check_loading(path, info)
+        path = self.checkpoint.path
+        model, tokenizer = causal_lm(path, dtype=self._dtype, device_map="auto" if torch.cuda.is_available() else "")
         if not tokenizer.chat_template:
             raise ModelError(f"{path}: has no chat template, so it cannot be asked as a judge; take an instruct model")
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -80,7 +74,7 @@ class LocalJudge(Judge):
         model.generation_config = GenerationConfig(
             do_sample=False, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
         )
-        return model.eval(), tokenizer
+        return model, tokenizer
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
         """See :meth:`Judge.ask`; requests of like length share a batch. A prompt that does not fit is an error."""

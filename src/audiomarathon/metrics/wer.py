@@ -6,7 +6,7 @@ The normaliser (A. Radford et al., "Robust Speech Recognition via Large-Scale We
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,13 +51,13 @@ class TranscriptErrors:
     insertion_loop: bool
 
 
-def transcript_errors(reference: str, hypothesis: str) -> TranscriptErrors:
-    """Normalise both texts, align them and count.
+def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str] | None = None) -> TranscriptErrors:
+    """Normalise both texts, align them and count; `read` takes the normaliser's place.
 
     An empty reference is not an error: every word of the hypothesis is then an insertion. See
     `empty_references` in :func:`transcript_details` for how it counts.
     """
-    expected, given = normalise(reference).split(), normalise(hypothesis).split()
+    expected, given = map(str.split, map(read or normalise, (reference, hypothesis)))
     if expected and given:
         aligned = jiwer.process_words(" ".join(expected), " ".join(given))
         edits = int(aligned.substitutions), int(aligned.deletions), int(aligned.insertions)
@@ -65,6 +65,18 @@ def transcript_errors(reference: str, hypothesis: str) -> TranscriptErrors:
         edits = 0, len(expected), len(given)
     loop = _longest_loop(given)
     return TranscriptErrors(sum(edits), len(expected), *edits, loop >= LOOP_WORDS and loop > _longest_loop(expected))
+
+
+def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
+    """Return how many letters are wrong, and how many there should be; both texts in lower case only.
+
+    Whisper's normaliser writes numbers in digits: a spelling that is off by one letter would be off by all.
+    """
+    expected, given = reference.lower(), hypothesis.lower()
+    if not (expected and given):
+        return len(expected or given), len(expected)
+    aligned = jiwer.process_characters(expected, given)
+    return int(aligned.substitutions + aligned.deletions + aligned.insertions), len(expected)
 
 
 def normalise(text: str) -> str:
@@ -134,6 +146,12 @@ def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ())
     place = [sums.names.index("mean_wer")]
     score = lambda totals: 1 - sums.statistic(totals)[:, place]  # noqa: E731
     return Sums(("score",), sums.columns, score, sums.clusters, {"score": (1.0,)})
+
+
+def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
+    """Return the score alone (1 − the corpus's WER, at least 0) as sums over samples."""
+    sums = transcript_sums(errors, clusters)
+    return Sums(("score",), sums.columns, lambda totals: sums.statistic(totals)[:, 2:], sums.clusters, sums.ends)
 
 
 def _counts(errors: Sequence[Counts]) -> Floats:

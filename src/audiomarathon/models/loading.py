@@ -93,6 +93,19 @@ def pretrained(
     return model, info
 
 
+def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any]:
+    """Return a text model from a folder, in eval mode, and its tokenizer, which pads on the left."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with loading(path, "a text model"):
+        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        model, info = pretrained(
+            AutoModelForCausalLM, path, dtype=dtype, attn_implementation="sdpa", device_map=device_map
+        )
+    check_loading(path, info)
+    return model.eval(), tokenizer
+
+
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
 

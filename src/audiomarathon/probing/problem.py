@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
+from audiomarathon.errors import DataError
 from audiomarathon.probing.clips import Integers, Split, grouped, held_out, rotated
 
 XARES = "xares-0.1.3"
@@ -20,6 +21,8 @@ _FEWEST = 3  # folds: to train, to validate, to test
 _FOLDS = 5  # of whole clusters, where a task's own parts share some
 
 
+Step = Callable[[int], object]
+"""Takes how many more are done."""
 Material = tuple[Sequence[Clip], Any]
 """Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
 
@@ -42,6 +45,8 @@ class Encoded:
         Of each clip, by id, where that is known.
     hop
         Milliseconds from frame to frame; 0 where there are none.
+    device
+        On which probes with layers are trained.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Encoded:
     failed: Mapping[str, str]
     seconds: Mapping[str, float]
     hop: float = 0.0
+    device: str = "cpu"
 
 
 Predicted = tuple[Clip, str, Mapping[str, Any]]
@@ -89,6 +95,19 @@ class Problem:
     def released(self) -> bool:
         """Whether the probe is X-ARES' own."""
         return self.setting in PUBLISHED
+
+    def rows(self, *parts: str) -> list[int]:
+        """Return the clips in these parts.
+
+        Raises
+        ------
+        DataError
+            There is none.
+        """
+        found = [row for row, part in enumerate(self.parts) if part in parts]
+        if not found:
+            raise DataError(f"{self.encoded.task.name}: no clips in {', '.join(parts)}")
+        return found
 
 
 def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
@@ -140,7 +159,7 @@ def standard_splits(
         held = held_out([clusters[place] for place in train], targets[train])
         for place, out in zip(train, held, strict=True):
             parts[place] = "valid" if out else "train"
-    return parts, [Split(("train",), "valid", "test")]
+    return parts, [Split(("train",), "test", "valid") if task.swapped else Split(("train",), "valid", "test")]
 
 
 def published_splits(task: EncoderTask) -> list[Split]:

@@ -52,6 +52,12 @@ def scores_of(record: Record) -> Floats:
         raise ValueError(f"holds no scores of a probe ({error})") from None
 
 
+def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the note on a release's probe, which is for comparison with its published tables only."""
+    release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
+    return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
+
+
 class Probed(Scorer):
     """What probes share: the release's own mean over folds, and the note on seeds."""
 
@@ -82,8 +88,7 @@ class Probed(Scorer):
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Say which probes are for comparison with published tables only."""
-        release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
-        return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
+        return release_notes(verdicts)
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
         raise NotImplementedError

@@ -1,0 +1,80 @@
+"""Tasks of retrieval: a clip has captions, and a probe finds the captions of a clip and the clip of a caption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.errors import ModelError, told
+from audiomarathon.scoring.retrieved import Retrieved
+from audiomarathon.scoring.scorer import Scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionedTask(EncoderTask):
+    """A task whose clips' JSON is captions, by any names.
+
+    Attributes
+    ----------
+    tokenizer
+        Of captions: a hub id, or a folder.
+    """
+
+    tokenizer: str = "google-bert/bert-base-uncased"
+    label: str | LabelRule = ""
+    classes: int | frozenset[str] = 0
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Recall in both directions."""
+        return Retrieved()
+
+    @property
+    def one_label(self) -> bool:
+        """Captions are no labels."""
+        return False
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """A loss that draws a clip to its captions."""
+        return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
+
+    @property
+    def labelled(self) -> bool:
+        """Captions are read as they are."""
+        return False
+
+    def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return a hash of the tokenizer's words."""
+        words = sorted(self.load_tokenizer().get_vocab().items())
+        return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
+
+    def load_tokenizer(self) -> Any:
+        """Return the tokenizer.
+
+        Raises
+        ------
+        ModelError
+            It cannot be had.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.tokenizer)
+        except (OSError, ValueError) as error:
+            allowed = "a hub id that can be reached, or a folder (--tokenizer, XARES_TOKENIZER)"
+            raise ModelError(f"{self.name}: tokenizer {self.tokenizer}: {told(error)}; allowed: {allowed}") from None
+
+    def facts(self, meta: Any) -> tuple[str, ...]:
+        """Return the captions."""
+        found = tuple(meta.values())
+        if not found or not all(isinstance(one, str) and one.strip() for one in found):
+            raise ValueError(f"captions are {found}; allowed: one text or more, none of them empty")
+        return found
+
+    def _named(self, meta: Any) -> set[str]:
+        self.facts(meta)  # raises an error
+        return set()

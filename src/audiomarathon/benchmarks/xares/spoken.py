@@ -1,0 +1,80 @@
+"""Tasks of speech recognition: a clip has a transcript, and a probe spells it from frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule
+from audiomarathon.errors import ModelError
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.scoring.recognised import Recognised
+from audiomarathon.scoring.scorer import Scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpokenTask(EncoderTask):
+    """A task whose clips have transcripts.
+
+    Attributes
+    ----------
+    transcript
+        The JSON field with the transcript.
+    llm
+        The causal LM of X-ARES' probe: a hub id, or a folder; "" leaves that probe out.
+    """
+
+    transcript: str = "trans"
+    llm: str = ""
+    label: str | LabelRule = ""
+    classes: int | frozenset[str] = 0
+
+    @property
+    def scorer(self) -> Scorer:  # type: ignore[override]
+        """Word error rate."""
+        return Recognised()
+
+    @property
+    def one_label(self) -> bool:
+        """Transcripts are no labels."""
+        return False
+
+    @property
+    def framed(self) -> bool:
+        """Words are spelled from frames."""
+        return True
+
+    @property
+    def trained_as(self) -> tuple[str, str, str]:
+        """An adapter into a causal LM."""
+        return "asr", "CrossEntropyLoss", "WER_inv"
+
+    @property
+    def lacking(self) -> str:
+        """X-ARES' probe wants a causal LM."""
+        return "" if self.llm else "its probe trains an adapter into a causal LM: name one, --llm Qwen/Qwen2.5-0.5B"
+
+    @property
+    def labelled(self) -> bool:
+        """Transcripts are read as they are."""
+        return False
+
+    def made_with(self, *, released: bool) -> dict[str, str]:
+        """Return the fingerprint of the causal LM, which X-ARES' probe alone has."""
+        if not released:
+            return {}
+        try:
+            return {"llm": find_checkpoint(self.llm).fingerprint()}
+        except ModelError as error:
+            raise ModelError(f"{self.name}: {error} (the causal LM: --llm, XARES_LLM)") from None
+
+    def facts(self, meta: Any) -> tuple[str, ...]:
+        """Return the transcript."""
+        found = meta[self.transcript]
+        if not isinstance(found, str) or not found.strip():
+            raise ValueError(f"{self.transcript!r} is {found!r}; allowed: text")
+        return (found,)
+
+    def _named(self, meta: Any) -> set[str]:
+        self.facts(meta)  # raises an error
+        return set()

@@ -1,0 +1,31 @@
+"""Retrieval: places in a ranking, recall at k, and average precision of the first k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from audiomarathon.metrics.statistics import Floats
+
+
+def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
+    """Return the places of relevant items in a ranking by score, from 1, ascending.
+
+    Others with the same score stand before them, so that scores which tell nothing apart find nothing.
+    """
+    own = np.sort(scores[list(relevant)])[::-1]
+    others = np.sort(np.delete(scores, list(relevant)))
+    ahead = len(others) - np.searchsorted(others, own)
+    return [int(many) + place for place, many in enumerate(ahead, start=1)]
+
+
+def recall(queries: Sequence[Sequence[int]], k: int) -> float:
+    """Return the share of queries whose best relevant item is among the first k, from places."""
+    return float(np.mean([min(places) <= k for places in queries]))
+
+
+def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
+    """Return the mean over queries of average precision, from places; items beyond the first k count 0."""
+    each = [np.mean([n / at if at <= k else 0.0 for n, at in enumerate(sorted(one), start=1)]) for one in queries]
+    return float(np.mean(each))

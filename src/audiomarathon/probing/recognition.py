@@ -1,0 +1,272 @@
+"""Probes of speech recognition: a linear layer with CTC, and X-ARES' adapter into a frozen causal LM.
+
+CTC (A. Graves et al., ICML 2006) asks whether letters can be read off the frames. X-ARES' probe has a language model
+to guess with, so its score tells of that too, and it wants a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.errors import ModelError
+from audiomarathon.metrics.wer import letter_errors, transcript_errors
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.loading import causal_lm
+from audiomarathon.probing.problem import Predicted, Problem, Step
+from audiomarathon.probing.published import learning_rate
+from audiomarathon.terminal import progress_of
+
+LETTERS = " 'abcdefghijklmnopqrstuvwxyz"
+LETTER_MS = 40.0  # frames that lie further apart spell several letters each
+RATES = (1e-3, 3e-3, 1e-2)
+EPOCHS, STEPS, BATCH = 20, 1000, 16  # so many epochs, and so many steps at least
+SEED = 42
+_SEPARATOR = "<|vision_end|>"  # between audio and text, of Qwen's vocabulary
+_MOST_TOKENS, _REPEATED = 200, 1.1
+_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # what configs call the width of a layer's inside
+_IGNORED = -100  # of torch's cross-entropy
+
+Frames = Sequence[Any]
+"""Of each clip an array of the shape (frames, dim)."""
+
+
+def spelled(text: str) -> list[int]:
+    """Return a text's letters as classes, from 1; 0 is CTC's blank."""
+    plain = re.sub(f"[^{LETTERS}]+", " ", text.lower()).strip()
+    return [1 + LETTERS.index(letter) for letter in plain]
+
+
+def read_off(classes: Sequence[int]) -> str:
+    """Return the text of CTC's best path: a class that repeats is one letter, blanks are none."""
+    before = [0, *classes]
+    text = "".join(LETTERS[one - 1] for was, one in zip(before, classes, strict=False) if one not in (was, 0))
+    return " ".join(text.split())
+
+
+def padded(frames: Frames, rows: Sequence[int], device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return some clips' frames, zero-padded to the longest, (clips, frames, dim), and how many each has."""
+    each = [torch.as_tensor(np.asarray(frames[row], dtype=np.float32)) for row in rows]
+    return nn.utils.rnn.pad_sequence(each, True).to(device), torch.tensor([len(one) for one in each], device=device)
+
+
+def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = None) -> Iterator[list[int]]:
+    drawn = torch.randperm(len(rows), generator=order).tolist() if order else range(len(rows))
+    for start in range(0, len(rows), size):
+        yield [rows[place] for place in drawn[start : start + size]]
+
+
+def ctc_epochs(clips: int) -> int:
+    """Return for how many epochs so many clips are trained on."""
+    return max(EPOCHS, STEPS // -(-clips // BATCH))
+
+
+def ctc(
+    frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], hop: float, device: str = "cpu",
+    step: Step = lambda _n: None
+) -> dict[int, str]:  # fmt: skip
+    """Train LayerNorm and a linear layer by CTC, and return the transcripts of test clips by row.
+
+    Adam runs at each of three learning rates; rate and epoch have the lowest letter error rate on valid, the first of
+    equal ones. Few clips are trained on for more epochs.
+
+    Parameters
+    ----------
+    rows
+        The clips to train on, to choose on and to test on.
+    hop
+        Milliseconds from frame to frame.
+    """
+    train, valid, test = rows
+    several = math.ceil(hop / LETTER_MS)
+    letters = [torch.tensor(spelled(text), device=device) for text in texts]
+    best, lowest, epochs = dict[str, torch.Tensor](), math.inf, ctc_epochs(len(train))
+
+    def scores(head: nn.Module, some: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, counts = padded(frames, some, device)
+        return head(inputs).unflatten(-1, (several, -1)).flatten(1, 2).log_softmax(-1), counts * several
+
+    @torch.no_grad()
+    def transcripts(head: nn.Module, some: Sequence[int]) -> dict[int, str]:
+        found = {}
+        for batch in _batches(some, BATCH):
+            likely, counts = scores(head, batch)
+            for row, path, count in zip(batch, likely.argmax(-1).tolist(), counts.tolist(), strict=True):
+                found[row] = read_off(path[:count])
+        return found
+
+    for rate in RATES:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(SEED)
+            dim = frames[train[0]].shape[1]
+            head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, several * (1 + len(LETTERS)))).to(device)
+        adam, order = torch.optim.Adam(head.parameters(), lr=rate), torch.Generator().manual_seed(SEED)
+        for epoch in range(epochs):
+            adam.param_groups[0]["lr"] = learning_rate(rate, epoch, epochs)
+            for batch in _batches(train, BATCH, order):
+                likely, counts = scores(head, batch)
+                wanted = [letters[row] for row in batch]
+                sizes = torch.tensor([len(one) for one in wanted], device=device)
+                adam.zero_grad()
+                likely = likely.transpose(0, 1)
+                loss = functional.ctc_loss(likely, torch.cat(wanted), counts, sizes, zero_infinity=True)
+                torch.autograd.backward(loss)
+                adam.step()
+            step(1)
+            spelt = transcripts(head, valid)
+            if (wrong := sum(letter_errors(texts[row], text)[0] for row, text in spelt.items())) < lowest:
+                lowest, best = wrong, {name: value.clone() for name, value in head.state_dict().items()}
+    head.load_state_dict(best)
+    return transcripts(head, test)
+
+
+class Adapter(nn.Module):
+    """A gated layer from frames to a language model's embeddings, drawn in the order in which X-ARES draws it."""
+
+    def __init__(self, dim: int, inner: int, outer: int) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(dim, inner), nn.Linear(dim, inner), nn.Linear(inner, outer)
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return embeddings, shape (clips, frames, outer)."""
+        found: torch.Tensor = self.down(functional.silu(self.gate(frames)) * self.up(frames))
+        return found
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A frozen causal LM that goes on from adapted frames and a separator.
+
+    The separator is Qwen's `<|vision_end|>`; a model without it has its end mark there.
+    """
+
+    model: Any
+    tokenizer: Any
+
+    def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
+        """Return inputs and labels: audio, separator, text and end mark; audio and separator alone where text is None.
+
+        Parameters
+        ----------
+        audio, counts
+            Adapted frames, zero-padded, (clips, frames, width), and how many each clip has.
+        """
+        end = self.tokenizer.eos_token_id
+        separator = self.tokenizer.get_vocab().get(_SEPARATOR, end)
+        ids = [
+            [separator] if text is None else [separator, *self.tokenizer(text, add_special_tokens=False).input_ids, end]
+            for text in texts
+        ]
+        tokens = nn.utils.rnn.pad_sequence([torch.tensor(one) for one in ids], True, end).to(audio.device)
+        lengths = torch.tensor([len(one) for one in ids], device=audio.device)
+        there = torch.arange(tokens.shape[1], device=audio.device) < lengths[:, None]
+        heard = torch.arange(audio.shape[1], device=audio.device) < counts[:, None]
+        labels = torch.full_like(heard, _IGNORED, dtype=torch.long)
+        return {
+            "inputs_embeds": torch.cat([audio, self.model.get_input_embeddings()(tokens)], dim=1),
+            "attention_mask": torch.cat([heard, there], dim=1).long(),
+            "labels": torch.cat([labels, tokens.masked_fill(~there, _IGNORED)], dim=1),
+        }
+
+
+def adapted(
+    frames: Frames, texts: Sequence[str], rows: Sequence[Sequence[int]], writer: Writer, recipe: Recipe, seed: int,
+    device: str = "cpu", step: Step = lambda _n: None
+) -> dict[int, str]:  # fmt: skip
+    """Train X-ARES' adapter, and return the transcripts of test clips by row.
+
+    As in X-ARES the epoch is chosen with each right word given, once the words before it are, and each text cut at the
+    true one's length; where no epoch has a word right the first is kept.
+    """
+    train, valid, test = rows
+    config = writer.model.config.get_text_config()
+    named = (getattr(config, name, None) for name in _WIDTHS)
+    inner = next(filter(None, named), 4 * config.hidden_size)  # as GPT-2 means it
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        adapter = Adapter(frames[train[0]].shape[1], inner, config.hidden_size).to(device)
+    adam, order = torch.optim.Adam(adapter.parameters(), lr=recipe.lr), torch.Generator().manual_seed(seed)
+    kept, highest = dict[str, torch.Tensor](), -1.0
+    half = partial(torch.autocast, device.partition(":")[0], enabled=device.startswith("cuda"))
+
+    def inputs(batch: Sequence[int], *, told: bool) -> tuple[dict[str, torch.Tensor], int]:
+        """Return the model's inputs; the adapter is trained in single precision, whatever the model runs in."""
+        audio, counts = padded(frames, batch, device)
+        given = writer.joined(adapter(audio), counts, [texts[row] if told else None for row in batch])
+        return given, audio.shape[1]
+
+    def guessed(batch: Sequence[int]) -> list[str]:
+        given, heard = inputs(batch, told=True)
+        with half():
+            best = writer.model(**given).logits[:, heard:].argmax(-1)
+        said = writer.tokenizer.batch_decode(best, skip_special_tokens=True)
+        return [one[: len(texts[row])] for row, one in zip(batch, said, strict=True)]
+
+    def written(batch: Sequence[int]) -> list[str]:
+        given, _ = inputs(batch, told=False)
+        del given["labels"]
+        with warnings.catch_warnings(), half():
+            warnings.filterwarnings("ignore", "Passing `repetition_penalty`")  # audio has no tokens to repeat
+            made = writer.model.generate(
+                **given, max_new_tokens=_MOST_TOKENS, do_sample=False, repetition_penalty=_REPEATED,
+                pad_token_id=writer.tokenizer.eos_token_id,
+            )  # fmt: skip
+        said: list[str] = writer.tokenizer.batch_decode(made, skip_special_tokens=True)
+        return said
+
+    @torch.no_grad()
+    def transcripts(some: Sequence[int], how: Callable[[Sequence[int]], list[str]]) -> dict[int, str]:
+        return {
+            row: text for batch in _batches(some, recipe.batch) for row, text in zip(batch, how(batch), strict=True)
+        }
+
+    for epoch in range(recipe.epochs):
+        adam.param_groups[0]["lr"] = learning_rate(recipe.lr, epoch, recipe.epochs)
+        for batch in _batches(train, recipe.batch, order):
+            adam.zero_grad()
+            given, _ = inputs(batch, told=True)
+            with half():
+                loss = writer.model(**given).loss
+            torch.autograd.backward(loss)
+            adam.step()
+            step(1)
+        counts = [transcript_errors(texts[row], one, str.lower) for row, one in transcripts(valid, guessed).items()]
+        score = max(0.0, 1 - sum(one.errors for one in counts) / sum(one.words for one in counts))
+        if score > highest:
+            highest, kept = score, {name: value.clone() for name, value in adapter.state_dict().items()}
+    adapter.load_state_dict(kept)
+    return transcripts(test, written)
+
+
+def predict_transcripts(problem: Problem) -> list[Predicted]:
+    """Spell each test clip by CTC, or as X-ARES does, with the first seed only."""
+    encoded, clips, frames = problem.encoded, problem.clips, problem.embeddings
+    task, device, texts = encoded.task, encoded.device, [clip.facts[0] for clip in clips]
+    assert isinstance(task, SpokenTask)
+    found = dict[int, str]()
+    for split in problem.splits:
+        rows = [problem.rows(*parts) for parts in (split.train, (split.valid,), (split.test,))]
+        batches = task.recipe.epochs * -(-len(rows[0]) // task.recipe.batch)
+        steps, unit = (batches, "step") if problem.released else (len(RATES) * ctc_epochs(len(rows[0])), "epoch")
+        with progress_of(steps, f"{task.name} ({problem.setting})", unit) as step:
+            if problem.released:
+                model, tokenizer = causal_lm(find_checkpoint(task.llm).path, dtype="float32")
+                if tokenizer.eos_token_id is None:
+                    raise ModelError(f"{task.llm}: its tokenizer has no end mark (eos_token); take another causal LM")
+                writer = Writer(model.requires_grad_(False).to(device), tokenizer)
+                found |= adapted(frames, texts, rows, writer, task.recipe, problem.seeds[0], device, step)
+            else:
+                found |= ctc(frames, texts, rows, encoded.hop, device, step)
+    return [(clips[row], " ".join(text.split()), {"answer": texts[row]}) for row, text in found.items()]

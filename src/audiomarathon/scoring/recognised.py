@@ -1,0 +1,44 @@
+"""What a probe spells: word errors as Whisper's normaliser reads texts, and as X-ARES does, in lower case only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from audiomarathon.records import Record, Verdict
+from audiomarathon.scoring.probe import release_notes
+from audiomarathon.scoring.transcript import Transcript
+
+if TYPE_CHECKING:
+    from audiomarathon.metrics.statistics import Sums
+
+
+class Recognised(Transcript):
+    """1 − WER over all clips, at least 0; of X-ARES' probe also as X-ARES counts words."""
+
+    key = "words"
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        """Count the word errors of one transcript, normalised and in lower case only, and its letter errors."""
+        from audiomarathon.metrics.wer import letter_errors, transcript_errors
+
+        answer = str(record.reference["answer"])
+        released, letters = transcript_errors(answer, record.text, str.lower), letter_errors(answer, record.text)
+        return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
+
+    def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        """Return the kinds of errors, and the letter error rate: it tells of probes that spell, but no word right."""
+        errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
+        return {**super().summary(verdicts), "cer": errors / letters if letters else None}
+
+    def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # type: ignore[override]
+        """Return the score of X-ARES' probe in lower case only; None of another probe."""
+        from audiomarathon.metrics.wer import corpus_sums
+
+        counts, clusters = [one.values["released"] for one in verdicts], [one.record.cluster for one in verdicts]
+        return corpus_sums(counts, clusters) if release_notes(verdicts) else None
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Say which probe is for comparison with published tables only."""
+        return release_notes(verdicts)

@@ -1,0 +1,200 @@
+"""Speech recognition: CTC on letters that are tones, X-ARES' adapter into a causal LM, and both ways to count words."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+import torch
+from test_probing_runs import RATE, results_of, write
+from tiny_tokenizer import byte_tokenizer, spread
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.benchmarks.xares.tasks import equipped, named
+from audiomarathon.encoders.encoder import from_module
+from audiomarathon.errors import ModelError
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.loading import causal_lm
+from audiomarathon.probing import recognition
+from audiomarathon.probing.problem import PUBLISHED
+from audiomarathon.probing.recognition import Writer, adapted, ctc, read_off, spelled
+from audiomarathon.records import Record, Verdict
+from audiomarathon.results.encoders import task_scores
+from audiomarathon.runs.read import Run
+from audiomarathon.scoring.recognised import Recognised
+
+LETTERS = "abcdefgh "
+PITCHES = {letter: 40 + 45 * place for place, letter in enumerate(LETTERS)}
+
+
+class PitchEncoder(torch.nn.Module):
+    """The spectrum of each frame of 80 ms: a frame holds two letters, so each is spelled from half of it."""
+
+    sampling_rate, output_dim, hop_size_in_ms = RATE, 82, 80
+
+    def forward(self, audio: torch.Tensor) -> torch.Tensor:
+        frames = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 80)).unfold(1, 80, 80)
+        halves = torch.fft.rfft(frames.unflatten(-1, (2, 40)), n=80).abs()
+        return (10 * halves).log1p().flatten(-2)
+
+
+def spoken(text: str, seed: int) -> np.ndarray:
+    """Return 40 ms of a tone for each letter and of silence after it, with noise."""
+    time, rng = np.arange(40) / RATE, np.random.default_rng(seed)
+    sounds = [part for letter in text for part in (np.sin(2 * np.pi * PITCHES[letter] * time), np.zeros(40))]
+    return (0.5 * np.concatenate(sounds) + 0.01 * rng.standard_normal(80 * len(text))).astype(np.float32)
+
+
+def write_speech(root: Path, many: int = 60) -> Path:
+    rng = np.random.default_rng(1)
+    for part, count in (("train-clean-100", many), ("dev-clean", 8), ("test-clean", 10)):
+        clips = []
+        for place in range(count):
+            words = ["".join(rng.choice([*LETTERS[:-1]], 2)) for _ in range(rng.integers(1, 4))]
+            text = " ".join(words)
+            clips.append((f"{count}{place % 4}-{place}", {"trans": text.upper()}, spoken(text, place)))
+        write(root / "librispeech", f"{part}-0", clips)
+    return root
+
+
+def task_of(llm: str = "", **recipe: Any) -> SpokenTask:
+    (task,) = named(["librispeech"])
+    found = equipped(task, llm=llm)
+    assert isinstance(found, SpokenTask)
+    return replace(found, recipe=replace(found.recipe, **recipe))
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a random causal LM over bytes."""
+    folder = tmp_path_factory.mktemp("llm")
+    tokenizer = byte_tokenizer(("<end>", "<|vision_end|>"), end="<end>", pad="<end>")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    spread(model)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_letters_go_there_and_back() -> None:
+    assert spelled("It's A-B!") == [11, 22, 2, 21, 1, 3, 1, 4]
+    assert read_off([0, 3, 3, 0, 3, 1, 1, 4, 0, 0, 1, 0]) == "aa b"
+    assert read_off([]) == read_off([0, 0, 1]) == ""
+    for text in ("hello there", "aabb cc"):
+        assert read_off([one for number in spelled(text) for one in (number, number, 0)]) == text
+
+
+def test_ctc_reads_letters_off_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "STEPS", 100)
+    task, said = task_of(), list[str]()
+    root, encoder = write_speech(tmp_path), from_module(PitchEncoder())
+    found = results_of(root, tmp_path / "results", encoder, task, say=said.append)
+    assert [*found] == ["linear"]
+    assert any("--llm" in line for line in said)
+    summary = found["linear"].summary
+    assert summary["score"] == pytest.approx(1 - summary["wer"])
+    assert summary["score"] > 0.7
+    assert summary["n"] == 10
+    assert 0 <= summary["cer"] <= summary["wer"]
+    (score,) = task_scores([Run.read(found["linear"].folder)])
+    assert score.by_probe["linear"].value == summary["score"]
+    torch.rand(1)  # the state of torch's generator changes nothing
+    again = results_of(root, tmp_path / "again", encoder, task)
+    lines = [(one["linear"].folder / "samples.jsonl").read_text() for one in (found, again)]
+    assert lines[0] == lines[1]
+
+
+def test_ctc_chooses_on_valid_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What test clips say changes nothing; what valid clips say may."""
+    rng = np.random.default_rng(0)
+    frames = [rng.standard_normal((12, 6)).astype(np.float32) for _ in range(12)]
+    texts, rows = ["ab", "ba", "a", "b"] * 3, ([*range(6)], [6, 7, 8], [9, 10, 11])
+    monkeypatch.setattr(recognition, "STEPS", 1)
+    found = ctc(frames, texts, rows, 40)
+    other = [text if row < 9 else "zz zz" for row, text in enumerate(texts)]
+    assert ctc(frames, other, rows, 40) == found
+    assert {*found} == {9, 10, 11}
+
+
+def test_inputs_of_the_language_model(llm: str) -> None:
+    model, tokenizer = causal_lm(Path(llm), dtype="float32")
+    writer, audio, counts = Writer(model, tokenizer), torch.randn(2, 3, 32), torch.tensor([3, 2])
+    end, separator = tokenizer.eos_token_id, tokenizer.get_vocab()["<|vision_end|>"]
+    ids = [[separator, *tokenizer("hi").input_ids, end], [separator, *tokenizer("a").input_ids, end]]
+    found = writer.joined(audio, counts, ["hi", "a"])
+    assert found["labels"].tolist() == [[-100] * 3 + ids[0], [-100] * 3 + ids[1] + [-100]]
+    assert found["attention_mask"].tolist() == [[1] * 7, [1, 1, 0, 1, 1, 1, 0]]
+    words = model.get_input_embeddings()
+    torch.testing.assert_close(found["inputs_embeds"][1, 3:6], words(torch.tensor(ids[1])))
+    torch.testing.assert_close(found["inputs_embeds"][:, :3], audio)
+    alone = writer.joined(audio, counts, [None, None])
+    assert alone["labels"][:, 3:].tolist() == [[separator], [separator]]
+    tokenizer.get_vocab = dict
+    assert writer.joined(audio, counts, [None, None])["labels"][0, 3] == end
+
+
+def test_the_adapter_alone_learns(llm: str) -> None:
+    """Two clips that differ in their frames get the texts they were trained with; the model's weights stay."""
+    model, tokenizer = causal_lm(Path(llm), dtype="float32")
+    model.requires_grad_(False)
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    rng = np.random.default_rng(0)
+    frames = [rng.standard_normal((4, 6)).astype(np.float32) for _ in range(2)]
+    texts, recipe = ["a", "b"], Recipe(batch=2, epochs=60, lr=1e-2)
+    rows = ([0, 1], [0, 1], [0, 1])
+    found = adapted(frames, texts, rows, Writer(model, tokenizer), recipe, 42)
+    assert [found[row][:1] for row in (0, 1)] == texts
+    for name, one in model.state_dict().items():
+        torch.testing.assert_close(one, before[name], rtol=0, atol=0)
+
+
+def test_both_probes_run_and_count_words_their_own_way(tmp_path: Path, llm: str) -> None:
+    task, root, encoder = task_of(llm, epochs=1, batch=16), write_speech(tmp_path, 16), from_module(PitchEncoder())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recognition, "STEPS", 1)
+        found = results_of(root, tmp_path / "results", encoder, task)
+    assert [*found] == ["linear", PUBLISHED[0]]
+    run = Run.read(found[PUBLISHED[0]].folder)
+    assert run.identity["llm"] == find_checkpoint(llm).fingerprint()
+    assert run.identity["seeds"] == [42]
+    assert "llm" not in Run.read(found["linear"].folder).identity
+    assert json.loads((run.folder / "samples.jsonl").read_text().splitlines()[0])["groups"]["protocol"] == "xares-0.1.3"
+    with pytest.raises(ModelError):
+        results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")), protocol="as_published")
+
+
+def test_words_are_counted_as_released_and_normalised() -> None:
+    scorer, groups = Recognised(), {"protocol": "xares-0.1.3", "part": "test"}
+    pairs = [("HE'S GOT TWENTY DOGS", "he is got 20 dog"), ("COLOUR", "color")]
+    records = [
+        Record(f"{place}", f"{place}", reply=said, reference={"answer": text}, groups=groups)
+        for place, (text, said) in enumerate(pairs)
+    ]
+    verdicts = [Verdict(one, scorer.judge(one)) for one in records]
+    released = scorer.published(verdicts)
+    assert released is not None
+    value = released.statistic(released.columns.sum(axis=0, keepdims=True))[0, 0]
+    lower = [[text.lower() for text in each] for each in zip(*pairs, strict=True)]
+    assert value == pytest.approx(max(0.0, 1 - jiwer.wer(*lower)))
+    assert verdicts[1].values["errors"] == 0
+    assert verdicts[1].values["letters"] == [1, 6]
+    assert verdicts[1].values["released"]["errors"] == 1
+    assert "faults included" in scorer.notes(verdicts)[0]
+    plain = [Verdict(replace(one.record, groups=None), one.values) for one in verdicts]
+    assert scorer.published(plain) is None
+
+
+@pytest.mark.parametrize("odd", [{}, {"trans": ""}, {"trans": 3}, [], "text"])
+def test_a_transcript_is_text(odd: Any) -> None:
+    with pytest.raises(ValueError, match="no usable label"):
+        task_of().described("k", odd)

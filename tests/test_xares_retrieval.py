@@ -1,0 +1,211 @@
+"""Retrieval of captions and clips: the towers against X-ARES' written out, places, and the roles of the splits."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_probing_runs import results_of, write
+from test_xares_grades import BandsEncoder, tone
+from tiny_tokenizer import byte_tokenizer
+from torch import nn
+
+from audiomarathon.benchmarks.xares.captioned import CaptionedTask
+from audiomarathon.benchmarks.xares.task import Recipe
+from audiomarathon.benchmarks.xares.tasks import equipped, named
+from audiomarathon.encoders.encoder import from_module
+from audiomarathon.errors import ModelError, RecordError
+from audiomarathon.metrics.retrieval import average_precision, places_of, recall
+from audiomarathon.probing.problem import PUBLISHED
+from audiomarathon.probing.published import learning_rate
+from audiomarathon.probing.retrieval import Towers, trained_towers
+from audiomarathon.records import Record
+from audiomarathon.scoring.retrieved import Retrieved, places_to_reply
+
+WORDS = ("silence", "a hum", "a buzz", "a whistle", "a siren", "a scream")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer(("<end>",), end="<end>", pad="<end>").save_pretrained(folder)
+    return str(folder)
+
+
+def task_of(tokenizer: str, **recipe: Any) -> CaptionedTask:
+    (task,) = named(["clotho"])
+    found = equipped(task, tokenizer=tokenizer)
+    assert isinstance(found, CaptionedTask)
+    return replace(found, recipe=replace(found.recipe, **{"batch": 36, "epochs": 6, "crop": None} | recipe))
+
+
+def write_clotho(root: Path) -> Path:
+    """Write clips whose captions tell how loud their low tone is."""
+    for part, many in (("development", 36), ("evaluation", 12), ("validation", 18)):
+        clips = []
+        for place in range(many):
+            level = place % 6
+            captions = {f"caption_{n}": f"{WORDS[level]}, {n} of {part}" for n in range(1, 4)}
+            clips.append((f"clip{place}", captions, tone(1.8 * level, place + 100 * many)))
+        write(root / "clotho", f"clotho_{part}-0", clips)
+    return root
+
+
+class PlainTowers(nn.Module):
+    """X-ARES' model: every word goes through both layers, in padded batches, and the whole vocabulary has gradients."""
+
+    def __init__(self, dim: int, words: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.audio = nn.Sequential(nn.Linear(dim, 1024), nn.GELU(), nn.Linear(1024, 1024))
+        self.words = nn.Embedding(words, 1024)
+        self.text = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
+        self.temperature = nn.Parameter(torch.tensor(1 / 0.07).log())
+
+    def forward(self, clips: torch.Tensor, captions: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = nn.utils.rnn.pad_sequence(captions, True)
+        there = nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in captions], True)[..., None]
+        text = (self.text(self.words(ids)) * there).sum(1) / there.sum(1)
+        return self.audio(self.norm(clips)), text
+
+    def loss(self, audio: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        similar = self.temperature.exp() * audio @ text.T
+        a2t = -torch.log_softmax(similar, 1).diagonal().mean()
+        t2a = -torch.log_softmax(similar.T, 1).diagonal().mean()
+        return (a2t + t2a) / 2 + audio.abs().mean() / audio.norm() + text.abs().mean() / text.norm()
+
+
+def test_towers_train_as_the_plain_ones() -> None:
+    rng = torch.Generator().manual_seed(3)
+    clips = torch.randn(14, 8, generator=rng)
+    captions = [
+        [torch.randint(0, 40, (int(n),), generator=rng) for n in torch.randint(3, 9, (2,), generator=rng)]
+        for _ in clips
+    ]
+    recipe, rows = Recipe(batch=5, epochs=3, lr=1e-3), ([*range(8)], [8, 9, 10], [11, 12, 13])
+    (found,) = trained_towers(clips, captions, rows, 60, recipe, [42])
+
+    torch.manual_seed(42)
+    plain = PlainTowers(8, 60)
+    adam, order = torch.optim.Adam(plain.parameters(), lr=1e-3), torch.Generator().manual_seed(42)
+    pairs, best, expected = [(row, place) for row in rows[0] for place in range(2)], -1.0, []
+
+    def places(some: list[int]) -> list[dict[str, list[int]]]:
+        with torch.no_grad():
+            each = [plain(clips[[row]].expand(2, -1), captions[row]) for row in some]
+        audio, text = torch.stack([one[0][0] for one in each]), torch.cat([one[1] for one in each])
+        cosine = torch.nn.functional.cosine_similarity(audio[:, None], text[None], dim=-1)
+        ranks, backward = cosine.argsort(1, descending=True), cosine.argsort(0, descending=True)
+        own = [(2 * place, 2 * place + 1) for place in range(len(some))]
+        return [
+            {
+                "captions": sorted(1 + ranks[place].tolist().index(one) for one in its),
+                "clips": [1 + backward[:, one].tolist().index(place) for one in its],
+            }
+            for place, its in enumerate(own)
+        ]
+
+    for epoch in range(3):
+        adam.param_groups[0]["lr"] = learning_rate(1e-3, epoch, 3)
+        for drawn in torch.split(torch.randperm(16, generator=order), 5):
+            batch = [pairs[place] for place in drawn]
+            adam.zero_grad()
+            plain.loss(*plain(clips[[row for row, _ in batch]], [captions[row][at] for row, at in batch])).backward()
+            adam.step()
+        score = np.mean([(1 in one["captions"]) + np.mean([at == 1 for at in one["clips"]]) for one in places(rows[1])])
+        if score > best:
+            best, expected = float(score), places(rows[2])
+    assert found == expected
+
+
+def test_gradients_are_those_of_the_plain_towers() -> None:
+    torch.manual_seed(0)
+    ours, clips = Towers(8, 30).double(), torch.randn(4, 8).double()
+    captions = [torch.tensor(ids) for ids in ([1, 2, 2, 3], [4], [29, 1], [5, 5, 5])]
+    plain = PlainTowers(8, 30).double()
+    plain.load_state_dict({name.replace("sharpness", "temperature"): one for name, one in ours.state_dict().items()})
+    losses = ours.loss(ours.of_clips(clips), ours.of_captions(captions)), plain.loss(*plain(clips, captions))
+    torch.autograd.backward(losses)
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-12)
+    theirs = dict(plain.named_parameters())
+    for name, one in ours.named_parameters():
+        other = theirs[name.replace("sharpness", "temperature")]
+        assert one.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-8, atol=1e-12)
+
+
+def test_places_count_others_with_the_same_score_first() -> None:
+    scores = np.array([0.9, 0.5, 0.5, 0.1, 0.5])
+    assert places_of(scores, [0]) == [1]
+    assert places_of(scores, [1]) == [4]
+    assert places_of(scores, [1, 2, 4]) == [2, 3, 4]  # own items never stand before each other's group
+    assert places_of(np.zeros(10), [3]) == [10]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores, own = rng.standard_normal(30), rng.choice(30, 5, replace=False)
+        order = np.argsort(-scores).tolist()
+        assert places_of(scores, own) == sorted(order.index(one) + 1 for one in own)
+
+
+def test_recall_and_precision() -> None:
+    queries = [[1, 7], [4], [2, 3, 12]]
+    assert [recall(queries, k) for k in (1, 2, 5)] == pytest.approx([1 / 3, 2 / 3, 1])
+    each = [(1 + 2 / 7) / 2, 1 / 4, (1 / 2 + 2 / 3 + 0) / 3]
+    assert average_precision(queries, 10) == pytest.approx(sum(each) / 3)
+
+
+def test_figures_of_both_directions() -> None:
+    scorer, known = Retrieved(), {"answer": "x", "clips": 20, "captions": 40}
+    seeds = [{"captions": [1, 9], "clips": [1, 6]}, {"captions": [3, 4], "clips": [2, 11]}]
+    verdict = scorer.judge(Record("a", "a", reply=places_to_reply(seeds), reference=known))
+    assert verdict["seeds"] == [0.75, 0.0]
+    expected = {"clip_to_caption_r1": 0.5, "clip_to_caption_r5": 1, "caption_to_clip_r1": 0.25}
+    expected |= {"caption_to_clip_r5": 0.5, "caption_to_clip_r10": 0.75, "clip_to_caption_r10": 1}
+    assert {name: verdict["figures"][name] for name in expected} == expected
+    assert verdict["figures"]["caption_to_clip_map10"] == pytest.approx(((1 + 1 / 6) / 2 + (1 / 2 + 0) / 2) / 2)
+    for odd in ({"captions": [], "clips": [1]}, {"captions": [41], "clips": [1]}, {"captions": [1], "clips": [0]}):
+        with pytest.raises(ValueError, match="no places"):
+            scorer.judge(Record("a", "a", reply=places_to_reply([odd]), reference=known))
+
+
+def test_standard_swaps_the_splits_back(tmp_path: Path, tokenizer: str) -> None:
+    task = task_of(tokenizer)
+    found = results_of(write_clotho(tmp_path), tmp_path / "results", from_module(BandsEncoder()), task, seeds=(42, 43))
+    ours, released = found["linear"], found[PUBLISHED[0]]
+    assert {*found} == {"linear", PUBLISHED[0]}
+    for result, part, many in ((ours, "valid", 12), (released, "test", 18)):
+        lines = [json.loads(line) for line in (result.folder / "samples.jsonl").read_text().splitlines()]
+        assert len(lines) == many
+        assert {line["id"].partition("/")[0] for line in lines} == {part}
+        figures = result.summary
+        assert figures["score"] == pytest.approx(
+            (figures["clip_to_caption_r1"] + figures["caption_to_clip_r1"]) / 2, abs=1e-9
+        )
+        assert figures["chance"] == 1 / many
+        assert figures["clip_to_caption_r5"] > 2.5 / many  # six kinds of clips, two or three of each
+        assert len(figures["seeds"]) == 2
+        assert figures["intervals"]["score"][0] < figures["score"] < figures["intervals"]["score"][1]
+
+
+def test_another_tokenizer_wants_another_folder(tmp_path: Path, tokenizer: str) -> None:
+    root, encoder = write_clotho(tmp_path), from_module(BandsEncoder())
+    results_of(root, tmp_path / "results", encoder, task_of(tokenizer, epochs=1), protocol="standard", seeds=(42,))
+    moved, other = tmp_path / "moved", tmp_path / "other"
+    shutil.copytree(tokenizer, moved)
+    results_of(root, tmp_path / "results", encoder, task_of(str(moved), epochs=1), protocol="standard", seeds=(42,))
+    byte_tokenizer(("<end>", "<more>"), end="<end>", pad="<end>").save_pretrained(other)
+    with pytest.raises(RecordError, match="tokenizer"):
+        results_of(root, tmp_path / "results", encoder, task_of(str(other)), protocol="standard", seeds=(42,))
+    with pytest.raises(ModelError, match="--tokenizer"):
+        results_of(root, tmp_path / "more", encoder, task_of(str(tmp_path / "none")), protocol="standard")
+
+
+@pytest.mark.parametrize("odd", [{}, {"caption_1": ""}, {"caption_1": 3}, ["a"]])
+def test_captions_are_texts(odd: Any, tokenizer: str) -> None:
+    with pytest.raises(ValueError, match="no usable label"):
+        task_of(tokenizer).described("k", odd)
