@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xares_tars import clips, write_tar
@@ -13,8 +14,8 @@ from audiomarathon.benchmarks import all_tasks, get_task
 from audiomarathon.benchmarks.xares.benchmark import XARES
 from audiomarathon.benchmarks.xares.foreign import TaskConfig, load_task_file, task_of
 from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES, published
-from audiomarathon.benchmarks.xares.task import Recipe
-from audiomarathon.benchmarks.xares.tasks import LATER, TASKS, config_of, named
+from audiomarathon.benchmarks.xares.task import EncoderTask, Recipe
+from audiomarathon.benchmarks.xares.tasks import TASKS, config_of, named
 from audiomarathon.engine.run import load_task
 from audiomarathon.errors import PluginError, SettingsError
 from audiomarathon.report import tables
@@ -32,13 +33,10 @@ def test_a_task_has_many_names() -> None:
         asked = (task.key, task.name, task.formal_name, task.formal_name.upper())
         assert {found.key for one in asked for found in named([one])} == {task.key}
     assert names("crema_d_task.py", "ESC50_task", "gtzan", "Esc50") == ["cremad", "esc50", "gtzan_genre"]
-    assert len(names("all")) == 21
+    assert len(names("all")) == 23
     assert names("music") == ["freemusicarchive", "gtzan_genre", "maestro", "nsynthinstument"]
     assert sorted(names("speech", "environment", "music")) == sorted(names("all"))
     assert not any(task.private for task in named(["all"]))
-    for name, kind in LATER.items():
-        with pytest.raises(SettingsError, match=f"{name}: {kind} tasks come with part 2"):
-            named([name])
     with pytest.raises(SettingsError, match=r"unknown encoder task 'esc51' \(did you mean 'esc50'"):
         named(["esc51"])
 
@@ -51,7 +49,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
     assert recipes["liveenv"] == Recipe(epochs=50, knn=False, weight=5000)
     assert recipes["vocalimitations"] == Recipe(epochs=20, encode_batch=1, weight=1867)
     assert {name for name, one in recipes.items() if one.crop} == {
-        *("freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
+        *("clotho", "freemusicarchive", "fsd50k", "librispeechmalefemale", "voxceleb1", "voxlingua33")
     }
     assert {task.name: len(task.parts) for task in TASKS if task.folds} == {
         "esc50": 5,
@@ -67,6 +65,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
     counts = {task.name: task.classes if isinstance(task.classes, int) else len(task.classes) for task in TASKS}
     assert counts == {
         "asvspoof2015": 2,
+        "clotho": 0,
         "cremad": 6,
         "desed": 10,
         "esc50": 50,
@@ -76,6 +75,7 @@ def test_the_table_of_tasks_agrees_with_the_release() -> None:
         "fsdkaggle2018": 41,
         "gtzan_genre": 10,
         "libricount": 11,
+        "librispeech": 0,
         "librispeechmalefemale": 2,
         "maestro": 88,
         "nsynthinstument": 11,
@@ -114,12 +114,8 @@ def test_every_released_file_makes_the_released_task() -> None:
     for file in found:
         config = load_task_file(file, encoder := object())
         assert config.encoder is encoder
-        if config.name in LATER:
-            with pytest.raises(SettingsError, match="part 2"):
-                task_of(config)
-        else:
-            assert [task_of(config)] == named([config.name]) == named([str(file)]) == named([file.name])
-            made.add(f"xares/{config.name}")
+        assert [task_of(config)] == named([config.name]) == named([str(file)]) == named([file.name])
+        made.add(f"xares/{config.name}")
     assert made == {task.key for task in TASKS if task.in_release}
 
 
@@ -197,20 +193,25 @@ def test_a_users_k_fold_file_runs_unchanged(tmp_path: Path) -> None:
     assert (task.key, task.folds, task.recipe) == ("own/ships", True, Recipe(crop=5, weight=9))
 
 
+def labels_of(task: EncoderTask, meta: Any) -> tuple[str, ...]:
+    ((_, labels, _, _),) = task.items("k", meta)
+    return labels
+
+
 def test_a_users_own_splits_and_tags(tmp_path: Path) -> None:
     (task,) = named([str(write(tmp_path, SPLITS))])
     assert task.parts == {"train": "tr*.tar", "test": "te*.tar"}
     assert task.recipe == Recipe(batch=8, knn=False)
-    assert task.described("k", {"anomaly": True})[0] == ("1",)
+    assert labels_of(task, {"anomaly": True}) == ("1",)
     for odd in (2, -1):
         with pytest.raises(ValueError, match="none of the task's 2 classes"):
-            task.described("k", {"anomaly": odd})
+            labels_of(task, {"anomaly": odd})
     (task,) = named([str(write(tmp_path, TAGS))])
     assert (task.multi_label, task.recipe.knn) == (True, False)
-    assert task.described("k", {"tags": "130"})[0] == ("0", "1", "3")
-    assert task.described("k", {"tags": ""})[0] == ()
+    assert labels_of(task, {"tags": "130"}) == ("0", "1", "3")
+    assert labels_of(task, {"tags": ""}) == ()
     with pytest.raises(ValueError, match="no usable label"):
-        task.described("k", {"tags": "7"})
+        labels_of(task, {"tags": "7"})
 
 
 OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskConfig('own', {})"
@@ -219,9 +220,7 @@ OWN = "from xares.task import TaskConfig\ndef own_config(encoder): return TaskCo
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (OWN.format("output_dim=2, task_type='frame'"), "own: frame tasks come with part 2"),
-        (OWN.format("output_dim=2, merge_processor=print"), "own: merge_processor tasks come with part 2"),
-        (OWN.format("output_dim=1, criterion='MSELoss', metric='MSE'"), "own: regression tasks come with part 2"),
+        (OWN.format("output_dim=2, task_type='frame'"), "own: frame task, criterion CrossEntropyLoss with metric acc"),
         (OWN.format("output_dim=2, metric='mAP'"), "CrossEntropyLoss with metric mAP; allowed"),
         (OWN.format("output_dim=2, criterion=print"), "builtin_function_or_method with metric accuracy; allowed"),
         (OWN.format(""), "output_dim=None; must be the number of classes"),
@@ -255,13 +254,7 @@ def test_task_config_has_the_released_defaults() -> None:
     )
 
 
-WEIGHTS = {
-    **{task.name: task.recipe.weight for task in TASKS if task.in_release},
-    "clotho": 1045,
-    "desed": 1153,
-    "maestro": 65,
-}
-WEIGHTS["librispeech"] = 10_000
+WEIGHTS = {task.name: task.recipe.weight for task in TASKS if task.in_release}
 PRIVATE = {task.name for task in TASKS if task.private}
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from audiomarathon.benchmarks.task import Filters, Loaded, Sample
-from audiomarathon.benchmarks.xares.tars import read_tar
+import numpy as np
+
+from audiomarathon.benchmarks.xares import processed
+from audiomarathon.benchmarks.xares.captioned import CaptionedTask
+from audiomarathon.benchmarks.xares.framed import FramedTask
+from audiomarathon.benchmarks.xares.graded import GradedTask
+from audiomarathon.benchmarks.xares.processed import Processed
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import EncoderTask, Recipe
 from audiomarathon.errors import AudioMarathonError, PluginError, SettingsError, told
 
@@ -58,70 +66,57 @@ class TaskConfig(SimpleNamespace):
             self.encoded_tar_name_of_split = {split: f"wds-encoded-{split}*.tar" for split in splits}
 
 
-OWN, OWN_TAGS = "own", "own-tags"
-"""How the keys of users' own tasks begin: of those with one label a clip, and with several."""
-_CLASSES = (("clip", "CrossEntropyLoss", "accuracy"), ("clip", "BCEWithLogitsLoss", "mAP"))
-_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the names that tars have by default
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of task, as a user's file states it.
+
+    Attributes
+    ----------
+    key
+        How the keys of users' own tasks of this kind begin.
+    least
+        The fewest classes; 0 for a kind without classes.
+    facts
+        Fields of users' own tasks of this kind.
+    """
+
+    key: str
+    make: type[EncoderTask]
+    task_type: str
+    criteria: tuple[str, ...]
+    metrics: tuple[str, ...]
+    least: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.task_type}, {' or '.join(self.criteria)} with {' or '.join(self.metrics)}"
+
+    def fits(self, task_type: str, criterion: str, metric: str) -> bool:
+        """Whether a configuration is of this kind."""
+        return task_type == self.task_type and criterion in self.criteria and metric in self.metrics
 
 
-class _OnRecord(EncoderTask):
-    """A user's own task of which there are runs, but not the file that describes it."""
-
-    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips of tars with default names as samples, for players."""
-        samples = [
-            Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
-            for tar in sorted(folder.glob("*.tar"))
-            if (found := _PART.search(tar.name))
-            for entry in read_tar(tar)[0]
-        ]
-        return Loaded(folder, tuple(samples))
+_LABELS, _EVENTS = {"label": itemgetter("labels")}, {"fields": ("start", "end", "label"), "average": "", "segment": 0.0}
+CLASSES = _Kind("own", EncoderTask, "clip", ("CrossEntropyLoss",), ("accuracy",), 2, _LABELS)
+TAGS = _Kind("own-tags", EncoderTask, "clip", ("BCEWithLogitsLoss",), ("mAP",), 2,
+             {**_LABELS, "multi_label": True})  # fmt: skip
+GRADES = _Kind("own-grades", GradedTask, "clip", ("MSELoss", "L1Loss"), ("MSE", "MAE"),
+               facts={"grades": ("grade",)})  # fmt: skip
+FRAMES = _Kind("own-frames", FramedTask, "frame", ("BCEWithLogitsLoss",),
+               ("segmentf1_macro", "segmentf1_micro"), 1, _EVENTS)  # fmt: skip
+CAPTIONS = _Kind("own-captions", CaptionedTask, "contrastive", ("AudioTextContrastiveLoss",),
+                 ("recallatk_r1",))  # fmt: skip
+TRANSCRIPTS = _Kind("own-transcripts", SpokenTask, "asr", ("CrossEntropyLoss",), ("WER_inv",))
+KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def on_record(key: str) -> EncoderTask | None:
-    """Return a user's own task by the key that its runs have; None for any other key."""
-    kind, _, name = key.partition("/")
-    if kind not in (OWN, OWN_TAGS) or not name:
+    """Return a user's own task by the key that its runs have, without its tars; None for any other key."""
+    start, _, name = key.partition("/")
+    kind = next((one for one in KINDS if one.key == start), None)
+    if kind is None or not name:
         return None
-    facts: dict[str, Any] = {
-        "formal_name": name,
-        "title": name,
-        "domain": "own",
-        "globs": {},
-        "label": "",
-        "classes": 0,
-    }
-    return _OnRecord(key=key, multi_label=kind == OWN_TAGS, **facts)
-
-
-@dataclass(frozen=True)
-class _Processed:
-    """A label rule from a user's `label_processor`: class numbers, or 0 and 1 for each class, become labels."""
-
-    process: Callable[[Any], Any] | None
-    classes: int
-    multi_label: bool
-
-    def __call__(self, meta: Any) -> str | tuple[str, ...]:
-        value = self.process(meta) if self.process else meta
-        value = value.tolist() if hasattr(value, "tolist") else value  # a tensor or an array
-        if not self.multi_label:
-            if value != int(value):
-                raise ValueError(f"label_processor returned {value!r}; allowed: a class number")
-            return str(int(value))
-        if len(value) != self.classes or not {*value} <= {0, 1}:
-            raise ValueError(f"label_processor returned {len(value)} values; allowed: {self.classes}, each 0 or 1")
-        return tuple(str(number) for number, one in enumerate(value) if one)
-
-
-class LaterError(SettingsError):
-    """A task is not clip-level."""
-
-
-def later(name: str, kind: str) -> LaterError:
-    """Return the refusal of a task that is not clip-level."""
-    allowed = "clip tasks of classes, and X-ARES' own desed, maestro and speechocean762"
-    return LaterError(f"{name}: {kind} tasks come with part 2 of X-ARES; allowed now: {allowed}")
+    return kind.make(key=key, formal_name=name, title=name, domain="own", globs={}, classes=0, **kind.facts)
 
 
 def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
@@ -145,6 +140,7 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
         config = _told(path, lambda: function(encoder))
     if not isinstance(config, TaskConfig):
         raise SettingsError(f"{path}: {name}() returned {type(config).__name__}; must be a TaskConfig of xares.task")
+    config.encoder = encoder if config.encoder is None else config.encoder
     return config
 
 
@@ -154,58 +150,103 @@ def task_of(config: TaskConfig) -> EncoderTask:
     Raises
     ------
     SettingsError
-        It is neither a clip-level task of classes nor a released one, or lacks what one needs.
+        It is of no kind that X-ARES has, changes a released task to another kind, or lacks what its kind needs.
     """
-    name, loss = config.name, config.criterion
-    known = config.released if config.label_processor is None else None
-    criterion = loss if isinstance(loss, str) else type(loss).__name__
-    asked = (config.task_type, criterion, config.metric)
-    if known is None or asked != known.trained_as:
-        if config.task_type != "clip" or config.merge_processor:
-            raise later(name, config.task_type if config.task_type != "clip" else "merge_processor")
-        if criterion in ("L1Loss", "MSELoss"):
-            raise later(name, "regression")
+    name = config.name
+    known = None if config.label_processor or config.merge_processor else config.released
+    kind = _kind_of(config, known)
     if config.valid_every != 1:
         raise SettingsError(f"{name}: valid_every={config.valid_every}; allowed: 1")
-    plain = all(getattr(loss, one, None) is None for one in ("weight", "pos_weight"))
-    plain = (plain and not getattr(loss, "label_smoothing", 0)) or config.task_type == "frame"  # its weight is known
-    if not plain or asked not in (*_CLASSES, known and known.trained_as):
-        allowed = "CrossEntropyLoss with accuracy, BCEWithLogitsLoss with mAP, without weights"
-        raise SettingsError(f"{name}: criterion {criterion} with metric {config.metric}; allowed: {allowed}")
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise SettingsError(f"name={name!r}: must be of letters, digits, . _ and -, since it names a folder")
-    if known is None and (not config.output_dim or config.output_dim < 2):
-        raise SettingsError(f"{name}: output_dim={config.output_dim}; must be the number of classes, 2 or more")
+    if known is None and (config.output_dim or 0) < kind.least:
+        allowed = f"must be the number of classes, {kind.least} or more"
+        raise SettingsError(f"{name}: output_dim={config.output_dim}; {allowed}")
     tars, folds = config.audio_tar_name_of_split, config.k_fold_splits
     roles = {role: getattr(config, f"{role}_split") for role in ("train", "valid", "test")}
     names = {str(fold): fold for fold in folds} if folds else roles
     if lost := [part for part, split in names.items() if split not in tars]:
         raise SettingsError(f"{name}: audio_tar_name_of_split lacks {lost[0]}; it has {', '.join(map(str, tars))}")
-    multi = criterion == "BCEWithLogitsLoss"
-    task = known or EncoderTask(
-        key=f"{OWN_TAGS if multi else OWN}/{name}",
-        formal_name=config.formal_name,
-        title=config.formal_name,
-        domain="own",
-        globs={},
-        label=_Processed(config.label_processor, config.output_dim, multi),
-        classes=frozenset(map(str, range(config.output_dim))),
-        exact=False,
-        multi_label=multi,
-        zenodo=config.zenodo_id or "",
-        private=config.private,
-        disabled=config.disabled,
-    )
+    globs = {part: tars[split] for part, split in names.items()}
+    same = kind in (GRADES, CAPTIONS, TRANSCRIPTS) and globs.get("train") == globs.get("test")
+    if (folds and config.task_type != "clip") or (same and not folds):
+        given = f"k_fold_splits={folds}" if folds else "train_split and test_split with the same tars"
+        allowed = "k_fold_splits in clip tasks only; else a train_split and another test_split"
+        raise SettingsError(f"{name}: {given} in a task of {config.metric}; allowed: {allowed}")
     recipe = Recipe(
         config.batch_size_train,
         config.epochs,
         config.learning_rate,
         config.crop_length,
         config.batch_size_encode,
-        config.do_knn and not multi,
+        config.do_knn and kind is not TAGS and config.merge_processor is None,  # X-ARES' kNN merges nothing
         config.eval_weight,
     )
-    return replace(task, globs={part: tars[split] for part, split in names.items()}, folds=bool(folds), recipe=recipe)
+    stated = _stated(config, known) if kind is FRAMES else {}
+    return replace(known or _own(config, kind), globs=globs, folds=bool(folds), recipe=recipe, **stated)
+
+
+def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
+    loss = config.criterion
+    criterion = loss if isinstance(loss, str) else type(loss).__name__
+    allowed = [one for one in KINDS if known is None or one.fits(*known.trained_as)]
+    kind = next((one for one in allowed if one.fits(config.task_type, criterion, config.metric)), None)
+    weights = ["weight"] + ["pos_weight"] * (kind is not FRAMES)
+    weighted = any(getattr(loss, one, None) is not None for one in weights) or bool(getattr(loss, "label_smoothing", 0))
+    weighted |= getattr(loss, "reduction", "mean") != "mean" or getattr(loss, "ignore_index", -100) != -100
+    if kind is None or weighted:
+        near = [one for one in allowed if one.task_type == config.task_type] or allowed
+        said = (
+            f"{config.task_type} task, criterion {criterion} with metric {config.metric}{', with arguments' * weighted}"
+        )
+        raise SettingsError(f"{config.name}: {said}; allowed: {'; '.join(map(str, near))}; pos_weight in frame tasks")
+    return kind
+
+
+def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
+    """Return what a frame task's configuration says of loss and metric; a released task must keep its own."""
+    args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
+    weight = getattr(config.criterion, "pos_weight", None)
+    weights = {1.0} if weight is None else {*np.ravel(weight).tolist()}
+    segment, hop, *unknown = args.values()
+    numbers = all(isinstance(one, int | float) for one in (segment, hop)) and segment > 0
+    if unknown or len(weights) != 1 or not numbers:
+        allowed = "segment_length_in_s above 0, hop_size_in_ms; one pos_weight for all classes"
+        raise SettingsError(
+            f"{config.name}: metric_args={config.metric_args}, pos_weight={weights}; allowed: {allowed}"
+        )
+    stated = {"segment": segment, "average": config.metric.removeprefix("segmentf1_"), "pos_weight": weights.pop()}
+    for name, value in stated.items():
+        if known and getattr(known, name) != value:
+            allowed = f"{getattr(known, name)}; under another name it is your own task"
+            raise SettingsError(f"{config.name}: {name}={value} in X-ARES' own task; allowed: {allowed}")
+    return {**stated, "stated_hop": hop}
+
+
+def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
+    many, hop = config.output_dim or 0, getattr(config.encoder, "hop_size_in_ms", 0)
+    read: dict[str, Callable[[Sequence[Any]], Iterable[Any]]] = {
+        CLASSES.key: partial(map, processed.label),
+        TAGS.key: partial(map, partial(processed.labels, many)),
+        GRADES.key: partial(map, processed.grade),
+        FRAMES.key: partial(map, partial(processed.events, many, hop)),
+        CAPTIONS.key: processed.captions,
+        TRANSCRIPTS.key: iter,
+    }
+    return kind.make(
+        key=f"{kind.key}/{config.name}",
+        formal_name=config.formal_name,
+        title=config.formal_name,
+        domain="own",
+        globs={},
+        classes=frozenset(map(str, range(many if kind.least else 0))),
+        exact=False,
+        zenodo=config.zenodo_id or "",
+        private=config.private,
+        disabled=config.disabled,
+        made=Processed(config.name, config.label_processor, config.merge_processor, read[kind.key]),
+        **kind.facts,
+    )
 
 
 def _told(path: Path, work: Callable[[], Any]) -> Any:

@@ -34,6 +34,8 @@ class FramedTask(EncoderTask):
         Seconds that a predicted onset may be off; 0 scores no onsets.
     unreleased
         Labels that X-ARES has no class for.
+    stated_hop
+        Milliseconds from frame to frame as a user's file states them; 0 for no statement.
     """
 
     fields: tuple[str, str, str]
@@ -43,6 +45,7 @@ class FramedTask(EncoderTask):
     pos_weight: float = 1.0
     onset: float = 0.0
     unreleased: frozenset[str] = frozenset()
+    stated_hop: float = 0.0
     label: str | LabelRule = ""
 
     @property
@@ -64,6 +67,11 @@ class FramedTask(EncoderTask):
     def trained_as(self) -> tuple[str, str, str]:
         """Binary cross-entropy of every frame and label."""
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
+
+    def made_with(self, *, released: bool) -> dict[str, str]:
+        """Return what a user's file says of segments; X-ARES' own tasks do not change theirs."""
+        weight = f", positive {self.pos_weight:g}" if released else ""
+        return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 
     def facts(self, meta: Any) -> tuple[Event, ...]:
         """Return the events."""

@@ -36,6 +36,12 @@ class GradedTask(EncoderTask):
         return False
 
     @property
+    def lacking(self) -> str:
+        """X-ARES trains on every pair of a prediction and a grade in the batch."""
+        own = "its loss compares each prediction with every grade of the batch, so they cannot learn"
+        return super().lacking or own
+
+    @property
     def trained_as(self) -> tuple[str, str, str]:
         """X-ARES before 0.1.3 had such a task."""
         return "clip", "MSELoss", "MSE"

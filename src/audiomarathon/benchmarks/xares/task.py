@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +21,10 @@ from audiomarathon.scoring.scorer import Scorer
 LabelRule = Callable[[Any], str | tuple[str, ...]]
 
 _NAMED = 5  # labels in a message
+_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the names that tars have by default
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)  # what a label rule raises on odd JSON
+UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+"""What a label rule raises on odd JSON."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,10 @@ class EncoderTask(Task):
         Published number of test clips (of one fold).
     in_release
         Whether X-ARES 0.1.3 has the task.
+    swapped
+        Whether X-ARES validates on the test clips of the original corpus and tests on its validation clips.
+    made
+        A user's file: turns a clip's key and JSON into the JSON of each of the clip's items.
     """
 
     key: str
@@ -128,6 +134,8 @@ class EncoderTask(Task):
     private: bool = False
     disabled: bool = False
     in_release: bool = True
+    swapped: bool = False
+    made: Callable[[str, Any], Sequence[Any]] | None = None
     exact: bool = True
     max_new_tokens: int = 0
     probed: bool = True
@@ -151,6 +159,20 @@ class EncoderTask(Task):
     def framed(self) -> bool:
         """Whether probes read frames, and not their mean."""
         return False
+
+    @property
+    def lacking(self) -> str:
+        """Why X-ARES' own probes are left out; "" for nothing."""
+        return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
+
+    @property
+    def labelled(self) -> bool:
+        """Whether X-ARES makes targets of a clip's JSON, and does not read it as it is."""
+        return True
+
+    def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return what else the probes are made with, X-ARES' own or the corrected ones."""
+        return {}
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
@@ -226,15 +248,16 @@ class EncoderTask(Task):
                 bad += flaws
                 for entry in entries:
                     try:
-                        labels, cluster = self.described(entry.key, entry.meta)
+                        items = [*self.items(entry.key, entry.meta)]
                     except ValueError as error:
                         bad.append(BadRow(tar, entry.row, str(error)))
                         continue
                     id_ = f"{part}/{entry.key}"
                     if id_ in clips:  # other tars of the part may use the key again, as webdataset allows
                         id_ = f"{part}/{tar.stem}/{entry.key}"
-                    clustered &= bool(cluster)
-                    clips[id_] = Clip(id_, part, entry.audio, labels, cluster or id_, self.facts(entry.meta))
+                    for mark, labels, cluster, facts in items:
+                        clustered &= bool(cluster)
+                        clips[id_ + mark] = Clip(id_ + mark, part, entry.audio, labels, cluster or id_, facts)
             if len(clips) == before:
                 why = f"; first of {len(bad):,} bad rows: {bad[0]}" if bad else ""
                 raise DataError(f"{self.key}: no usable clip in {folder / glob}{why}")
@@ -252,19 +275,38 @@ class EncoderTask(Task):
         """
         try:
             labels = self._labels(meta)
-        except _UNUSABLE as error:
+        except UNUSABLE as error:
             raise ValueError(f"{key!r} has no usable label: {told(error)}") from error
         if self.cluster and (found := re.search(self.cluster, key)):
             return labels, found[1]
         fields = meta if isinstance(meta, dict) else {}
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
+    def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
+        """Yield each item of a clip, which is one unless a user's file says else: what its id ends in, and its facts.
+
+        Raises
+        ------
+        ValueError
+            See :meth:`described`.
+        """
+        for number, one in enumerate(self.made(key, meta) if self.made else (meta,), start=1):
+            yield f"#{number}" if number > 1 else "", *self.described(key, one), self.facts(one)
+
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
         """Return what the task knows of a described clip beyond its labels."""
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, for players; no model is asked."""
+        """Return the clips as samples, for players; without globs, those of tars with X-ARES' default names."""
+        if not self.globs:
+            samples = [
+                Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
+                for tar in sorted(folder.glob("*.tar"))
+                if (found := _PART.search(tar.name))
+                for entry in read_tar(tar)[0]
+            ]
+            return Loaded(folder, tuple(samples))
         clips = self.read(folder).clips
         return Loaded(
             folder,
@@ -279,6 +321,9 @@ class EncoderTask(Task):
         named = ", ".join(dict.fromkeys(globs))
         if self.private:
             return MissingDataError(f"{self.name}: private: no data; put its tars ({named}) into {folder}")
+        if not self.key.startswith("xares/"):
+            there = ", ".join(sorted(tar.name for tar in folder.glob("*.tar"))[:_NAMED]) or "none"
+            return MissingDataError(f"{folder}: no {named}; tars there: {there}")
         return MissingDataError(f"{folder}: no {named}; next: audiomarathon encoder download {self.name}")
 
     def _named(self, meta: Any) -> set[str]:

@@ -1,24 +1,23 @@
-"""X-ARES' tasks, as data; those that are not there yet by name."""
+"""X-ARES' tasks, as data."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks.xares.foreign import TaskConfig, later, load_task_file, task_of
+from audiomarathon.benchmarks.xares.captioned import CaptionedTask
+from audiomarathon.benchmarks.xares.foreign import TaskConfig, load_task_file, task_of
 from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import EncoderTask, LabelRule, Recipe
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import look_up
 
 DOMAINS = ("speech", "environment", "music")
-
-#: Tasks that are not there yet, by their name and that of their original file.
-LATER = {
-    "clotho": "contrastive", "librispeech": "asr", "librispeech_asr": "asr",
-}  # fmt: skip
 
 
 def _task(
@@ -82,6 +81,9 @@ TASKS: tuple[EncoderTask, ...] = (
           190_948, zenodo="14718430", splits="asvspoof_train asvspoof_valid asvspoof_eval", file="asvspoof", batch=64,
           epochs=5, cluster=r"(?:^|/)([TDE]\d+)_", cluster_fields=_SPEAKER, mini={"train":
           "asvspoof_train_0000000.tar", "valid": "asvspoof_valid_0000000.tar", "test": "asvspoof_eval_0000000.tar"}),
+    _task("clotho", "Clotho", "Retrieval of audio and captions", "environment", "", 0, 1045, 1045, zenodo="14856454",
+          splits="clotho_development clotho_evaluation clotho_validation", batch=128, epochs=20, crop=30, knn=False,
+          kind=CaptionedTask, swapped=True),
     _task("cremad", "CREMA-D", "Speech emotion recognition", "speech", "label", "H|S|A|F|D|N", 1116, 1116,
           zenodo="14646870", splits=_WDS, file="crema_d", cluster=r"(?:^|/)(\d{4})"),
     _task("desed", "DESED", "Sound event detection", "environment", "", _HOME, 1153, 1153, zenodo="14808180",
@@ -105,6 +107,9 @@ TASKS: tuple[EncoderTask, ...] = (
           zenodo="14722472", folds=range(10), tars="gtzan_fold_{}_0000000.tar", file="gtzan"),
     _task("libricount", "LibriCount", "Speaker counting", "speech", "num_speakers", _COUNTS, 1144, 1144,
           zenodo="14722478", folds=range(5), tars="libricount_fold{:02d}.tar", batch=64),
+    _task("librispeech", "LibriSpeech-100h", "Speech recognition", "speech", "", 0, 10_000, 2620, zenodo="14716252",
+          splits=_LIBRISPEECH, file="librispeech_asr", batch=4, knn=False, kind=SpokenTask, cluster=r"(?:^|/)(\d+)",
+          mini={"train": "train-clean-100-000000.tar"}),
     _task("librispeechmalefemale", "LibriSpeech-MF", "Speaker gender classification", "speech", _gender, "M|F", 2620,
           2620, zenodo="14716252", splits=_LIBRISPEECH, file="librispeech_male_female", crop=5,
           cluster=r"(?:^|/)(\d+)", mini={"train": "train-clean-100-000000.tar"}),
@@ -153,19 +158,23 @@ TASKS: tuple[EncoderTask, ...] = (
 )  # fmt: skip
 
 
-def named(names: Sequence[str]) -> list[EncoderTask]:
-    """Return tasks by key, name, formal name, original file name, domain, "all" (public ones), or path of a task file.
+def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
+    """Return tasks by key, name, formal name, original file name, domain, "private", "all" (public ones), or by file.
+
+    A task file is given the encoder: labels of frames depend on its hop.
 
     Raises
     ------
     SettingsError
-        There is no such task, or it is not there yet.
+        There is no such task.
     """
     found: list[EncoderTask] = []
     for name in names:
         word = name.strip().lower().removeprefix("xares/")
         if word.endswith(".py") and Path(name).is_file():
-            found.append(task_of(config_in(Path(name))))
+            found.append(task_of(config_in(Path(name), encoder)))
+        elif word == "private":
+            found += [task for task in TASKS if task.private]
         elif word in ("all", *DOMAINS):
             found += [task for task in TASKS if not task.private and word in ("all", task.domain)]
         elif word.endswith(".py") and word.removesuffix(".py").removesuffix("_task") not in _known():
@@ -175,32 +184,36 @@ def named(names: Sequence[str]) -> list[EncoderTask]:
     return list({task.key: task for task in found}.values())
 
 
+def equipped(task: EncoderTask, *, llm: str = "", tokenizer: str = "") -> EncoderTask:
+    """Return a task with the causal LM or the tokenizer that is named, or that $XARES_LLM and $XARES_TOKENIZER name."""
+    llm, tokenizer = llm or os.environ.get("XARES_LLM", ""), tokenizer or os.environ.get("XARES_TOKENIZER", "")
+    if isinstance(task, SpokenTask) and llm:
+        return replace(task, llm=llm)
+    return replace(task, tokenizer=tokenizer) if isinstance(task, CaptionedTask) and tokenizer else task
+
+
 def _known() -> set[str]:
-    return {*LATER} | {name.lower() for task in TASKS for name in (task.name, *task.aliases)}
+    return {name.lower() for task in TASKS for name in (task.name, *task.aliases)}
 
 
 def _one(word: str) -> EncoderTask:
-    if word in LATER:
-        raise later(word, LATER[word])
     return look_up(word, TASKS, kind="encoder task")
 
 
-def config_in(file: Path) -> TaskConfig:
+def config_in(file: Path, encoder: Any = None) -> TaskConfig:
     """Return what a task file describes; X-ARES' own files, known by name, record and tars, are the released tasks."""
-    config = load_task_file(file)
+    config = load_task_file(file, encoder)
     ours = next(
         (task for task in TASKS if task.name == config.name and (task.zenodo or None) == config.zenodo_id), None
     )
     tars = {str(tar) for tar in config.audio_tar_name_of_split.values()}
-    if ours and tars == {*ours.globs.values()} and config.label_processor:
-        config.released, config.label_processor = ours, None
+    if ours and tars == {*ours.globs.values()} and bool(config.label_processor) == ours.labelled:
+        config.released, config.label_processor, config.merge_processor = ours, None, None
     return config
 
 
 def config_of(name: str, encoder: Any = None) -> TaskConfig:
-    """Return a released task as X-ARES' own configuration; one that is not clip-level is refused when it runs."""
-    if name in LATER:
-        return TaskConfig(name=name, task_type=LATER[name], encoder=encoder)
+    """Return a released task as X-ARES' own configuration."""
     task, recipe = _one(name), _one(name).recipe
     roles = {} if task.folds else {f"{role}_split": glob.removesuffix("*.tar") for role, glob in task.globs.items()}
     task_type, criterion, metric = task.trained_as
@@ -213,6 +226,11 @@ def config_of(name: str, encoder: Any = None) -> TaskConfig:
         k_fold_splits=[int(fold) for fold in task.globs] if task.folds else None,
         released=task, **roles,
     )  # fmt: skip
+    if isinstance(task, FramedTask):
+        from torch import nn, tensor
+
+        config.metric_args = {"segment_length_in_s": task.segment}
+        config.criterion = nn.BCEWithLogitsLoss(pos_weight=tensor(task.pos_weight))
     if task.folds:
         config.audio_tar_name_of_split = {int(fold): glob for fold, glob in task.globs.items()}
     return config

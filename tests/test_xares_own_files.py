@@ -1,0 +1,377 @@
+"""Users' own X-ARES task files of every kind: frames, grades, captions, transcripts, and merge processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from caption_folders import WORDS, tiny_bert
+from test_probing_runs import write
+
+from audiomarathon.benchmarks.registry import get_task
+from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
+from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
+from audiomarathon.benchmarks.xares.tasks import config_of, named
+from audiomarathon.cli.encoder import run as encoder_run
+from audiomarathon.cli.xares import _child
+from audiomarathon.cli.xares import run as xares_run
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.errors import PluginError, RecordError, SettingsError
+from audiomarathon.probing.encode import encode_published
+from audiomarathon.probing.frames import activity
+from audiomarathon.probing.problem import PUBLISHED, STANDARD
+from audiomarathon.runs.read import Run
+
+ENCODER = """
+import torch
+
+class SpectrumEncoder(torch.nn.Module):
+    sampling_rate, output_dim, hop_size_in_ms = 1000, 20, 40
+
+    def forward(self, audio):
+        frames = torch.nn.functional.pad(audio, (0, -audio.shape[1] % 40)).unfold(1, 40, 40)
+        return torch.fft.rfft(frames).abs()[..., 1:].log1p()
+"""
+FRAMES = """
+import math
+import torch
+from xares.task import TaskConfig
+
+
+def beeps_config(encoder):
+    def frames(seconds):
+        return math.ceil(seconds / (encoder.hop_size_in_ms / 1000))
+
+    def process(events):
+        found = torch.zeros(2, frames(1.2))
+        for one in events:
+            found[one["pitch"], frames(one["from"]) : frames(one["to"])] = 1
+        return found
+
+    return TaskConfig(
+        name="beeps", encoder=encoder, task_type="frame", label_processor=process, output_dim=2, epochs=60,
+        criterion=torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2)), metric="segmentf1_micro",
+        learning_rate=0.05, batch_size_train=4, metric_args=dict(segment_length_in_s=0.2, hop_size_in_ms=20),
+    )
+"""
+GRADES = """
+from xares.task import TaskConfig
+
+def loud_config(encoder):
+    return TaskConfig(name="loud", encoder=encoder, label_processor=lambda x: x["loudness"], criterion="MSELoss",
+                      metric="MSE", output_dim=1)
+"""
+CAPTIONS = """
+from xares.task import TaskConfig
+
+def each_caption(stream):
+    for embedding, captions, *rest in stream:
+        for caption in captions.values():
+            yield embedding, caption, *rest
+
+def told_config(encoder):
+    return TaskConfig(
+        name="told", encoder=encoder, task_type="contrastive", criterion="AudioTextContrastiveLoss", do_knn=False,
+        metric="recallatk_r1", merge_processor=each_caption, epochs=4, batch_size_train=8,
+    )
+"""
+TRANSCRIPTS = """
+from xares.task import TaskConfig
+
+def said_config(encoder):
+    return TaskConfig(name="said", encoder=encoder, task_type="asr", metric="WER_inv", do_knn=False,
+                      label_processor=lambda x: {"trans": x["words"].lower()})
+"""
+MERGED = """
+from xares.task import TaskConfig
+
+def both_labels(stream):
+    for embedding, label, *rest in stream:
+        for one in label:
+            yield embedding, "low high".split().index(one), *rest
+
+def voices_config(encoder):
+    return TaskConfig(name="voices", encoder=encoder, merge_processor=both_labels, output_dim=2, epochs=2,
+                      label_processor=lambda x: x["voices"], batch_size_encode=4)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with an encoder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    for name in ("XARES_ENV_ROOT", "AUDIOMARATHON_ENCODER_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "own_encoder.py").write_text(ENCODER)
+    return tmp_path
+
+
+def tone(rng: np.random.Generator, seconds: float, *parts: tuple[float, float, float, float]) -> np.ndarray:
+    """Return quiet noise with tones, each from, to, frequency and level."""
+    audio = 0.01 * rng.standard_normal(round(1000 * seconds))
+    for start, end, pitch, level in parts:
+        span = np.arange(round(1000 * start), round(1000 * end))
+        audio[span] += level * np.sin(2 * np.pi * pitch * span / 1000)
+    return audio.astype(np.float32)
+
+
+def run(file: str, **more: Any) -> int:
+    here = {"executor": "local", "address": None, "workers": None, "gpus_per_worker": None}
+    return encoder_run(encoder="own_encoder.py", tasks=file, **here, **more)
+
+
+def set_up(place: Path, name: str, text: str, clips: list[tuple[str, Any, np.ndarray]]) -> str:
+    """Write a task file and the same clips as train, valid and test; return the file's name."""
+    for part in ("train", "valid", "test"):
+        write(place / "env" / name, part, [(f"{part}{key}", meta, audio) for key, meta, audio in clips])
+    (place / f"{name}_task.py").write_text(text)
+    return f"{name}_task.py"
+
+
+def runs_of(place: Path, key: str) -> dict[str, Run]:
+    """Return the runs on record, which are read without the task's file."""
+    for file in place.glob("*_task.py"):
+        file.unlink()
+    return {folder.name: Run.read(folder) for folder in (place / "results" / key / "SpectrumEncoder").iterdir()}
+
+
+def read(place: Path, file: str) -> tuple[EncoderTask, Dataset]:
+    (task,) = named([file], load_encoder("own_encoder.py").module)
+    return task, task.read(place / "env")
+
+
+@pytest.mark.parametrize("hop", [40, 20.0, 23.2, 12.5, 10 / 3])
+def test_frames_of_a_users_array_come_back(hop: float) -> None:
+    rng = np.random.default_rng(0)
+    encoder = type("Own", (), {"hop_size_in_ms": hop})()
+    config = TaskConfig(
+        "own",
+        task_type="frame",
+        criterion="BCEWithLogitsLoss",
+        metric="segmentf1_macro",
+        output_dim=12,
+        encoder=encoder,
+    )
+    task, names = task_of(config), [str(number) for number in range(12)]
+    for frames in (0, 1, 7, 700):
+        given = rng.random((12, frames)) < 0.5
+        for value in (given, torch.tensor(given).float(), given.astype(int).tolist()):
+            ((_, labels, _, events),) = task.items("k", value)
+            np.testing.assert_array_equal(activity(events, names, hop, frames, 0), given.T)
+        assert labels == tuple(sorted(name for name, row in zip(names, given, strict=True) if row.any()))
+    for odd in (given[:11], given * 0.5, given[0], [[1]] * 11):
+        with pytest.raises(
+            ValueError, match=r"'k' has no usable label: ValueError: .*allowed: \(12, frames\) of 0 and 1"
+        ):
+            [*task.items("k", odd)]
+    config.encoder = None
+    with pytest.raises(ValueError, match="no times without an encoder"):
+        [*task_of(config).items("k", given)]
+
+
+def test_a_file_of_frames_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng, clips = np.random.default_rng(1), list[tuple[str, Any, np.ndarray]]()
+    for number in range(8):
+        start, pitch = rng.uniform(0, 0.5), int(rng.integers(2))
+        events = [{"from": start, "to": start + 0.5, "pitch": pitch}]
+        clips.append((str(number), events, tone(rng, 1.2, (start, start + 0.5, (100, 300)[pitch], 0.5))))
+    file = set_up(place, "beeps", FRAMES, clips)
+    assert run(file, seeds=1) == 0
+    assert capsys.readouterr().err.count("beeps: hop_size_in_ms=20 is ignored: the encoder's is 40") == 1
+    (place / file).write_text(FRAMES.replace("segment_length_in_s=0.2", "segment_length_in_s=0.4"))
+    with pytest.raises(RecordError, match="task file that changed"):
+        run(file, seeds=1)
+    found = runs_of(place, "own-frames/beeps")
+    assert {*found} == {"linear", PUBLISHED[0]}
+    assert found["linear"].headline.value > 0.9
+    assert found[PUBLISHED[0]].headline.value > 0.8
+    assert found["linear"].records["test/test0"].reference["labels"] == ["0", "1"]
+    assert found[PUBLISHED[0]].identity["segments"] == "micro, 0.2 s, positive 2"
+
+
+def test_a_file_of_one_number_a_clip_runs_end_to_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(2)
+    levels = rng.uniform(0.1, 1, 12).tolist()
+    clips = [(str(i), {"loudness": level}, tone(rng, 0.4, (0, 0.4, 100, level))) for i, level in enumerate(levels)]
+    assert run(set_up(place, "loud", GRADES, clips)) == 0
+    assert (
+        "loud: X-ARES' probes are left out: its loss compares each prediction with every grade of the batch"
+        in capsys.readouterr().err
+    )
+    found = runs_of(place, "own-grades/loud")
+    assert {*found} == {"linear"}
+    assert found["linear"].headline.value > 0.95
+    assert found["linear"].records["test/test3"].reference["values"] == [levels[3]]
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_file_of_captions_runs_end_to_end(place: Path, *, merged: bool) -> None:
+    tokenizer = str(tiny_bert(place / "bert"))
+    text = CAPTIONS if merged else CAPTIONS.replace("merge_processor=each_caption", "label_processor=dict.values")
+    words, rng = [word for word in WORDS if word.isalpha()][:4], np.random.default_rng(3)
+    clips = [
+        (str(i), {"caption_1": word, "caption_2": f"{word} {word}"}, tone(rng, 0.4, (0, 0.4, 100 * (i + 1), 0.5)))
+        for i, word in enumerate(words)
+    ]
+    assert run(set_up(place, "told", text, clips), protocol="as_published", seeds=1, tokenizer=tokenizer) == 0
+    (one,) = runs_of(place, "own-captions/told").values()
+    assert one.records["test/test1"].reference["answer"] == f"{words[1]}; {words[1]} {words[1]}"
+    assert one.headline.value > 0.5
+
+
+def test_a_file_of_transcripts_runs_end_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("audiomarathon.probing.recognition.RATES", (0.1,))
+    rng, clips = np.random.default_rng(4), list[tuple[str, Any, np.ndarray]]()
+    for number, words in enumerate(["AB", "BA", "A", "B", "ABA", "BAB"] * 3):
+        parts = [(0.2 * i, 0.2 * i + 0.16, (100, 300)["AB".index(letter)], 0.5) for i, letter in enumerate(words)]
+        clips.append((str(number), {"words": words}, tone(rng, 0.2 * len(words), *parts)))
+    clips.append(("odd", {"text": "lost"}, clips[0][2]))
+    file = set_up(place, "said", TRANSCRIPTS, clips)
+    assert [bad.reason for bad in read(place, file)[1].bad_rows[:1]] == [
+        "'trainodd' has no usable label: KeyError: 'words'"
+    ]
+    assert run(file, protocol="standard", allow_bad_rows=True) == 0
+    (one,) = runs_of(place, "own-transcripts/said").values()
+    assert one.records["test/test4"].reference["answer"] == "aba"
+    assert one.headline.value > 0.6
+
+
+def test_a_merge_processor_makes_several_clips_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    voices = [["low"], ["high"], [], ["high", "low"], ["low"], ["high"]]
+    pitches = {"low": 100, "high": 300}
+    clips = [
+        (str(i), {"voices": own}, tone(rng, 0.4 + i % 2 / 10, *((0, 0.4, pitches[one], 0.5) for one in own)))
+        for i, own in enumerate(voices)
+    ]
+    file = set_up(place, "voices", MERGED, clips)
+    _, data = read(place, file)
+    tested = [clip for clip in data.clips if clip.part == "test"]
+    assert [(one.id, one.labels, one.cluster) for one in tested] == [
+        ("test/test0", ("0",), "test/test0"),
+        ("test/test1", ("1",), "test/test1"),
+        ("test/test3", ("1",), "test/test3"),
+        ("test/test3#2", ("0",), "test/test3"),
+        ("test/test4", ("0",), "test/test4"),
+        ("test/test5", ("1",), "test/test5"),
+    ]
+    assert data.bad_rows == ()
+    heard = list[list[str]]()
+
+    def encoded(encoder: Any, part: Any, *more: Any) -> Any:
+        heard.append([one.clip.id for one in part])
+        return encode_published(encoder, part, *more)
+
+    monkeypatch.setattr("audiomarathon.probing.run.encode_published", encoded)
+    assert run(file, seeds=1) == 0
+    assert heard == [[f"{part}/{part}{i}" for i in (0, 1, 3, 4, 5)] for part in ("train", "valid", "test")]
+    found = runs_of(place, "own/voices")
+    assert {*found} == {*STANDARD, PUBLISHED[0]}
+    for one in found.values():
+        assert [*one.records] == [clip.id for clip in tested]
+    twins = [found[PUBLISHED[0]].records[id_].reply for id_ in ("test/test3", "test/test3#2")]
+    assert twins[0] == twins[1]
+
+
+def test_a_merge_processor_that_changes_embeddings_is_refused(place: Path) -> None:
+    clip = ("0", {"voices": ["low"]}, tone(np.random.default_rng(6), 0.4))
+    file = set_up(place, "voices", MERGED.replace("yield embedding,", "yield embedding[:, :1],"), [clip])
+    with pytest.raises(
+        PluginError, match=r"^voices: a merge_processor looks at embeddings or changes them; allowed: .*[^\n]$"
+    ):
+        run(file)
+    file = set_up(place, "voices", MERGED.replace("yield embedding,", "embedding += 1; yield embedding,"), [clip])
+    with pytest.raises(PluginError, match=r"^voices: a merge_processor looks"):
+        run(file)
+    assert not (place / "results").exists()
+
+
+def test_x_ares_own_command_gives_a_file_its_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = [("0", [{"from": 0.2, "to": 0.6, "pitch": 1}], tone(np.random.default_rng(7), 1.2, (0.2, 0.6, 300, 0.5)))]
+    file = set_up(place, "beeps", FRAMES.replace("epochs=60", "epochs=1"), clips)
+    assert xares_run("own_encoder.py", [file], max_jobs=0, results=Path("results")) == 0
+    _child(file, "cpu", "own_encoder.py", 2, Path("child"))  # what a process of --max-jobs runs
+    scores = [
+        Run.read(place / folder / "own-frames" / "beeps" / "SpectrumEncoder" / PUBLISHED[0]).headline.value
+        for folder in ("results", "child")
+    ]
+    assert scores[0] == scores[1]
+    row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("beeps"))
+    assert float(row[1]) == pytest.approx(scores[0], abs=1e-6)
+    assert xares_run("no_encoder.py", [file], to_stage=0) == 0
+
+
+FRAME = {"task_type": "frame", "criterion": "BCEWithLogitsLoss", "metric": "segmentf1_macro", "output_dim": 2}
+TEXTS = {"task_type": "contrastive", "criterion": "AudioTextContrastiveLoss", "metric": "recallatk_r1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"task_type": "video"}, r"own: video task, .* allowed: clip, CrossEntropyLoss with accuracy; .*; asr, "),
+        ({"task_type": "frame", "output_dim": 2}, "frame task, criterion CrossEntropyLoss .* allowed: frame, BCEWith"),
+        ({"criterion": "MSELoss"}, "MSELoss with metric accuracy; allowed: .* MSELoss or L1Loss with MSE or MAE"),
+        (
+            {"criterion": torch.nn.CrossEntropyLoss(torch.ones(2)), "output_dim": 2},
+            "with metric accuracy, with arguments",
+        ),
+        ({"criterion": torch.nn.CrossEntropyLoss(label_smoothing=0.1), "output_dim": 2}, "accuracy, with arguments"),
+        (FRAME | {"output_dim": None}, "output_dim=None; must be the number of classes, 1 or more"),
+        (FRAME | {"metric_args": {"average": "micro"}}, "metric_args={'average': 'micro'}, .* allowed: segment_length"),
+        (FRAME | {"metric_args": {"segment_length_in_s": 0}}, "allowed: segment_length_in_s above 0"),
+        (FRAME | {"criterion": torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1, 2]))}, "one pos_weight for all"),
+        (FRAME | {"k_fold_splits": [1, 2, 3]}, "k_fold_splits=.* in a task of segmentf1_macro; .* in clip tasks only"),
+        (
+            TEXTS | {"train_split": "all", "test_split": "all"},
+            "same tars in a task of recallatk_r1; .* another test_split",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingsError, match=line) as caught:
+        task_of(TaskConfig("own", **settings))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["desed", "maestro"])
+def test_a_released_task_of_frames_keeps_its_figures(name: str) -> None:
+    config = config_of(name)
+    released = task_of(config)
+    assert [released] == named([name])
+    config.metric_args["segment_length_in_s"] = 0.5
+    with pytest.raises(SettingsError, match=f"{name}: segment=0.5 in X-ARES' own task; allowed: .*another name"):
+        task_of(config)
+    config = config_of(name)
+    config.criterion = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0))
+    with pytest.raises(SettingsError, match=f"{name}: pos_weight=3.0"):
+        task_of(config)
+    config = config_of("esc50")
+    config.criterion, config.metric = "BCEWithLogitsLoss", "mAP"
+    with pytest.raises(SettingsError, match=r"esc50: clip task, .* allowed: clip, CrossEntropyLoss with accuracy; pos"):
+        task_of(config)
+
+
+def test_a_merge_processor_makes_a_released_task_ones_own() -> None:
+    config = config_of("clotho")
+    assert task_of(config).key == "xares/clotho"
+    config.merge_processor = lambda stream: stream
+    assert task_of(config).key == "own-captions/clotho"
+
+
+def test_a_clip_without_captions_is_dropped_by_a_merge_processor_alone() -> None:
+    config = TaskConfig("own", **TEXTS)
+    assert [facts for *_, facts in task_of(config).items("k", {"a": "rain", "b": "wind"})] == [("rain", "wind")]
+    with pytest.raises(ValueError, match="captions are"):
+        [*task_of(config).items("k", {})]
+    config.merge_processor = lambda stream: ((one[0], text, one[2]) for one in stream for text in one[1])
+    assert [*task_of(config).items("k", {})] == []
+
+
+def test_tasks_on_record_have_their_scorers() -> None:
+    kinds = {"own": "label", "own-tags": "tags", "own-grades": "grades", "own-frames": "segments"}
+    kinds |= {"own-captions": "places", "own-transcripts": "words"}
+    assert {kind: get_task(f"{kind}/birds").scorer.key for kind in kinds} == kinds
