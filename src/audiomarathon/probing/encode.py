@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -56,8 +57,8 @@ class Item:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """What one call of the encoder has.
+class Batch:
+    """The input of one call of the encoder.
 
     Attributes
     ----------
@@ -75,6 +76,26 @@ class _Batch:
     rows: Mapping[str, int]
     size: int = 0
     padded: bool = False
+
+
+Outcome = tuple[Rows, Mapping[str, str]]
+"""Rows of the store, and why other rows could not be made."""
+
+
+@dataclass(kw_only=True)
+class SharedEncoder(Encoder):
+    """An encoder with copies in other processes, which encode the batches.
+
+    Attributes
+    ----------
+    work
+        Takes batches, and whether frames are kept; yields each batch with its outcome, in any order.
+    copies_on
+        The device of the copies.
+    """
+
+    work: Callable[[Iterable[Batch], bool], Iterator[tuple[Batch, Outcome]]]
+    copies_on: str
 
 
 def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
@@ -147,7 +168,7 @@ def encode_published(
     size = round(recipe.crop * encoder.sampling_rate) if recipe.crop else 0
     alone = mixes(encoder, store)
     cuts = [(one, crop) for one in heard for crop in range(max(1, one.samples // size) if size else 1)]
-    items, batches = list[Item](), list[_Batch]()
+    items, batches = list[Item](), list[Batch]()
     for start in range(0, len(cuts), recipe.encode_batch):
         batch = cuts[start : start + recipe.encode_batch]
         first = {one.clip.id: place for place, (one, _) in reversed([*enumerate(batch)])}
@@ -158,15 +179,16 @@ def encode_published(
         content = json.dumps([size, *((one.audio, crop) for one, crop in batch)])
         name = hashlib.sha256(content.encode()).hexdigest()
         rows = {f"{name}:{place}": place for place in places}
-        batches.append(_Batch(tuple(batch), rows, size, padded=True))
+        batches.append(Batch(tuple(batch), rows, size, padded=True))
         items += [Item(batch[place][0].clip, row) for row, place in rows.items()]
     if failed := _encode(encoder, store, batches, step):
         raise EncoderError(next(iter(failed.values())))
     return items
 
 
-def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list[_Batch]:
-    budget = BATCH_SECONDS * encoder.sampling_rate * (1 if encoder.device == "cpu" else 10)
+def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list[Batch]:
+    device = encoder.copies_on if isinstance(encoder, SharedEncoder) else encoder.device
+    budget = BATCH_SECONDS * encoder.sampling_rate * (1 if device == "cpu" else 10)
     most = (encoder.max_seconds or np.inf) * encoder.sampling_rate
     found: list[list[Heard]] = []
     alone = mixes(encoder, store)
@@ -176,15 +198,15 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
             found[-1].append(one)
         else:
             found.append([one])
-    return [_Batch(tuple((one, 0) for one in batch), {one.audio: i for i, one in enumerate(batch)}) for batch in found]
+    return [Batch(tuple((one, 0) for one in batch), {one.audio: i for i, one in enumerate(batch)}) for batch in found]
 
 
-def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches that lack a row, decoding ahead, and write parts; return why rows could not be made."""
+def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
+    """Encode the batches that lack a row, and write parts; return why rows could not be made."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
-    framed = isinstance(store, FrameStore)
+    work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
-    def missing() -> Iterator[_Batch]:
+    def missing() -> Iterator[Batch]:
         for batch in batches:
             if all(store.has(row) for row in batch.rows):
                 step(len(batch.cuts))
@@ -192,12 +214,9 @@ def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Cal
                 yield batch
 
     try:
-        for batch, ready in _ahead(missing(), encoder.sampling_rate):
-            try:
-                fresh |= _rows(encoder, batch, ready.result(), framed)
-            except AudioMarathonError as error:
-                made, lost = _one_by_one(encoder, batch, error, framed)
-                fresh, failed = fresh | made, failed | lost
+        for batch, (made, lost) in work(missing(), isinstance(store, FrameStore)):
+            fresh |= made
+            failed |= lost
             step(len(batch.cuts))
             if sum(row.nbytes for row in fresh.values()) > PART_BYTES or time.monotonic() - written > PART_S:
                 store.add(fresh)
@@ -208,25 +227,37 @@ def _encode(encoder: Encoder, store: Store, batches: Iterable[_Batch], step: Cal
     return failed
 
 
-def _one_by_one(
-    encoder: Encoder, batch: _Batch, error: AudioMarathonError, framed: bool
-) -> tuple[Rows, dict[str, str]]:
-    """Find out which clip of a batch cannot be encoded; of X-ARES' batches, whose clips belong together, it is all."""
-    if batch.padded or len(batch.cuts) == 1:
-        return {}, dict.fromkeys(batch.rows, told(error))
+def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[tuple[Batch, Outcome]]:
+    for batch, ready in _ahead(batches, encoder.sampling_rate):
+        yield batch, encode_batch(encoder, batch, framed, ready)
+
+
+def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
+    """Encode a batch, and decode it first unless its audio is `ready`; one that fails is encoded clip by clip."""
+    try:
+        waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
+        return _rows(encoder, batch, waves, framed), {}
+    except AudioMarathonError as error:
+        parts = singly(batch)
+        if len(parts) == 1:
+            return {}, dict.fromkeys(batch.rows, told(error))
     made, failed = Rows(), dict[str, str]()
-    for (one, _), row in zip(batch.cuts, batch.rows, strict=True):
-        try:
-            wave = decode(one.clip.audio, encoder.sampling_rate)
-            made |= _rows(encoder, _Batch(((one, 0),), {row: 0}), [wave], framed)
-        except AudioMarathonError as reason:
-            failed[row] = told(reason)
+    for rows, reasons in (encode_batch(encoder, part, framed) for part in parts):
+        made |= rows
+        failed |= reasons
     return made, failed
 
 
-def _ahead(batches: Iterable[_Batch], rate: int) -> Iterator[tuple[_Batch, Future[list[Samples]]]]:
+def singly(batch: Batch) -> list[Batch]:
+    """Cut a batch into its clips; a batch of X-ARES, whose clips belong together, stays whole."""
+    if batch.padded:
+        return [batch]
+    return [Batch((cut,), {row: 0}) for cut, row in zip(batch.cuts, batch.rows, strict=True)]
+
+
+def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
     """Yield batches with the audio of their clips, which is decoded while the encoder is at work."""
-    waiting: deque[tuple[_Batch, Future[list[Samples]]]] = deque()
+    waiting: deque[tuple[Batch, Future[list[Samples]]]] = deque()
     with ThreadPoolExecutor(1) as pool:
         for batch in batches:
             waiting.append((batch, pool.submit(_decoded, batch.cuts, rate)))
@@ -242,7 +273,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
     return [waves[one.audio] for one, _ in cuts]
 
 
-def _rows(encoder: Encoder, batch: _Batch, waves: Sequence[Samples], framed: bool) -> Rows:
+def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
     """Return the mean over frames of each row that is wanted, or its frames; in windows of audio that is too long."""
     import torch
 
