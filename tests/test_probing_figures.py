@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from test_probing_runs import RATE, FramesEncoder, made, results_of, task_of, wa
 from xares_tars import write_tar
 
 from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published_mean, weight
 from audiomarathon.benchmarks.xares.task import Clip, Recipe
 from audiomarathon.encoders.encoder import from_module
 from audiomarathon.metrics.statistics import Estimate
@@ -26,7 +28,7 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.report.encoder_sections import confusions, radars, surest_mistakes
 from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores
 from audiomarathon.report.render import cells
-from audiomarathon.results.encoders import Score, task_scores
+from audiomarathon.results.encoders import Score, mean_scores, task_scores
 from audiomarathon.runs.read import Run
 from audiomarathon.scoring.probe import Classified
 
@@ -109,6 +111,41 @@ def test_tables_say_what_can_be_compared() -> None:
     assert rows["theirs"].tolist() == [0.857, 0.618]
     assert rows["apart"].tolist() == pytest.approx([0.0, 0.5 - 0.618])
     assert rows["inside"].tolist() == ["yes", "no"]
+    pair = [score("A", "esc50", 0.5, mlp=0.8), score("A", "cremad", 0.5, mlp=0.7)]
+    several = beside_published(pair, "dasheng", "readme").frame.set_index("task")
+    mean, weighed = several.loc["mean of these 2"], several.loc["weighted mean of these 2"]
+    assert (mean["probe"], mean["theirs"]) == ("MLP", pytest.approx((0.857 + 0.767) / 2))
+    assert weighed["theirs"] == pytest.approx((400 * 0.857 + 1116 * 0.767) / 1516)
+    assert weighed["ours"] == pytest.approx((400 * 0.8 + 1116 * 0.7) / 1516)
+
+
+def test_a_weighted_mean_has_every_task_that_x_ares_has_a_probe_for() -> None:
+    known = [score("A", "esc50", 0.5, mlp=0.8, knn=0.4), score("A", "librispeech", 0.2, mlp=0.1)]
+    named = "weighted, public: 2"
+    (whole,) = (one for one in mean_scores(known) if one.task == named)
+    assert whole.by_probe[PUBLISHED[0]].value == pytest.approx((400 * 0.8 + 10_000 * 0.1) / 10_400)
+    assert whole.by_probe[PUBLISHED[1]].value == pytest.approx(0.4)  # X-ARES has no kNN of transcripts
+    (part,) = (one for one in mean_scores([known[0], score("A", "librispeech", 0.2)]) if one.task == named)
+    assert {*part.by_probe} == {"linear", PUBLISHED[1]}
+    own = replace(score("A", "clotho", 0.9), domain="own")
+    assert not [one for one in mean_scores([known[0], own]) if one.task == named]
+
+
+def test_means_of_published_tables_follow_from_their_rows() -> None:
+    expected = {"readme": ([0.694, 0.484, 0.626, 0.593], [0.504, 0.262, 0.299, 0.387])}
+    for table, stated in STATED.items():
+        for probe, values in enumerate(stated):
+            found = [published_mean(table, encoder, probe) for encoder in ENCODERS]
+            if table in expected:
+                assert found == pytest.approx(expected[table][probe], abs=6e-4)
+            else:
+                odd = {(1, "wav2vec2"): 0.213}
+                known = [odd.get((probe, name), one) for one, name in zip(values, ENCODERS, strict=True)]
+                assert found == pytest.approx(known, abs=4e-3)
+    alike = [published_mean("readme", encoder, 0, weighted=False) for encoder in ENCODERS]
+    assert alike == pytest.approx([0.697, 0.475, 0.540, 0.450], abs=5e-4)
+    assert weight("readme", "librispeech") == 10_000
+    assert weight("first", "esc50") == 13
 
 
 def test_a_radar_has_a_corner_for_each_of_three_tasks(tmp_path: Path) -> None:
@@ -177,9 +214,8 @@ def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off
             ("t-12", "c", 20.0), ("u-1", "c", 30.0),
         ])  # fmt: skip
     task = task_of(recipe=Recipe(encode_batch=2, epochs=1), cluster=r"^(\w+)-\w+$")
-    found = {
-        one.method: one for one in imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "results", say=print)
-    }
+    (probed,) = imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "results", say=print)
+    found = {one.method: one for one in probed}
     own, released = (Run.read(found[name].folder).records for name in ("linear", PUBLISHED[1]))
     assert sorted(id_ for id_ in own if id_[0] == "1") == ["1/s1-a", "1/s1-b", "1/t-1", "1/u-1"]
     assert sorted(id_ for id_ in released if id_[0] == "1") == ["1/s1-a", "1/s1-a#2", "1/s1-b", "1/t-1", "1/u-1"]
@@ -194,4 +230,4 @@ def test_stored_embeddings_are_the_first_of_equal_keys_and_batches_are_taken_off
     (damaged,) = folder.glob("*fold-2*")
     damaged.write_bytes(b"no tar")
     with pytest.raises(Exception, match="no clips in 2"):
-        list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "other", say=print))
+        list(imported.probe_stored(tmp_path, "Theirs", [task], tmp_path / "other", say=print)[0])

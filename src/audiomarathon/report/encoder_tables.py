@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audiomarathon.benchmarks.xares.published import published
+from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published, published_mean, weight
+from audiomarathon.metrics.statistics import Estimate, mean_over
 from audiomarathon.probing.problem import PUBLISHED, STANDARD
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.encoders import Score, mean_scores
@@ -51,15 +52,21 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
     """Return what a reader of scores has to know."""
-    own = "linear, kNN: the scores to trust, with 95 % intervals: accuracy, mAP, Pearson r or segment F1 on test clips"
+    own = "linear, kNN: the scores to trust, with 95 % intervals on test clips"
+    figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
     released = "X-ARES: as released, faults included, the mean over folds: for its published tables only"
     majority = "majority: the most frequent label alone"
     clips: dict[str, set[str]] = {}
     for one in scores:
         clips.setdefault(one.task, set()).add(one.data)
     apart = [task for task, found in clips.items() if len(found) > 1]
+    other = [f"{one.task}: X-ARES' columns are of {one.released_n:,} items" for one in scores if _other_clips(one)]
     differ = [f"{', '.join(apart)}: not the same clips in every row, so their scores cannot be compared"] * bool(apart)
-    return (own, released, majority, *differ)
+    return (own, figures, released, majority, *dict.fromkeys(other), *differ)
+
+
+def _other_clips(score: Score) -> bool:
+    return score.released_n not in (0, score.n) and len(score.by_probe) > 1
 
 
 def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
@@ -78,20 +85,31 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
-    """Ours by X-ARES' protocol beside its published figures of an encoder."""
-    rows = []
-    for one in scores:
-        mlp, knn = published(table, encoder, one.task)
-        for name, probe, theirs in (("MLP", PUBLISHED[0], mlp), ("kNN", PUBLISHED[1], knn)):
-            if theirs is None or probe not in one.by_probe:
-                continue
-            ours = one.by_probe[probe]
-            low, high = ours.interval or (None, None)
-            inside = low is not None and high is not None and low <= theirs <= high
-            row = {"task": one.task, "probe": name, "ours": ours.value, "ours_low": low, "ours_high": high}
-            rows.append(
-                row | {"n": one.n, "theirs": theirs, "apart": ours.value - theirs, "inside": "yes" if inside else "no"}
-            )
+    """Ours by X-ARES' protocol beside what it published of an encoder, and the means of both over the same tasks."""
+    rows, notes = list[dict[str, object]](), list[str]()
+    for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
+        pairs = [
+            (one.task, one.by_probe[probe], theirs, one.released_n)
+            for one in scores
+            if probe in one.by_probe and (theirs := published(table, encoder, one.task)[place]) is not None
+        ]
+        rows += [_beside(task, name, ours, theirs, n) for task, ours, theirs, n in pairs]
+        if len(pairs) > 1:
+            weights = [weight(table, task) for task, *_ in pairs]
+            for title, each in (("mean", [1] * len(pairs)), ("weighted mean", weights)):
+                shares = [one * len(pairs) / sum(each) for one in each]
+                theirs = sum(theirs * share for (_, _, theirs, _), share in zip(pairs, shares, strict=True)) / len(
+                    pairs
+                )
+                ours = mean_over([ours for _, ours, _, _ in pairs], shares)
+                rows.append(_beside(f"{title} of these {len(pairs)}", name, ours, theirs, None))
+        stated, own = STATED[table][place][ENCODERS.index(encoder)], published_mean(table, encoder, place)
+        alike = published_mean(table, encoder, place, weighted=False)
+        notes.append(
+            f"{name} of all public tasks: X-ARES states {stated:.3f}; its rows give {own:.3f}, "
+            f"and {alike:.3f} if every task counts alike"
+        )
+    rows.sort(key=lambda row: "mean of these" in str(row["task"]))  # stable
     kinds = {
         "ours": Kind("ours [95 %]", ".3f"),
         "theirs": Kind("published", ".3f"),
@@ -99,4 +117,11 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
         "inside": Kind("published within", left=True),
     }
     said = "ours by X-ARES' protocol, on the weights and clips that were here; published: X-ARES' own, on all clips"
-    return Table.of(rows, title=f"{encoder}: ours and published", kinds=kinds, notes=(said,))
+    return Table.of(rows, title=f"{encoder}: ours and published", kinds=kinds, notes=(said, *notes))
+
+
+def _beside(task: str, probe: str, ours: Estimate, theirs: float, n: int | None) -> dict[str, object]:
+    low, high = ours.interval or (None, None)
+    inside = low is not None and high is not None and low <= theirs <= high
+    row = {"task": task, "probe": probe, "ours": ours.value, "ours_low": low, "ours_high": high}
+    return row | {"n": n, "theirs": theirs, "apart": ours.value - theirs, "inside": "yes" if inside else "no"}

@@ -63,6 +63,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
     """Sections of encoders, whose settings are probes and have no base."""
     scores = task_scores(runs)
     drawn, confused = encoder_sections.radars(scores), encoder_sections.confusions(runs)
+    mistakes = encoder_sections.surest_mistakes(runs)
     return [
         Section(
             "encoders",
@@ -71,7 +72,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
             {"": drawn} if drawn else {},
             {"": encoder_sections.notes(runs, scores)},
         ),
-        Section("confusion", "What is confused", [encoder_sections.surest_mistakes(runs)], confused),
+        *([Section("confusion", "What is confused", [mistakes], confused)] if len(mistakes.frame) else []),
     ]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
-from audiomarathon.benchmarks.xares.tasks import TASKS
+from audiomarathon.benchmarks.xares.tasks import DOMAINS, TASKS
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import short
 from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over
@@ -33,6 +33,8 @@ class Score:
         What the most frequent label alone would score.
     data
         Names the clips with their labels; "" of a mean.
+    released_n
+        Test items of X-ARES' probes; 0 of a mean, or without such a probe.
     """
 
     encoder: str
@@ -43,6 +45,7 @@ class Score:
     sd: float | None = None
     majority: float | None = None
     data: str = ""
+    released_n: int = 0
 
 
 def task_scores(runs: Sequence[Run]) -> list[Score]:
@@ -82,13 +85,15 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
         summary = task.scorer.summary(verdicts)
         sd = summary.get("sd") if run.method == PUBLISHED[0] else one.sd
         majority, data = summary.get("majority"), str(run.identity.get("data"))
-        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data)
+        n, released = (one.n, len(verdicts)) if run.method in PUBLISHED else (len(verdicts), one.released_n)
+        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data, n=n, released_n=released)
     return list(found.values())
 
 
 def mean_scores(scores: Sequence[Score]) -> list[Score]:
     """Return each encoder's means: of each domain, of all tasks alike, and of public ones weighted as published."""
     weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
+    neighbours = {task.name for task in TASKS if task.recipe.knn and task.one_label}
     found = []
     for encoder in dict.fromkeys(one.encoder for one in scores):
         own = [one for one in scores if one.encoder == encoder]
@@ -100,17 +105,21 @@ def mean_scores(scores: Sequence[Score]) -> list[Score]:
             groups["all: mean"] = own
         for name, members in groups.items():
             found.append(_mean(encoder, f"{name} of {len(members)}", members))
-        if weighed := [one for one in own if weights.get(one.task)]:
-            found.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights))
+        if weighed := [one for one in own if one.domain in DOMAINS and weights.get(one.task)]:
+            found.append(_mean(encoder, f"weighted, public: {len(weighed)}", weighed, weights, neighbours))
     return found
 
 
-def _mean(encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None) -> Score:
+def _mean(
+    encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
+    neighbours: Collection[str] = ()
+) -> Score:  # fmt: skip
+    """Return a mean; a probe has none unless it has all members, or, weighted, those of them that X-ARES runs it on."""
     by_probe = {}
     for probe in PROTOCOLS["both"]:
         have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]
-        # X-ARES leaves tasks without kNN out of its mean; any other mean is over all its members.
-        if not have or (len(have) < len(members) and weights is None):
+        wanted = [one for one in members if weights is None or "knn" not in probe or one.task in neighbours]
+        if not have or len(have) < len(wanted):
             continue
         own = [weights[one.task] if weights else 1 for one in have]
         by_probe[probe] = mean_over(
