@@ -1,15 +1,17 @@
 """X-ARES 0.1.3 itself beside ours: the same made tars, the same encoder, the same scores, CPU seconds of one thread.
 
-    python scripts/benchmark_xares.py --xares PYTHON [--quick] [--rounds 3] [--shapes esc50,commands,crops]
+    python scripts/benchmark_xares.py --xares PYTHON [--quick] [--rounds 3] [--shapes esc50,desed,...]
 
 PYTHON is the interpreter of an environment with X-ARES (docs/benchmarks.md says how to make one). Both sides read one
 `*_task.py` and one `*_encoder.py`, by turns, each in a process of its own. X-ARES has another seed each round.
 
-Made tars: clips of 16 kHz with the pattern of their class, one of their own, and noise. Stood in for in X-ARES:
+Made tars: clips of 16 kHz with the pattern of their class, or of each event while it lasts, one of their own, and
+noise. `desed` and `maestro` are the released tasks: names, records, epochs and labels. Stood in for in X-ARES:
 torchaudio, which is not built for our torch (`load` by soundfile; nothing is resampled). The encoder is a linear map
 of framed audio, so that encoding weighs little.
 
-Exit code 1: the sides' kNN scores differ. Times are printed, never judged.
+Exit code 1: the sides' kNN scores differ, or X-ARES' score of frames and ours of its checkpoint by more than 1e-8.
+Times are printed, never judged.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import shutil
 import statistics
@@ -33,9 +36,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import ttest_ind
 
+from audiomarathon.benchmarks.xares.framed import FramedTask
+from audiomarathon.benchmarks.xares.tasks import config_of, named
+
 SIDES = ("xares", "audiomarathon")
 RATE, FRAME, BANDS = 16_000, 640, 64  # Hz, samples a frame, values a pattern
 SEED = 42
+SAME = 1e-8  # of two F1
 
 ENCODER = f'''"""A linear map of framed audio."""
 import torch
@@ -62,6 +69,34 @@ def made_config(encoder):
     return TaskConfig(encoder=encoder, label_processor=lambda meta: meta["label"], **SETTINGS)
 '''
 
+FRAME_TASK = '''"""The task of both sides: a released one of frames."""
+from math import ceil
+
+import torch
+from xares.task import TaskConfig
+
+(START, END, LABEL), LABELS, SEGMENT, UNTIL, POSITIVE, SETTINGS = FACTS
+PLACES = {label: place for place, label in enumerate(LABELS)}
+
+
+def made_config(encoder):
+    hop = encoder.hop_size_in_ms if encoder else 0
+
+    def frame(seconds):
+        return ceil(seconds / (hop / 1000))
+
+    def active(events):
+        found = torch.zeros(len(LABELS), frame(UNTIL or max(event[END] for event in events)))
+        for event in events:
+            for label in str(event[LABEL]).split(","):
+                found[PLACES[label], frame(event[START]) : frame(event[END])] = 1
+        return found
+
+    loss = "BCEWithLogitsLoss" if POSITIVE == 1 else torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(POSITIVE))
+    scoring = {"hop_size_in_ms": hop, "segment_length_in_s": SEGMENT}
+    return TaskConfig(encoder=encoder, label_processor=active, criterion=loss, metric_args=scoring, **SETTINGS)
+'''
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -72,11 +107,15 @@ class Shape:
     parts
         Clips of each part, or of each fold.
     short
-        Share of the clips that are shorter than `seconds`, down to a fifth of it.
+        Share of the clips that are shorter than `seconds`, down to the share `least` of it.
     crop
         Seconds of X-ARES' pieces; 0 takes clips whole.
     unlike
         How strong a clip's own pattern is beside that of its class.
+    events
+        Events a second, of which each lasts between `lasts` seconds; 0 for a clip with one class.
+    epochs
+        Of training; 0 for the task's own.
     """
 
     name: str
@@ -89,19 +128,43 @@ class Shape:
     short: float = 0.0
     crop: int = 0
     unlike: float = 2.0
+    least: float = 0.2
+    events: float = 0.0
+    lasts: tuple[float, float] = (0.0, 0.0)
+    epochs: int = 0
 
     @property
     def folds(self) -> list[int]:
         """The folds, where the parts are folds."""
         return [int(part) for part in self.parts if part.isdigit()]
 
+    @property
+    def task(self) -> FramedTask | None:
+        """The released task, where it labels frames."""
+        (found,) = named([self.name]) if self.events else (None,)
+        return found if isinstance(found, FramedTask) else None
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels that X-ARES has for frames."""
+        return sorted(frozenset(self.task.classes) - self.task.unreleased) if self.task else []
+
+
+_DESED = {"wds-audio-train": 640, "wds-audio-eval": 160}
+_MAESTRO = {"maestro_train": 30, "maestro_valid": 6, "maestro_test": 6}
 _COMMANDS = {"train": 10_218, "valid": 1_360, "test": 1_367}
 SHAPES = (
     Shape("esc50", "ESC-50", {str(k): 400 for k in range(1, 6)}, 50, 768, 5.0),
     Shape("commands", "Speech Commands at 1/5", _COMMANDS, 30, 1024, 1.0, batch=64, short=0.1),
     Shape("crops", "crops of 5 s", {"train": 400, "valid": 100, "test": 300}, 10, 256, 17.0, short=1.0, crop=5),
+    Shape("desed", "DESED", _DESED, 10, 768, 10.0, short=0.1, events=0.3, lasts=(0.25, 4.0)),
+    Shape("maestro", "MAESTRO", _MAESTRO, 87, 768, 120.0, short=1.0, least=2 / 3, events=8.0, lasts=(0.1, 1.0)),
 )
+
+_RELEASED = (
+    "formal_name", "zenodo_id", "task_type", "train_split", "valid_split", "test_split", "batch_size_train",
+    "batch_size_encode", "learning_rate", "epochs", "do_knn", "metric",
+)  # fmt: skip
 
 
 def make_tars(shape: Shape, folder: Path) -> None:
@@ -114,9 +177,12 @@ def make_tars(shape: Shape, folder: Path) -> None:
         with tarfile.open(tar, "w") as archive:
             for place, label in enumerate(random.permutation(np.arange(count) % shape.classes)):
                 short = random.random() < shape.short
-                samples = int(RATE * shape.seconds * (random.uniform(0.2, 1) if short else 1))
-                pattern = patterns[label] + shape.unlike * random.standard_normal(BANDS)
-                repeated = np.resize(np.repeat(pattern, FRAME // BANDS), samples)
+                samples = int(RATE * shape.seconds * (random.uniform(shape.least, 1) if short else 1))
+                heard = np.tile(shape.unlike * random.standard_normal(BANDS), (math.ceil(samples / FRAME), 1))
+                events = drawn(random, shape, samples / RATE, int(label))
+                for start, end, which in events:
+                    heard[math.ceil(start * RATE / FRAME) : math.ceil(end * RATE / FRAME)] += patterns[which]
+                repeated = np.repeat(heard, FRAME // BANDS, axis=1).ravel()[:samples]
                 clip = 0.03 * (repeated + random.standard_normal(samples, dtype=np.float32))
                 stream = io.BytesIO()
                 with wave.open(stream, "wb") as sound:
@@ -124,8 +190,27 @@ def make_tars(shape: Shape, folder: Path) -> None:
                     sound.writeframes((clip.clip(-0.99, 0.99) * 32767).astype("<i2").tobytes())
                 key = f"part{part}-clip{place:05d}"
                 _add(archive, f"{key}.wav", stream.getvalue())
-                _add(archive, f"{key}.json", json.dumps({"label": int(label)}).encode())
+                _add(archive, f"{key}.json", json.dumps(meta_of(shape, events)).encode())
     (folder / ".audio_tar_ready").touch()
+
+
+def drawn(random: np.random.Generator, shape: Shape, seconds: float, label: int) -> list[tuple[float, float, int]]:
+    """Return a clip's events, start and end in seconds and the class: the first has the clip's, or is the clip."""
+    if not shape.events:
+        return [(0.0, seconds, label)]
+    many = max(1, random.poisson(shape.events * seconds))
+    lasts = random.uniform(*shape.lasts, many).clip(max=seconds)
+    begins = random.uniform(0, seconds - lasts)
+    classes = [label, *random.integers(shape.classes, size=many - 1).tolist()]
+    return [*zip(begins.round(3).tolist(), (begins + lasts).round(3).tolist(), classes, strict=True)]
+
+
+def meta_of(shape: Shape, events: Sequence[tuple[float, float, int]]) -> Any:
+    """Return a clip's JSON."""
+    if not shape.task:
+        return {"label": events[0][2]}
+    names = [int(label) if label.isdigit() else label for label in shape.labels]
+    return [dict(zip(shape.task.fields, (start, end, names[at]), strict=True)) for start, end, at in events]
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -137,10 +222,21 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def write_files(shape: Shape, root: Path) -> tuple[Path, Path]:
     """Write the task and the encoder, and return where."""
     settings: dict[str, Any] = {"name": shape.name, "env_root": str(root), "output_dim": shape.classes}
-    settings |= {"batch_size_train": shape.batch, "k_fold_splits": shape.folds or None}
-    settings |= {"torch_num_threads": 1, "num_encoder_workers": 0, "crop_length": shape.crop or None}
+    settings |= {"torch_num_threads": 1, "num_encoder_workers": 0}
     task, encoder = root / f"{shape.name}_task.py", root / f"{shape.name}_encoder.py"
-    task.write_text(TASK.replace("SETTINGS", repr(settings)))
+    if framed := shape.task:
+        released = config_of(shape.name)
+        settings |= {name: getattr(released, name) for name in _RELEASED}
+    else:
+        settings |= {"batch_size_train": shape.batch, "k_fold_splits": shape.folds or None}
+        settings |= {"crop_length": shape.crop or None}
+    if shape.epochs:
+        settings |= {"epochs": shape.epochs}
+    if framed:
+        facts = (framed.fields, shape.labels, framed.segment, framed.until, framed.pos_weight, settings)
+        task.write_text(FRAME_TASK.replace("FACTS", repr(facts)))
+    else:
+        task.write_text(TASK.replace("SETTINGS", repr(settings)))
     encoder.write_text(ENCODER.replace("DIM", str(shape.dim)))
     return task, encoder
 
@@ -170,6 +266,8 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
             for side in sorted(SIDES, reverse=number % 2 == 0):
                 interpreter = python if side == "xares" else sys.executable
                 found[side].append(one_side(side, interpreter, env, files, SEED + number))
+                if shape.task and side == "xares":
+                    found[side][-1] |= one_side("checkpoint", sys.executable, env, files, SEED + number)
                 for made in ("embeddings", "checkpoints"):  # the next round starts from nothing
                     shutil.rmtree(env / shape.name / made, ignore_errors=True)
     return found
@@ -178,14 +276,22 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
 def rows(shape: Shape, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     """Return a row a case: seconds or bytes of both sides, their ratio, and the scores it gave."""
     theirs, ours = (found[side] for side in SIDES)
-    scores = {"MLP": mlp_scores([one["MLP"][0] for one in theirs], ours[0]["MLP"]), "kNN": knn_scores(found)}
+    seeds = [score for one in (ours if shape.task else ours[:1]) for score in one["MLP"]]
+    scores = {"MLP": mlp_scores([one["MLP"][0] for one in theirs], seeds)}
+    if shape.task:
+        scores["standard"] = f"– · {ours[0]['standard']:.4f}"
+    else:
+        scores["kNN"] = knn_scores(found)
+    cases = ("whole run", "MLP", "standard") if shape.task else ("whole run", "both, from the cache", "MLP", "kNN")
     lines = []
-    for case in ("whole run", "both, from the cache", "MLP", "kNN"):
+    for case in cases:
         pairs = [(them["seconds"][case], us["seconds"][case]) for them, us in zip(theirs, ours, strict=True)]
         them, us = (statistics.median(each) for each in zip(*pairs, strict=True))
         ratios = [one / other for one, other in pairs]
         spread = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
         lines.append((shape.title, case, f"{them:.2f} s", f"{us:.2f} s", spread, scores.get(case, "")))
+    if shape.task:
+        lines.append((shape.title, "X-ARES' checkpoint", "", "", "", checkpoint_scores(theirs)))
     them, us = theirs[0]["bytes"], ours[0]["bytes"]
     return [*lines, (shape.title, "cache", f"{them / 1e6:.1f} MB", f"{us / 1e6:.1f} MB", f"{them / us:.0f}", "")]
 
@@ -210,11 +316,19 @@ def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"{theirs} · {ours}, equal" if equal else f"{theirs} · {ours}, **not equal**"
 
 
+def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
+    """Return X-ARES' scores of frames beside ours of its checkpoints, and how far apart they are at most."""
+    pairs = [(one["MLP"][0], one["checkpoint"]) for one in theirs]
+    most = max(abs(them - us) for them, us in pairs)
+    told = " · ".join(", ".join(f"{score:.4f}" for score in each) for each in zip(*pairs, strict=True))
+    return f"{told}, {'equal' if most <= SAME else '**not equal**'} ({most:.0e})"
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xares", metavar="PYTHON", required=True, help="interpreter of X-ARES' environment")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the clips, one round: about a minute")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the clips, 5 epochs, one round")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of both sides (default 3)")
     names = ",".join(shape.name for shape in SHAPES)
     parser.add_argument("--shapes", default=names, help=f"joined by commas (default {names})")
@@ -225,11 +339,12 @@ def main() -> int:
     differ = False
     for shape in SHAPES:
         if shape.name in given.shapes.split(","):
-            quick = replace(shape, parts={part: count // 10 for part, count in shape.parts.items()})
+            fewer = {part: max(2, count // 10) for part, count in shape.parts.items()}
+            quick = replace(shape, parts=fewer, epochs=5)
             found = beside(quick, given.xares, 1) if given.quick else beside(shape, given.xares, given.rounds)
             for row in rows(shape, found):
                 print(f"| {' | '.join(row)} |", flush=True)
-            differ |= "not equal" in knn_scores(found)
+                differ |= "not equal" in row[-1]
     return int(differ)
 
 

@@ -409,6 +409,10 @@ def test_notes_have_onsets_and_the_release_does_without_the_highest(tmp_path: Pa
 def test_a_wrong_hop_stops_the_corrected_probe_alone(tmp_path: Path) -> None:
     root, encoder, task = made(tmp_path / "env", 6), from_module(HastyEncoder()), task_of(recipe=Recipe(epochs=1))
     with pytest.raises(EncoderError, match=r"1 s give 25 frames, hop_size_in_ms=20 says 50; desed needs the true hop"):
-        results_of(root, tmp_path / "results", encoder, task, seeds=[1])
+        results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="standard")
+    said = list[str]()
+    found = results_of(root, tmp_path / "results", encoder, task, seeds=[1], say=said.append)
+    assert [*found] == [PUBLISHED[0]]
+    assert said[0].startswith("left out linear: HastyEncoder: 1 s give 25 frames")
     found = results_of(root, tmp_path / "results", encoder, task, seeds=[1], protocol="as_published")
     assert found[PUBLISHED[0]].summary["complete"]

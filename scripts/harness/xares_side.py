@@ -1,6 +1,6 @@
 """One side of benchmark_xares.py: X-ARES' own code or ours, on a task file and an encoder file that both read.
 
-    python xares_side.py xares|audiomarathon ENV TASK.py ENCODER.py SEED OUT.json
+    python xares_side.py xares|audiomarathon|checkpoint ENV TASK.py ENCODER.py SEED OUT.json
 
 Runs in X-ARES' environment too, so it imports nothing of this project at the top. Seconds are CPU seconds of the
 whole process, without what it imports at the start. `torchaudio` is stood in for: `load` is soundfile's, and
@@ -65,21 +65,26 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
     run, seconds = XaresTask(config), dict[str, float]()
     timed(seconds, "encode", run.make_encoded_tar)
     mlp, _ = timed(seconds, "MLP", run.run_mlp)
+    if not config.do_knn:
+        seconds |= {"whole run": seconds.pop("encode") + seconds["MLP"], "standard": seconds["MLP"]}
+        return {"seconds": seconds, "MLP": [float(mlp)], "bytes": bytes_in(run.encoded_tar_dir)}
     knn, _ = timed(seconds, "kNN", run.run_knn)
     seconds["both, from the cache"] = seconds["MLP"] + seconds["kNN"]
     seconds["whole run"] = seconds.pop("encode") + seconds["both, from the cache"]
     return {"seconds": seconds, "MLP": [float(mlp)], "kNN": float(knn), "bytes": bytes_in(run.encoded_tar_dir)}
 
 
-def ours(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
+def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict[str, Any]:
     """Probe through the store, from nothing and from a full store; then each probe by itself, for one seed.
 
     A probe by itself reads the store; what ties clips to rows, the hashes of their audio, is there already.
+    Of frames see :func:`ours_of_frames`, which alone needs the seed.
     """
     import numpy as np
     import torch
 
-    from audiomarathon.benchmarks.xares.foreign import load_task_file, task_of
+    from audiomarathon.benchmarks.xares.framed import FramedTask
+    from audiomarathon.benchmarks.xares.tasks import named
     from audiomarathon.encoders.encoder import load_encoder
     from audiomarathon.probing import published
     from audiomarathon.probing.clips import Clips
@@ -89,8 +94,9 @@ def ours(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
     from audiomarathon.probing.store import Store
 
     torch.set_num_threads(1)
-    encoder, task = load_encoder(str(encoder_file)), task_of(load_task_file(task_file))
-    seconds = dict[str, float]()
+    encoder, (task,), seconds = load_encoder(str(encoder_file)), named([str(task_file)]), dict[str, float]()
+    if isinstance(task, FramedTask):
+        return ours_of_frames(env, task, encoder, seed)
     with tempfile.TemporaryDirectory(dir=env) as name:
         cache = Path(name)
 
@@ -123,6 +129,75 @@ def ours(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
     return {"seconds": seconds, "MLP": mlp["seeds"], "kNN": knn["score"], "bytes": size}
 
 
+def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, Any]:
+    """Probe as published with one seed, from nothing and from a full store; then the corrected probe from the store."""
+    from audiomarathon.probing.run import probe
+    from audiomarathon.probing.store import Store
+
+    seconds = dict[str, float]()
+    with tempfile.TemporaryDirectory(dir=env) as name:
+        cache = Path(name)
+
+        def score(results: str, protocol: str) -> float:
+            store, data = Store(cache, encoder.identity), task.read(env)
+            (found,) = probe(encoder, task, data, cache / results, store, protocol=protocol, seeds=[seed])
+            return float(found.summary["score"])
+
+        mlp = timed(seconds, "whole run", lambda: score("first", "as_published"))
+        if timed(seconds, "MLP", lambda: score("second", "as_published")) != mlp:
+            raise SystemExit("error: another score from the cache")
+        standard = timed(seconds, "standard", lambda: score("third", "standard"))
+        size = bytes_in(cache / "embeddings")
+    return {"seconds": seconds, "MLP": [mlp], "standard": standard, "bytes": size}
+
+
+def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
+    """Score X-ARES' best checkpoint of frames on the test frames that it stored, with our labels, segments and counts.
+
+    Its frames are padded as it does, a batch at a time, and its two layers run as they are.
+    """
+    import io
+    import tarfile
+
+    import numpy as np
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    from audiomarathon.benchmarks.xares.tasks import config_in, named
+    from audiomarathon.encoders.encoder import load_encoder
+    from audiomarathon.metrics.events import counts_of, f1, segments
+    from audiomarathon.probing.frames import activity, columns
+
+    task: Any
+    config, (task,), encoder = config_in(task_file), named([str(task_file)]), load_encoder(str(encoder_file))
+    labels, hop = sorted(task.classes - task.unreleased), encoder.hop_size_in_ms
+    (stored,) = (env / task.name / "embeddings").iterdir()
+    state = torch.load(env / task.name / "checkpoints" / stored.name / "best.ckpt")
+    model = torch.nn.Sequential()
+    model.add_module("ln", torch.nn.LayerNorm(encoder.output_dim))
+    model.add_module("fc", torch.nn.Linear(encoder.output_dim, len(labels)))
+    model.load_state_dict({name: value for name, value in state.items() if not name.startswith("criterion.")})
+    (tar,) = stored.glob(config.encoded_tar_name_of_split[config.test_split])
+    with tarfile.open(tar) as archive:
+        members = {one.name: archive.extractfile(one).read() for one in archive}
+    frames, active = list[torch.Tensor](), list[torch.Tensor]()
+    for name, content in members.items():
+        if name.endswith(".npy"):
+            frames.append(torch.from_numpy(np.load(io.BytesIO(content))))
+            events = task.facts(json.loads(members[name.replace(".npy", ".json")]))
+            hot = activity(events, labels, hop, len(frames[-1]), task.until, released=True)
+            active.append(torch.from_numpy(hot))
+    counts, size, batch = np.zeros((len(labels), 3), np.int64), columns(task.segment, hop), task.recipe.batch
+    for start in range(0, len(frames), batch):
+        inputs, true = (pad_sequence(each[start : start + batch], batch_first=True) for each in (frames, active))
+        with torch.no_grad():
+            found = model(inputs) > 0
+        for clip in zip(found.numpy(), true[:, : inputs.shape[1]].numpy(), strict=True):
+            counts += counts_of(*(segments(each, size) for each in clip))
+    figures = f1(counts if task.average == "macro" else counts.sum(axis=0))
+    return {"checkpoint": float(np.nan_to_num(figures).mean())}
+
+
 def main() -> None:
     """Run one side and write what it found."""
     import torch
@@ -131,8 +206,10 @@ def main() -> None:
     torch.optim.Adam([torch.zeros(1)])  # imports torch._dynamo, which takes a second
     if side == "xares":
         found = theirs(Path(task), Path(encoder), int(seed))
+    elif side == "checkpoint":
+        found = checkpoint(Path(env), Path(task), Path(encoder))
     else:
-        found = ours(Path(env), Path(task), Path(encoder))
+        found = ours(Path(env), Path(task), Path(encoder), int(seed))
     Path(out).write_text(json.dumps(found))
 
 

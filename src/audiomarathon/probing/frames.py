@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from operator import add
@@ -21,12 +21,14 @@ from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Split
 from audiomarathon.probing.problem import Predicted, Problem
 from audiomarathon.probing.published import Heads, Merged, initial_heads, learning_rate, one_thread
-from audiomarathon.probing.standard import RIDGE_PENALTIES, Moments, moments, ridge, standardised
+from audiomarathon.probing.standard import RIDGE_PENALTIES, Moments, moments, ridge
 from audiomarathon.scoring.segments import counts_to_reply
 from audiomarathon.text import counted
 
 Active = npt.NDArray[np.bool_]
 THRESHOLDS = np.arange(1, 100) / 100
+_BLOCK = 256  # frames normalised at a time: they stay in the cache
+_PRODUCT = 2048  # frames of several clips in one product
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class Framed:
 
     def moments(self, *parts: str) -> Moments:
         """Return the moments of all frames in these parts."""
-        each = ((standardised(self.frames[row]), self.active[row].astype(np.float64)) for row in self.rows(*parts))
-        return reduce(add, (moments(inputs, active, active.shape[1]) for inputs, active in each))
+        lengths = {row: len(self.frames[row]) for row in self.rows(*parts)}
+        batches = _batches(self, [*lengths], max(1, _PRODUCT // max(1, *lengths.values())))
+        each = (map(_doubles, pair) for pair in batches)
+        sums = reduce(add, (moments(inputs, active, active.shape[1]) for inputs, active in each))
+        return replace(sums, clips=sum(lengths.values()))  # padding is 0 and adds to nothing else
 
 
 def columns(seconds: float, hop: float) -> int:
@@ -109,15 +114,16 @@ def frame_ridge(given: Framed, splits: Sequence[Split]) -> Iterator[tuple[int, A
         train, valid = given.moments(*split.train), given.rows(split.valid)
         heads = ridge(train, RIDGE_PENALTIES)
         counts = np.zeros((len(heads), len(THRESHOLDS), given.active[0].shape[1], 3), np.int64)
-        for row in valid:
-            inputs, true = standardised(given.frames[row]), segments(given.active[row], given.segment)
+        for batch, active in _batches(given, valid, 1):
+            inputs, true = _doubles(batch), segments(active[0].bool().numpy(), given.segment)
             counts += np.stack([_at_thresholds(segments(head(inputs), given.segment), true) for head in heads])
         figures = np.nan_to_num(mean_f1(counts, macro=given.macro))
         grid = product(RIDGE_PENALTIES, THRESHOLDS.tolist())
         _, (penalty, threshold) = max(zip(figures.ravel().tolist(), grid, strict=True))
         (head,) = ridge(train + given.moments(split.valid), [penalty])
-        for row in given.rows(split.test):
-            yield row, head(standardised(given.frames[row])) > threshold
+        test = given.rows(split.test)
+        for row, (batch, _) in zip(test, _batches(given, test, 1), strict=True):
+            yield row, head(_doubles(batch)) > threshold
 
 
 def _at_thresholds(scores: Floats, true: Active) -> npt.NDArray[np.int64]:
@@ -166,14 +172,30 @@ def published_frames(
 
 
 def _batches(given: Framed, rows: Sequence[int], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield normalised frames (clips, frames, dim) and activity (clips, frames, labels), zero-padded to the longest."""
+    """Yield normalised frames (clips, frames, dim) and activity (clips, frames, labels), zero-padded to the longest.
+
+    The next batch overwrites them.
+    """
+    lengths = {row: len(given.frames[row]) for row in rows}
+    widths = [each[0].shape[1] for each in (given.frames, given.active)]
+    kept = [torch.empty(min(size, len(rows)) * max(lengths.values(), default=0) * width) for width in widths]
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
+        shape = (len(batch), max(lengths[row] for row in batch))
         inputs, active = (
-            torch.nn.utils.rnn.pad_sequence([torch.as_tensor(np.array(each[row])).float() for row in batch], True)
-            for each in (given.frames, given.active)
+            flat[: math.prod(shape) * width].view(*shape, width) for flat, width in zip(kept, widths, strict=True)
         )
-        yield layer_norm(inputs, inputs.shape[-1:]), active[:, : inputs.shape[1]]
+        for row, frames, hot in zip(batch, inputs, active, strict=True):
+            blocks = (torch.split(each, _BLOCK) for each in (torch.from_numpy(given.frames[row]), frames))
+            for block, into in zip(*blocks, strict=False):
+                into[: len(block)] = layer_norm(block.float(), block.shape[1:])
+            known = torch.from_numpy(given.active[row][: shape[1]])
+            hot[: len(known)], hot[len(known) :], frames[lengths[row] :] = known, 0, 0
+        yield inputs, active
+
+
+def _doubles(batch: torch.Tensor) -> Floats:
+    return batch.flatten(0, 1).double().numpy()
 
 
 def _counts(head: Merged, given: Framed, rows: Sequence[int], size: int) -> npt.NDArray[np.int64]:
@@ -195,6 +217,8 @@ def predict_frames(problem: Problem) -> list[Predicted]:
     if dropped := sum(label not in labels for clip in clips for *_, label in clip.facts):
         odd = ", ".join(sorted(task.unreleased))
         problem.say(f"{task.name}: as_published leaves out {counted(dropped, 'event')}: X-ARES has no class for {odd}")
+    if task.stated_hop not in (0, hop):
+        problem.say(f"{task.name}: hop_size_in_ms={task.stated_hop:g} is ignored: the encoder's is {hop:g}")
     active = [
         activity(one.facts, labels, hop, len(its), task.until, released=bool(seeds))
         for one, its in zip(clips, frames, strict=True)
