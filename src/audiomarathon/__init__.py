@@ -71,6 +71,8 @@ def evaluate_encoder(
     limit: int = 0,
     mini: bool = False,
     seeds: int = 5,
+    llm: str = "",
+    tokenizer: str = "",
     device: str = "auto",
 ) -> list[Score]:
     """Probe an audio encoder on X-ARES' tasks from Python.
@@ -81,7 +83,7 @@ def evaluate_encoder(
         A name as `audiomarathon encoder run` takes it, or a module with X-ARES' interface.
     tasks
         Names, domains, paths of `*_task.py` files. Without data a task is left out, with a warning.
-    protocol, limit, mini, seeds, device
+    protocol, limit, mini, seeds, llm, tokenizer, device
         As the options of `audiomarathon encoder run`.
     data
         Folder of the tasks' folders; None as on the command line.
@@ -100,19 +102,21 @@ def evaluate_encoder(
     import warnings
     from pathlib import Path
 
-    from audiomarathon.benchmarks.xares.tasks import named
-    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, ready
+    from audiomarathon.benchmarks.xares.tasks import equipped, named
+    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, ready, tried
     from audiomarathon.results.encoders import task_scores
     from audiomarathon.runs.read import Run
 
-    chosen = named(tasks.split(",") if isinstance(tasks, str) else tasks)
+    loaded, say = ready(encoder, device=device), logging.getLogger(__name__).info
+    names = tasks.split(",") if isinstance(tasks, str) else tasks
+    chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in named(names, loaded.module)]
     root = data_root() if data is None else Path(data)
     there, _missing = read_tasks(chosen, root, limit=limit, mini=mini, say=warnings.warn)
-    loaded, say = ready(encoder, device=device), logging.getLogger(__name__).info
     probes = [
         probe_task(loaded, task, found, Path(results), protocol=protocol, seeds=seeds, say=say) for task, found in there
     ]
-    return task_scores([Run.read(one.folder) for probe in probes for one in probe])
+    done, _failed = tried([*probes], warnings.warn)
+    return task_scores([Run.read(one.folder) for one in done])
 
 
 def check_audio_encoder(encoder: object) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import Grouped
+from audiomarathon.cli.options import Grouped, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
+from audiomarathon.engine.executor import Ray
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.text import counted
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
     from audiomarathon.encoders.check import Checked
     from audiomarathon.encoders.encoder import Encoder
-    from audiomarathon.engine.run import Result
     from audiomarathon.runs.read import Run
 
 _Encoder = Annotated[
@@ -27,7 +28,8 @@ _Encoder = Annotated[
     typer.Argument(help="PATH_encoder.py[:Class], hf:ID or hf:FOLDER, baseline:…, control:… (encoder list encoders)."),
 ]
 _Tasks = Annotated[
-    str, typer.Option("--tasks", help="Names joined by commas, a domain (speech, …), all, or a *_task.py file.")
+    str,
+    typer.Option("--tasks", help="Names joined by commas, a domain (speech, …), all, private, or a *_task.py file."),
 ]
 _Data = Annotated[
     Path | None,
@@ -38,10 +40,20 @@ _Arguments = Annotated[
     list[str] | None, typer.Option("--encoder-arg", help="name=value for the encoder's constructor; repeatable.")
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+_Llm = Annotated[
+    str,
+    typer.Option(
+        envvar="XARES_LLM", help="Causal LM of X-ARES' recognition probe: a hub id or folder; Qwen/Qwen2.5-0.5B is its."
+    ),
+]
+_Tokenizer = Annotated[
+    str, typer.Option(envvar="XARES_TOKENIZER", help="Tokenizer of captions: a hub id or folder; default BERT's.")
+]
 _RESULTS = Path("results")
 _TRIED = 20  # clips, to tell how long all take
 
 
+@with_executor
 def run(
     encoder: _Encoder,
     tasks: _Tasks = "all",
@@ -52,11 +64,14 @@ def run(
         int, typer.Option(min=0, help="So many clips of each part, at least one of each class; 0 = all.")
     ] = 0,
     mini: Annotated[bool, typer.Option("--mini", help="X-ARES' small variants of its large tasks.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of X-ARES' linear probe.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of probes that are trained: X-ARES', Clotho's.")] = 5,
+    llm: _Llm = "",
+    tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
     device: _Device = "auto",
     allow_bad_rows: Annotated[bool, typer.Option("--allow-bad-rows", help="Go on with over 1 % of bad rows.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Say what is there and what it would take, and stop.")] = False,
+    ray: Ray | None = None,
 ) -> int:
     """Probe an encoder: encode each clip once, then fit the corrected probes and X-ARES' own.
 
@@ -68,8 +83,11 @@ def run(
     linear (shrinkage LDA; ridge where a clip has several labels) and kNN are the scores to trust, with 95 % intervals.
     X-ARES MLP and kNN are its released probes, faults included, for its published tables only. Embeddings are kept
     in $AUDIOMARATHON_CACHE: a run that was stopped, given again, goes on, and nothing is encoded twice.
+    With --executor ray each worker reads the audio: the package, encoder and data lie at the same paths everywhere.
     """
-    from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks
+    from audiomarathon.benchmarks.xares.tasks import equipped
+    from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks, tried
+    from audiomarathon.probing.run import found_for
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
     from audiomarathon.results.encoders import task_scores
@@ -78,23 +96,20 @@ def run(
 
     check_protocol(protocol)
     loaded = _loaded(encoder, encoder_arg, device)
+    chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
     there, missing = read_tasks(
-        _named(tasks), data or data_root(), limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say
+        chosen, data or data_root(), limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say
     )
     if plan:
+        for task, _ in there:
+            found_for(task, protocol, say)
         _plan(loaded, there, missing)
         return 0
-    done: list[Result] = []
-    failed = False
-    for task, dataset in there:
-        try:
-            for one in probe_task(loaded, task, dataset, results, protocol=protocol, seeds=seeds, say=say):
-                done.append(one)  # noqa: PERF402  # those before an error stay
-        except AudioMarathonError as error:
-            if len(there) == 1:
-                raise
-            failed = True
-            say(f"error: {error}")
+    with _shared(loaded, encoder, encoder_arg, device, ray) as shared:
+        works = [
+            probe_task(shared, task, found, results, protocol=protocol, seeds=seeds, say=say) for task, found in there
+        ]
+        done, failed = tried(works, say)
     if done:
         render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
         say(f"records in {results}")
@@ -225,21 +240,26 @@ def table(
     render.show(encoder_scores(task_scores(_runs(runs))))
 
 
+@with_executor
 def reproduce(
     encoder: Annotated[str, typer.Argument(help="dasheng, wav2vec2, whisper or data2vec.")],
     tasks: _Tasks = "all",
     table: Annotated[str, typer.Option(help="readme, or first (of the first README, on mini sets).")] = "readme",
     data: _Data = None,
     results: _Results = _RESULTS,
+    llm: _Llm = "",
+    tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
     device: _Device = "auto",
+    ray: Ray | None = None,
 ) -> int:
     """Run one of X-ARES' baselines by its own protocol, beside what it published; tasks without data are left out.
 
     Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
     """
-    from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES
-    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks
+    from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES, published
+    from audiomarathon.benchmarks.xares.tasks import equipped
+    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, tried
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import beside_published
     from audiomarathon.results.encoders import task_scores
@@ -248,13 +268,19 @@ def reproduce(
     if encoder not in ENCODERS or table not in TABLES:
         allowed = f"{', '.join(ENCODERS)}; --table {', '.join(TABLES)}"
         raise SettingsError(f"nothing is published of {encoder!r} in the table {table!r}; allowed: {allowed}")
-    there, _missing = read_tasks(_named(tasks), data or data_root(), mini=table == "first", say=say)
-    loaded = _loaded(f"baseline:{encoder}", encoder_arg, device)
-    folder = results / f"{REPRODUCED}{table}"
-    work = (probe_task(loaded, task, found, folder, protocol="as_published", say=say) for task, found in there)
-    done = [one for results_of_task in work for one in results_of_task]
-    render.show(beside_published(task_scores([Run.read(one.folder) for one in done]), encoder, table))
-    return int(not all(one.summary["complete"] for one in done))
+    name, folder = f"baseline:{encoder}", results / f"{REPRODUCED}{table}"
+    loaded = _loaded(name, encoder_arg, device)
+    chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
+    if unknown := [task.name for task in chosen if published(table, encoder, task.name)[0] is None]:
+        say(f"left out: {', '.join(unknown)}: not in the table {table!r}")
+    chosen = [task for task in chosen if task.name not in unknown]
+    there, _missing = read_tasks(chosen, data or data_root(), mini=table == "first", say=say)
+    with _shared(loaded, name, encoder_arg, device, ray) as shared:
+        works = [probe_task(shared, task, found, folder, protocol="as_published", say=say) for task, found in there]
+        done, failed = tried(works, say)
+    if done:
+        render.show(beside_published(task_scores([Run.read(one.folder) for one in done]), encoder, table))
+    return int(failed or not all(one.summary["complete"] for one in done))
 
 
 def import_(
@@ -262,20 +288,25 @@ def import_(
     encoder: Annotated[str, typer.Option(help="Whose embeddings: the class's name, as X-ARES names the folder.")],
     tasks: _Tasks = "all",
     results: _Results = _RESULTS,
+    tokenizer: _Tokenizer = "",
 ) -> int:
     """Probe embeddings that X-ARES stored (wds-encoded-*.tar); what made them is not known, so they stay apart.
 
     Example: audiomarathon encoder import env --encoder DashengEncoder --tasks esc50
     """
+    from audiomarathon.benchmarks.xares.tasks import equipped
+    from audiomarathon.probing.evaluate import tried
     from audiomarathon.probing.imported import probe_stored
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
     from audiomarathon.results.encoders import task_scores
     from audiomarathon.runs.read import Run
 
-    done = list(probe_stored(env, encoder, _named(tasks), results, say=say))
-    render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
-    return 0
+    chosen = [equipped(task, tokenizer=tokenizer) for task in _named(tasks)]
+    done, failed = tried(probe_stored(env, encoder, chosen, results, say=say), say)
+    if done:
+        render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
+    return int(failed)
 
 
 def demo(results: _Results = Path("encoder_demo")) -> int:
@@ -299,16 +330,27 @@ def _loaded(name: str, arguments: Sequence[str] | None, device: str) -> Encoder:
     return ready(name, _given(arguments), device)
 
 
+def _shared(
+    loaded: Encoder, name: str, arguments: Sequence[str] | None, device: str, ray: Ray | None
+) -> AbstractContextManager[Encoder]:
+    """Return the encoder for a block, shared out to Ray's workers if asked for."""
+    if ray is None:
+        return nullcontext(loaded)
+    from audiomarathon.probing.ray_encoder import shared_out
+
+    return shared_out(loaded, name, _given(arguments), device, ray, say)
+
+
 def _given(arguments: Sequence[str] | None) -> dict[str, str]:
     if odd := [one for one in arguments or () if "=" not in one]:
         raise SettingsError(f"--encoder-arg {odd[0]}: allowed: name=value")
     return dict(one.split("=", 1) for one in arguments or ())
 
 
-def _named(tasks: str) -> list[EncoderTask]:
+def _named(tasks: str, encoder: object = None) -> list[EncoderTask]:
     from audiomarathon.benchmarks.xares.tasks import named
 
-    return named(tasks.split(","))
+    return named(tasks.split(","), encoder)
 
 
 def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
@@ -333,8 +375,8 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
         size = hours * 7.2 / encoder.hop_size_in_ms * encoder.output_dim if task.framed else size  # in half precision
         say(
             f"{task.name}: {counted(len(heard), 'clip')}, {hours:.2f} hours, of which {to_do:.2f} are to be encoded: "
-            f"about {to_do * pace:.2f} hours here (as much again for X-ARES' batches where clips differ in length); "
-            f"cache {size:.1f} MB"
+            f"about {to_do * pace:.2f} hours here, without the probes "
+            f"(as much again for X-ARES' batches where clips differ in length); cache {size:.1f} MB"
         )
     for task in missing:
         try:

@@ -17,8 +17,8 @@ import pandas as pd
 import torch
 import typer
 
-from audiomarathon.benchmarks.xares.foreign import LaterError, TaskConfig, task_of
-from audiomarathon.benchmarks.xares.tasks import config_in, config_of, named
+from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
+from audiomarathon.benchmarks.xares.tasks import config_in, config_of, equipped, named
 from audiomarathon.cli.options import run_script
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.data.zenodo import fetch
@@ -33,6 +33,8 @@ from audiomarathon.report.encoder_tables import encoder_scores
 from audiomarathon.results.encoders import Score, task_scores
 from audiomarathon.runs.read import Run
 
+_LLM = "Qwen/Qwen2.5-0.5B"
+
 Scored = tuple[float, int]
 """A score and its weight in X-ARES' averages; both 0 where X-ARES has no score."""
 
@@ -43,11 +45,12 @@ class XaresTask:
     Raises
     ------
     SettingsError
-        The task is not clip-level.
+        The configuration describes no task that runs here.
     """
 
     def __init__(self, config: TaskConfig, results: Path = Path("results")) -> None:
-        self.config, self.task, self.results = config, task_of(config), results
+        self.config, self.results = config, results
+        self.task = equipped(task_of(config), llm=os.environ.get("XARES_LLM", _LLM))
         self.root = data_root() if config.env_root in (None, "./env") else Path(config.env_root)
 
     @cached_property
@@ -77,14 +80,16 @@ class XaresTask:
     def score(self) -> tuple[Score, tuple[Scored, Scored]]:
         """Return what is on record of the encoder on this task, and what X-ARES' score files say, which it writes."""
         folder = self.results / self.task.key / self.encoder.name
-        runs = [Run.read(folder / setting) for setting in settings_of(self.task, "both")]
+        settings = [setting for setting in settings_of(self.task, "both") if (folder / setting).is_dir()]
+        runs = [Run.read(folder / setting) for setting in settings]
         self.complete = not any(run.failed for run in runs)
         (score,) = task_scores(runs)
         files = self.root / self.task.name / "checkpoints" / type(self.encoder.module).__name__
         pairs: list[Scored] = []
         for probe, name in zip(PUBLISHED, ("mlp", "knn"), strict=True):
             found = score.by_probe.get(probe)
-            pairs.append((float(found.value), self.config.eval_weight) if found else (0, 0))
+            left_out = float("nan") if self.task.lacking else 0  # X-ARES has 0 for a probe that it does not run
+            pairs.append((float(found.value), self.config.eval_weight) if found else (left_out, 0))
             if found:
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
         return score, (pairs[0], pairs[1])
@@ -105,13 +110,13 @@ def run(
     A task that fails does not end the others; the exit code is 1 then.
     """
     failed: set[str] = set()
-    jobs = _jobs(tasks_py, results, failed)
+    encoder = ready(encoder_py, device="cpu" if max_jobs else "auto") if to_stage else None
+    jobs = _jobs(tasks_py, results, failed, encoder)
     for word, job in jobs.items() if from_stage == 0 else ():
         with _trying(word, failed):
             job.download_audio_tar()
-    if to_stage == 0:
+    if encoder is None:
         return int(bool(failed))
-    encoder = ready(encoder_py, device="cpu" if max_jobs else "auto")
     left = {word: job for word, job in jobs.items() if word not in failed}
     if max_jobs:
         failed |= _side_by_side(max_jobs, [*left], (encoder_py, to_stage, results))
@@ -127,16 +132,17 @@ def run(
     return int(bool(failed) or not all(job.complete for job in done))
 
 
-def _jobs(words: Sequence[str], results: Path, failed: set[str]) -> dict[str, XaresTask]:
+def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
     """Return the tasks that can run, by file or name; tell of the others."""
     jobs: dict[str, XaresTask] = {}
     for word in words:
-        with _trying(word, failed, left_out=(LaterError, MissingDataError)):
+        with _trying(word, failed, left_out=(MissingDataError,)):
             is_file = word.endswith(".py") and Path(word).is_file()
             for name in [word] if is_file else [task.name for task in named([word])]:
-                job = XaresTask(_config(name), results)
+                job = XaresTask(_config(name, encoder), results)
                 if job.config.disabled:
-                    raise LaterError(f"{job.task.name}: disabled, as X-ARES released it")
+                    say(f"left out: {job.task.name}: disabled in its task file")
+                    continue
                 if job.task.private:
                     job.task.find(job.root)
                 if job.task.key in {other.task.key for other in jobs.values()}:
@@ -145,8 +151,9 @@ def _jobs(words: Sequence[str], results: Path, failed: set[str]) -> dict[str, Xa
     return jobs
 
 
-def _config(word: str) -> TaskConfig:
-    return config_in(Path(word)) if word.endswith(".py") else config_of(word)
+def _config(word: str, encoder: Encoder | None) -> TaskConfig:
+    module = encoder and encoder.module
+    return config_in(Path(word), module) if word.endswith(".py") else config_of(word, module)
 
 
 @contextmanager
@@ -188,8 +195,9 @@ def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -
 def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path) -> None:
 
     def work() -> None:
-        job = XaresTask(_config(word), results)
-        job.encoder = ready(encoder_py, device=device)
+        encoder = ready(encoder_py, device=device)
+        job = XaresTask(_config(word, encoder), results)
+        job.encoder = encoder
         job.work(to_stage)
 
     reporting_errors(work)()
@@ -214,7 +222,8 @@ def _show(jobs: Sequence[XaresTask]) -> None:
 def _averages(group: str, pairs: Sequence[tuple[Scored, Scored]]) -> None:
     typer.echo()
     for name, column in zip(("MLP", "KNN"), zip(*pairs, strict=True), strict=True):
-        average = sum(score * weight for score, weight in column) / (sum(weight for _, weight in column) or 1)
+        counted = [(score, weight) for score, weight in column if weight]
+        average = sum(score * weight for score, weight in counted) / (sum(weight for _, weight in counted) or 1)
         typer.echo(f"Weighted Average {name} Score for {group} Datasets: {average}")
 
 

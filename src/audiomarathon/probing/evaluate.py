@@ -12,10 +12,10 @@ from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
 from audiomarathon.encoders.check import verdict
 from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
 from audiomarathon.engine.run import Result
-from audiomarathon.errors import DataError, MissingDataError, SettingsError
+from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError, SettingsError
 from audiomarathon.probing.problem import PROTOCOLS, Encoded
 from audiomarathon.probing.published import SEEDS
-from audiomarathon.probing.run import MOST_FAILED, embed, fit
+from audiomarathon.probing.run import MOST_FAILED, embed, fit, found_for
 from audiomarathon.probing.store import Store
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
@@ -75,7 +75,7 @@ def read_tasks(
     bad: bool = False,
     say: Say,
 ) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
-    """Read the tasks whose data is there; tell of the others, and return them. For a plan none need be there.
+    """Read the tasks whose data is there; tell of the others, return those without data. A plan needs none.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def read_tasks(
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise
-            missing.append(task)
+            missing += [task] if isinstance(error, MissingDataError) else []
             say(f"left out: {error}")
             continue
         there.append((task, found))
@@ -119,6 +119,29 @@ def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
         return embed(encoder, task, data, store, step)
 
 
+def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bool]:
+    """Return the results of all tasks, and whether one failed: its error is told, and the others go on.
+
+    Raises
+    ------
+    AudioMarathonError
+        The only task failed, or no task has a probe to run.
+    """
+    done, failed = list[Result](), False
+    for work in works:
+        try:
+            for one in work:
+                done.append(one)  # those before an error stay
+        except AudioMarathonError as error:
+            if len(works) == 1:
+                raise
+            failed = True
+            say(f"error: {error}")
+    if not done and not failed:
+        raise SettingsError("no probe is left to run; the lines above say why")
+    return done, failed
+
+
 def check_protocol(protocol: str) -> None:
     """Refuse a protocol that there is not."""
     if protocol not in PROTOCOLS:
@@ -133,4 +156,5 @@ def probe_task(
     if seeds < 1:
         raise SettingsError(f"seeds {seeds}: allowed: 1 or more")
     many = [SEEDS[0] + place for place in range(seeds)]
-    yield from fit(encode_task(encoder, task, data), results, protocol=protocol, seeds=many, say=say)
+    if settings := found_for(task, protocol, say):
+        yield from fit(encode_task(encoder, task, data), results, settings=settings, seeds=many, say=say)

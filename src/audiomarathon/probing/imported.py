@@ -22,20 +22,25 @@ from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing import published
 from audiomarathon.probing.problem import Encoded, Material
-from audiomarathon.probing.run import fit
+from audiomarathon.probing.run import fit, found_for
 
 
 def probe_stored(
     env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
-) -> Iterator[Result]:
-    """Probe the embeddings in `<env>/<task>/embeddings/<encoder>/`; tasks without any are left out.
+) -> list[Iterator[Result]]:
+    """Return what probes each task's embeddings in `<env>/<task>/embeddings/<encoder>/`; those without are left out.
 
     Raises
     ------
     MissingDataError
         No task has any.
     """
-    there = False
+
+    def probed(task: EncoderTask, folder: Path) -> Iterator[Result]:
+        if settings := found_for(task, "both", say):
+            yield from fit(_stored(task, encoder, folder), results, settings=settings, seeds=published.SEEDS, say=say)
+
+    there = list[Iterator[Result]]()
     for task in tasks:
         folder = next((one for one in (env / task.name, env) if (one / "embeddings" / encoder).is_dir()), None)
         if folder is None:
@@ -43,11 +48,10 @@ def probe_stored(
         if task.framed:
             say(f"{task.name}: left out, since stored frames do not tell their hop; audiomarathon encoder run has it")
             continue
-        there = True
-        encoded = _stored(task, encoder, folder / "embeddings" / encoder)
-        yield from fit(encoded, results, protocol="both", seeds=published.SEEDS, say=say)
+        there.append(probed(task, folder / "embeddings" / encoder))
     if not there:
         raise MissingDataError(f"{env.absolute()}: no embeddings/{encoder} of {', '.join(task.name for task in tasks)}")
+    return there
 
 
 def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
@@ -63,7 +67,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
             original = key.removesuffix(str(batch))
             try:
                 frames, meta = (read() for read in member)
-                labels, cluster = task.described(original, meta)
+                items = [*task.items(original, meta)]
                 row = frames.astype(np.float64).mean(axis=0)
                 if row.ndim != 1 or (rows and row.shape != rows[0].shape):
                     raise ValueError(f"an embedding of the shape {frames.shape}")
@@ -71,16 +75,17 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
                 bad.append(BadRow(tar, 0, f"{key!r}: {told(error)}"))
                 continue
             id_ = f"{part}/{original}"
-            clustered &= bool(cluster)
-            clips.append(Clip(id_, part, Member(tar, key, 0, 0), labels, cluster or id_, task.facts(meta)))
-            rows.append(row)
-            digest.update(id_.encode() + row.tobytes())
+            for mark, labels, cluster, known in items:
+                clustered &= bool(cluster)
+                clips.append(Clip(id_ + mark, part, Member(tar, key, 0, 0), labels, cluster or id_, known))
+                rows.append(row)
+                digest.update(clips[-1].id.encode() + row.tobytes())
     if not rows:
         first = f"; the first of {len(bad)} bad rows: {bad[0]}" if bad else ""
         raise DataError(f"{folder}: holds no embedding of {task.name}{first}")
     there = {label for clip in clips for label in clip.labels}
-    known = task.classes if isinstance(task.classes, frozenset) else there
-    data = Dataset(folder, tuple(clips), tuple(sorted(known)), tuple(bad), clustered)
+    classes = task.classes if isinstance(task.classes, frozenset) else there
+    data = Dataset(folder, tuple(clips), tuple(sorted(classes)), tuple(bad), clustered)
     whole = np.stack(rows)
     firsts = sorted({clip.id: place for place, clip in reversed([*enumerate(clips)])}.values())
     own: Material = ([clips[place] for place in firsts], whole[firsts])

@@ -1,7 +1,7 @@
 """Probe an encoder on a task: encode, fit, and write each probe's predictions as a run like any other.
 
 Every probe is a setting of the encoder: `linear`, `knn` and `knn-centred` are the corrected ones, `mlp-xares-0.1.3` and
-`knn-xares-0.1.3` those that X-ARES' published tables come from. A record is a test clip, its reply the predicted label.
+`knn-xares-0.1.3` those that X-ARES' published tables come from. A record is a test clip, its reply what a probe says.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.xares.captioned import CaptionedTask
 from audiomarathon.benchmarks.xares.framed import FramedTask
 from audiomarathon.benchmarks.xares.graded import GradedTask
+from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.encoders.check import hop_off
 from audiomarathon.encoders.encoder import Encoder
@@ -27,7 +30,7 @@ from audiomarathon.engine.run import Result, score
 from audiomarathon.engine.sessions import now
 from audiomarathon.errors import DataError, EncoderError, RecordError
 from audiomarathon.probing import published
-from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.encode import Heard, encode_own, encode_published, hear
 from audiomarathon.probing.frames import predict_frames
 from audiomarathon.probing.grades import predict_grades
 from audiomarathon.probing.labels import predict_labels
@@ -42,6 +45,8 @@ from audiomarathon.probing.problem import (
     Problem,
     problem_of,
 )
+from audiomarathon.probing.recognition import predict_transcripts
+from audiomarathon.probing.retrieval import predict_places
 from audiomarathon.probing.store import FRAMES, FrameStore, Store
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
@@ -53,6 +58,8 @@ KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
     EncoderTask: predict_labels,
     GradedTask: predict_grades,
     FramedTask: predict_frames,
+    CaptionedTask: predict_places,
+    SpokenTask: predict_transcripts,
 }
 _VERSION = 1  # of what is fitted: raise it when that changes a prediction
 MOST_FAILED = 0.01  # of a task's clips, or of its rows; with more there is no score
@@ -80,7 +87,7 @@ def probe(
     protocol
         "standard", "as_published" or "both".
     seeds
-        Of the published linear probe.
+        Of probes that are trained: X-ARES' linear one, and towers of captions.
     say, step
         Called with lines for the user, and with how many clips more are done.
 
@@ -89,8 +96,8 @@ def probe(
     DataError
         More than 1 % of the clips cannot be heard or encoded; what was encoded stays in the store.
     """
-    encoded = embed(encoder, task, data, store, step)
-    yield from fit(encoded, results, protocol=protocol, seeds=seeds, say=say)
+    if settings := found_for(task, protocol, say):
+        yield from fit(embed(encoder, task, data, store, step), results, settings=settings, seeds=seeds, say=say)
 
 
 def embed(
@@ -114,14 +121,18 @@ def embed(
     for one in good:
         lie_in.setdefault(one.audio, set()).add(one.clip.part)
     twice = sum(len(lie_in[one.audio]) > 1 for one in good)
-    parts = [[one for one in good if one.clip.part == part] for part in dict.fromkeys(one.clip.part for one in good)]
+    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio; a user's file can make several
+    for one in good:
+        items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
 
     def released() -> Material:
+        parts = [[its[0] for its in part.values()] for part in items_of.values()]
         items = [item for part in parts for item in encode_published(encoder, part, task.recipe, store)]
-        return [item.clip for item in items], rows([item.row for item in items])
+        each = [(one.clip, item.row) for item in items for one in items_of[item.clip.part][item.clip.audio]]
+        return [clip for clip, _ in each], rows([row for _, row in each])
 
     def own() -> Material:
-        if task.framed and (line := hop_off(encoder)):
+        if isinstance(task, FramedTask) and (line := hop_off(encoder)):
             raise EncoderError(f"{encoder.name}: {line}; {task.name} needs the true hop, or --protocol as_published")
         return [one.clip for one in good], rows([one.audio for one in good])
 
@@ -142,16 +153,17 @@ def embed(
             "encoder": dict(encoder.identity),
             "note": f"{counted(twice, 'clip')} whose audio lies in another part too" * (twice > 0),
         },
-        own,
+        cache(own),
         cache(released),
         failed,
         {one.clip.id: one.samples / encoder.sampling_rate for one in good},
         encoder.hop_size_in_ms,
+        encoder.device,
     )
 
 
 def fit(
-    encoded: Encoded, results: Path, *, protocol: str, seeds: Sequence[int], say: Callable[[str], None]
+    encoded: Encoded, results: Path, *, settings: Sequence[str], seeds: Sequence[int], say: Callable[[str], None]
 ) -> Iterator[Result]:
     """Fit the probes on a task's embeddings, write their run folders, and yield their results; see :func:`probe`."""
     task, told = encoded.task, set[str]()
@@ -161,17 +173,27 @@ def fit(
             told.add(line)
             say(line)
 
-    for setting in settings_of(task, protocol, say):
+    for setting in settings:
+        if isinstance(task, FramedTask) and setting in STANDARD:
+            try:
+                encoded.own()
+            except EncoderError as error:
+                if not {*settings} & {*PUBLISHED}:
+                    raise
+                say(f"left out {setting}: {error}")
+                continue
         identity = {**encoded.identity, "probe": _VERSION, "method": setting}
         identity["splits"] = {role: task.part(role) for role in task.globs}
         identity |= {"recipe": asdict(task.recipe)} if setting in PUBLISHED else {}
-        identity |= {"seeds": list(seeds)} if setting == PUBLISHED[0] else {}
+        trained = setting == PUBLISHED[0] or isinstance(task, CaptionedTask)
+        identity |= {"seeds": list(seeds[:1] if isinstance(task, SpokenTask) else seeds)} if trained else {}
+        identity |= task.made_with(released=setting in PUBLISHED)
         folder = results / task.key / encoded.name / setting
         run = RunFolder(folder, identity, task.scorer.fits)
         try:
             run.peek()
         except RecordError as error:
-            why = "an encoder or task file that changed, another --limit, --mini or --seeds wants another --results"
+            why = "an encoder or task file that changed, or another option, wants another --results"
             raise RecordError(f"{error}; {why}") from None
         with run:
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
@@ -188,13 +210,27 @@ def fit(
         yield score(folder)
 
 
+def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
+    """Return the probes that a task has; what they are made with, a causal LM or a tokenizer, is there.
+
+    Raises
+    ------
+    ModelError
+        It is not: this is told before anything is encoded.
+    """
+    settings = settings_of(task, protocol, say)
+    for setting in settings:
+        task.made_with(released=setting in PUBLISHED)
+    return settings
+
+
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
     """Return the probes that a task has."""
     settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
     settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
-    if not task.in_release:
+    if task.lacking:
         if protocol != "standard":
-            say(f"{task.name}: not a task of X-ARES 0.1.3, which has no figure to compare with; standard only")
+            say(f"{task.name}: X-ARES' probes are left out: {task.lacking}")
         settings = [one for one in settings if one in STANDARD]
     if task.note:
         say(task.note)
