@@ -16,9 +16,10 @@ from xares_tars import write_tar
 
 from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask, Recipe
 from audiomarathon.encoders.encoder import Encoder, from_module
-from audiomarathon.errors import DataError, RecordError
+from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.encode import encode_own, encode_published, hear
+from audiomarathon.probing.evaluate import tried
 from audiomarathon.probing.problem import PUBLISHED, STANDARD, standard_splits
 from audiomarathon.probing.published import SEEDS
 from audiomarathon.probing.run import probe
@@ -75,14 +76,16 @@ def wave(samples: int, level: float, seed: int) -> np.ndarray:
     return (level * np.linspace(0.9, 1.1, samples) + noise).astype(np.float32)  # no crop is like another
 
 
+def wav(samples: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
+    return stream.getvalue()
+
+
 def write(folder: Path, part: str, clips: Sequence[tuple[str, Any, np.ndarray | bytes]]) -> None:
     members = []
     for key, meta, samples in clips:
-        content = samples if isinstance(samples, bytes) else b""
-        if not isinstance(samples, bytes):
-            stream = io.BytesIO()
-            soundfile.write(stream, samples, RATE, format="WAV", subtype="FLOAT")
-            content = stream.getvalue()
+        content = samples if isinstance(samples, bytes) else wav(samples)
         members += [(f"{key}.wav", content), (f"{key}.json", json.dumps(meta).encode())]
     write_tar(folder / f"{part}.tar", members)
 
@@ -338,14 +341,15 @@ class TestStore:
 
 def test_audio_that_lies_in_two_parts_is_told(tmp_path: Path) -> None:
     root = made(tmp_path / "env")
-    write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(6)])
-    write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, wave(300, 0.2 * (i % 3), i)) for i in range(1, 9)])
+    same = [wav(wave(300, 0.2 * (i % 3), i)) for i in range(9)]  # made once: such files hold the second of their making
+    write(root / "tones", "3", [(f"s9-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in range(6)])
+    write(root / "tones", "2", [(f"s8-{i}", {"tone": "abc"[i % 3]}, same[i]) for i in range(1, 9)])
     found = results_of(root, tmp_path / "results", from_module(FramesEncoder()), task_of(), protocol="standard")
     assert "10 clips whose audio lies in another part too" in found["linear"].summary["notes"]
 
 
 def test_equal_clips_in_a_batch_are_both_counted_and_a_mixing_encoder_hears_each_alone(tmp_path: Path) -> None:
-    same = wave(300, 0.2, 1)
+    same = wav(wave(300, 0.2, 1))
     write(tmp_path / "tones", "1", [(f"s{i}-{i}", {"tone": "a"}, same) for i in range(3)])
     for fold in ("2", "3"):
         write(tmp_path / "tones", fold, [(f"t{i}-{i}", {"tone": "abc"[i % 3]}, wave(300, i, i)) for i in range(3)])
@@ -445,3 +449,20 @@ def test_means_weigh_tasks_alike_and_public_ones_as_published() -> None:
     weighed = values["weighted, public: 3"]
     assert weighed[PUBLISHED[0]] == pytest.approx((400 * 0.9 + 2000 * 0.5 + 100 * 0.9) / 2500)
     assert weighed[PUBLISHED[1]] == pytest.approx(0.3)
+
+
+def test_a_task_that_fails_ends_no_other() -> None:
+    def works(*found: Any) -> Any:
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+    said = list[str]()
+    assert tried([works("a", DataError("odd")), works("b")], said.append) == (["a", "b"], True)
+    assert said == ["error: odd"]
+    assert tried([works("a")], said.append) == (["a"], False)
+    with pytest.raises(DataError, match="odd"):
+        tried([works("a", DataError("odd"))], said.append)
+    with pytest.raises(SettingsError, match="no probe is left"):
+        tried([works()], said.append)

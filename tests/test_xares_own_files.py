@@ -320,6 +320,8 @@ TEXTS = {"task_type": "contrastive", "criterion": "AudioTextContrastiveLoss", "m
             "with metric accuracy, with arguments",
         ),
         ({"criterion": torch.nn.CrossEntropyLoss(label_smoothing=0.1), "output_dim": 2}, "accuracy, with arguments"),
+        ({"criterion": torch.nn.CrossEntropyLoss(reduction="sum"), "output_dim": 2}, "accuracy, with arguments"),
+        (FRAME | {"criterion": torch.nn.BCEWithLogitsLoss(reduction="sum")}, "with arguments"),
         (FRAME | {"output_dim": None}, "output_dim=None; must be the number of classes, 1 or more"),
         (FRAME | {"metric_args": {"average": "micro"}}, "metric_args={'average': 'micro'}, .* allowed: segment_length"),
         (FRAME | {"metric_args": {"segment_length_in_s": 0}}, "allowed: segment_length_in_s above 0"),

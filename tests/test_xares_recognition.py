@@ -1,6 +1,7 @@
 """Speech recognition: CTC on letters that are tones, X-ARES' adapter into a causal LM, and both ways to count words."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from audiomarathon.benchmarks.xares.spoken import SpokenTask
 from audiomarathon.benchmarks.xares.task import Recipe
-from audiomarathon.benchmarks.xares.tasks import equipped, named
+from audiomarathon.benchmarks.xares.tasks import config_of, equipped, named
+from audiomarathon.cli.xares import XaresTask
 from audiomarathon.encoders.encoder import from_module
 from audiomarathon.errors import ModelError
 from audiomarathon.models.checkpoint import find_checkpoint
@@ -44,10 +46,10 @@ class PitchEncoder(torch.nn.Module):
 
 
 def spoken(text: str, seed: int) -> np.ndarray:
-    """Return 40 ms of a tone for each letter and of silence after it, with noise."""
+    """Return 40 ms of a tone for each letter, with noise."""
     time, rng = np.arange(40) / RATE, np.random.default_rng(seed)
-    sounds = [part for letter in text for part in (np.sin(2 * np.pi * PITCHES[letter] * time), np.zeros(40))]
-    return (0.5 * np.concatenate(sounds) + 0.01 * rng.standard_normal(80 * len(text))).astype(np.float32)
+    sounds = [np.sin(2 * np.pi * PITCHES[letter] * time) for letter in text]
+    return (0.5 * np.concatenate(sounds) + 0.01 * rng.standard_normal(40 * len(text))).astype(np.float32)
 
 
 def write_speech(root: Path, many: int = 60) -> Path:
@@ -55,7 +57,7 @@ def write_speech(root: Path, many: int = 60) -> Path:
     for part, count in (("train-clean-100", many), ("dev-clean", 8), ("test-clean", 10)):
         clips = []
         for place in range(count):
-            words = ["".join(rng.choice([*LETTERS[:-1]], 2)) for _ in range(rng.integers(1, 4))]
+            words = ["".join(rng.choice([*LETTERS[:-1]], 2, replace=False)) for _ in range(rng.integers(1, 4))]
             text = " ".join(words)
             clips.append((f"{count}{place % 4}-{place}", {"trans": text.upper()}, spoken(text, place)))
         write(root / "librispeech", f"{part}-0", clips)
@@ -120,10 +122,14 @@ def test_ctc_chooses_on_valid_only(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = [rng.standard_normal((12, 6)).astype(np.float32) for _ in range(12)]
     texts, rows = ["ab", "ba", "a", "b"] * 3, ([*range(6)], [6, 7, 8], [9, 10, 11])
     monkeypatch.setattr(recognition, "STEPS", 1)
+    monkeypatch.setattr(recognition, "RATES", (0.1, 0.3))
     found = ctc(frames, texts, rows, 40)
     other = [text if row < 9 else "zz zz" for row, text in enumerate(texts)]
     assert ctc(frames, other, rows, 40) == found
     assert {*found} == {9, 10, 11}
+    assert any(found.values())
+    other = [text if row not in (6, 7, 8) else "b b b b" for row, text in enumerate(texts)]
+    assert ctc(frames, other, rows, 40) != found
 
 
 def test_inputs_of_the_language_model(llm: str) -> None:
@@ -169,8 +175,22 @@ def test_both_probes_run_and_count_words_their_own_way(tmp_path: Path, llm: str)
     assert run.identity["seeds"] == [42]
     assert "llm" not in Run.read(found["linear"].folder).identity
     assert json.loads((run.folder / "samples.jsonl").read_text().splitlines()[0])["groups"]["protocol"] == "xares-0.1.3"
-    with pytest.raises(ModelError):
-        results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")), protocol="as_published")
+    with pytest.raises(ModelError, match=r"librispeech: .* \(the causal LM: --llm, XARES_LLM\)"):
+        results_of(root, tmp_path / "other", encoder, task_of(str(tmp_path / "none")))
+    assert not (tmp_path / "other").exists()  # told before hours of encoding and fitting
+
+
+def test_x_ares_door_has_no_score_of_a_probe_that_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XARES_LLM", "")
+    monkeypatch.setattr(recognition, "STEPS", 1)
+    config = config_of("librispeech", PitchEncoder())
+    config.env_root = write_speech(tmp_path, 16)
+    (mlp, weight), knn = XaresTask(config, tmp_path / "results").run()
+    assert math.isnan(mlp)
+    assert (weight, knn) == (0, (0, 0))  # X-ARES has 0 for kNN of transcripts
+    assert "X-ARES' probes are left out: its probe trains an adapter" in capsys.readouterr().err
 
 
 def test_words_are_counted_as_released_and_normalised() -> None:
@@ -186,6 +206,10 @@ def test_words_are_counted_as_released_and_normalised() -> None:
     value = released.statistic(released.columns.sum(axis=0, keepdims=True))[0, 0]
     lower = [[text.lower() for text in each] for each in zip(*pairs, strict=True)]
     assert value == pytest.approx(max(0.0, 1 - jiwer.wer(*lower)))
+    wordy = Record("2", "2", reply="b c d", reference={"answer": "A"}, groups=groups)
+    more = scorer.published([Verdict(wordy, scorer.judge(wordy))])
+    assert more is not None
+    assert more.statistic(more.columns)[0, 0] == 0
     assert verdicts[1].values["errors"] == 0
     assert verdicts[1].values["letters"] == [1, 6]
     assert verdicts[1].values["released"]["errors"] == 1

@@ -79,14 +79,15 @@ class PlainTowers(nn.Module):
         return (a2t + t2a) / 2 + audio.abs().mean() / audio.norm() + text.abs().mean() / text.norm()
 
 
-def test_towers_train_as_the_plain_ones() -> None:
+@pytest.mark.parametrize("valid", [[8, 9, 10], [8]])  # of one clip every epoch finds all: the first is kept
+def test_towers_train_as_the_plain_ones(valid: list[int]) -> None:
     rng = torch.Generator().manual_seed(3)
     clips = torch.randn(14, 8, generator=rng)
     captions = [
         [torch.randint(0, 40, (int(n),), generator=rng) for n in torch.randint(3, 9, (2,), generator=rng)]
         for _ in clips
     ]
-    recipe, rows = Recipe(batch=5, epochs=3, lr=1e-3), ([*range(8)], [8, 9, 10], [11, 12, 13])
+    recipe, rows = Recipe(batch=5, epochs=3, lr=1e-3), ([*range(8)], valid, [11, 12, 13])
     (found,) = trained_towers(clips, captions, rows, 60, recipe, [42])
 
     torch.manual_seed(42)
