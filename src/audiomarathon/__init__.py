@@ -49,7 +49,7 @@ def evaluate(*tasks: str, model: str | None = None, method: object = None, **set
     import warnings
     from dataclasses import replace
 
-    from audiomarathon.compression.external import as_method
+    from audiomarathon.compression.registry import as_method
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run
     from audiomarathon.settings import RunSettings

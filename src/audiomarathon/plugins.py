@@ -54,14 +54,14 @@ def plugins(
         try:
             value = entry.load()
             value = value() if isinstance(value, type) or callable(value) else value
-            flaw = _flaw(value, kind) or flaw_of(value)
-            if not flaw:
+            wrong = flaw(value, kind) or flaw_of(value)
+            if not wrong:
                 guard(value, kind, f"{name} ({value.key})")
         except BaseException as error:  # a stranger's code may raise anything, sys.exit and KeyboardInterrupt too
             warnings.warn(f"{name} ({entry.value}) cannot be loaded: {plain(told(error))}", stacklevel=2)
             continue
-        if flaw:
-            warnings.warn(f"{name} {flaw}", stacklevel=2)
+        if wrong:
+            warnings.warn(f"{name} {wrong}", stacklevel=2)
             continue
         names = {word.lower(): item for item in (*built_in, *found) for word in (item.key, *item.aliases)}
         if value.key.lower() in names:
@@ -81,7 +81,7 @@ def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> li
     return sorted(find(group=group), key=lambda entry: entry.name)
 
 
-def _flaw(value: object, kind: type) -> str:
+def flaw(value: object, kind: type) -> str:
     """Return what is wrong with the facts that a plug-in states as attributes, or ""."""
     if not isinstance(value, kind):
         return f"yields no {kind.__name__}"

@@ -211,7 +211,7 @@ class RunSettings:
                 f"DEVICE={self.device} with DEVICE_MAP={self.device_map}: a device map chooses the devices itself; "
                 "leave DEVICE out, and limit GPUs by CUDA_VISIBLE_DEVICES"
             )
-        if self.ratio and self.method.count(":") > self.method.count("+"):
+        if self.ratio and len(re.findall(r":\s*[\d.]", self.method)) > self.method.count("+"):
             raise SettingsError(f"PRUNE_RATIO={self.ratio:g} with PRUNE_METHOD={self.method}: give one ratio, not two")
         if self.decode_tokens == 1:
             raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")

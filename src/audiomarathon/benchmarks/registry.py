@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
@@ -15,7 +17,8 @@ from audiomarathon.benchmarks.xares import foreign
 from audiomarathon.benchmarks.xares.benchmark import XARES
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder
-from audiomarathon.plugins import guard, look_up, plugins
+from audiomarathon.object_reference import is_reference, object_at, raising
+from audiomarathon.plugins import flaw, guard, look_up, plugins
 from audiomarathon.records import Figure
 from audiomarathon.scoring.scorer import Scorer
 
@@ -71,7 +74,8 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by key or alias, in any case, or the one that a TOML file describes.
+    """Return a task by key or alias, in any case, or the one that a TOML file describes, or that lies in a Python file
+    or module of the user's own (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`).
 
     Raises
     ------
@@ -80,14 +84,52 @@ def get_task(name: str) -> Task:
     """
     if name.lower().endswith(".toml"):
         return declared.read_task(named_folder(name))
+    if is_reference(name) and is_reference(name, {task.key.lower() for task in all_tasks()}):
+        return _task_at(name)
     if name.startswith((".", "/", "~")):
-        raise SettingsError(f"{name}: a task file must end in .toml")
+        raise SettingsError(f"{name}: a task file must end in .toml, or .py as FILE.py:CLASS")
     if "," in name:
         raise SettingsError(
             f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
         )
     on_record = foreign.on_record(name) or declared.on_record(name)
     return on_record or look_up(name, (*all_tasks(), *XARES.tasks), kind="task")
+
+
+def _task_at(reference: str) -> Task:
+    """Return a task that is named by where it lies.
+
+    Its key begins as that of a TOML file's task with the same scorer, so that its runs are read without the file.
+    """
+    where, allowed = f"task {reference}", "a subclass of Task, such as MultipleChoice"
+    name, value = object_at(reference, "task", lambda one: isinstance(one, type) and issubclass(one, Task), allowed)
+    with raising(where):
+        task = value() if isinstance(value, type) else value
+    if not isinstance(task, Task):
+        raise SettingsError(f"{where}: {name} is none; allowed: {allowed}")
+    about = (inspect.cleandoc(type(task).__doc__ or "").splitlines() or [name])[0]
+    for fact, usual in {"key": name, "title": about}.items():
+        if not hasattr(task, fact):
+            object.__setattr__(task, fact, usual)
+    if wrong := flaw(task, Task) or _flaw_of(task):
+        raise SettingsError(f"{where}: {wrong}")
+    guard(task, Task, where)
+    guard(task.scorer, Scorer, f"{where}: its scorer")
+    scorer = task.scorer
+    kinds = (
+        kind for kind, (one, *_) in declared.KINDS.items() if type(one) is type(scorer) and vars(one) == vars(scorer)
+    )
+    if kind := next(kinds, ""):
+        object.__setattr__(task, "key", f"{kind}/{task.key.replace('/', '-')}")
+    elif any(task.key.lower() == one.key.lower() for one in all_tasks()):
+        raise SettingsError(f"{where}: its key {task.key!r} is taken; give it another")
+    else:
+        warnings.warn(
+            f"{where}: scored by {type(scorer).__name__}, which reports and comparisons find only in an installed "
+            "package: audiomarathon new task",
+            stacklevel=2,
+        )
+    return task
 
 
 def benchmark_of(key: str) -> str:

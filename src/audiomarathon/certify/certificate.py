@@ -6,7 +6,7 @@ import datetime
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from audiomarathon.certify import method_checks, model_checks, timing_checks
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.compression.layers import window_of
+from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.compression.token_pruner import TokenPruner
@@ -83,15 +84,15 @@ class Certificate:
         }
 
 
-def checks() -> Iterator[Check]:
-    """Yield every check in the order in which they are made; those of methods from the registry."""
+def checks(own: Sequence[Method] = ()) -> Iterator[Check]:
+    """Yield every check in the order in which they are made; those of methods from the registry, and of the user's."""
     yield Check("documented", "base is not what the model's authors mean by a reply", model_checks.documented)
     yield Check("noise floor", "rounding hides what the other checks look for", model_checks.noise_floor)
     yield Check("greedy", "replies change from run to run, or are sampled", model_checks.greedy)
     yield Check("hears", "answers do not come from the audio, or not from all of it", model_checks.hears)
     yield Check("audio mask", "text would be pruned as audio, or audio missed", model_checks.audio_mask)
     yield Check("adapter", "the speech adapter is off: replies are another model's", model_checks.adapter)
-    methods = all_methods()
+    methods = tuple({method.key: method for method in (*all_methods(), *own)}.values())
     zero = functools.partial(method_checks.ratio_zero, methods=methods)
     yield Check("ratio 0", "a method changes the model even where it removes nothing", zero)
     for method in methods:
@@ -117,7 +118,10 @@ def usual_seconds(engine: LocalEngine) -> float:
 
 
 def certify(
-    engine: LocalEngine, seconds: float | None = None, say: Callable[[str], None] = lambda _line: None
+    engine: LocalEngine,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    methods: Sequence[Method] = (),
 ) -> Certificate:
     """Make every check on a loaded model.
 
@@ -125,6 +129,8 @@ def certify(
     ----------
     seconds
         Length of the synthetic clips; one is three times as long. None for :func:`usual_seconds`.
+    methods
+        Methods of the user's own to check beside those of the registry.
     """
     start = time.monotonic()
     seconds = seconds or usual_seconds(engine)
@@ -133,7 +139,7 @@ def certify(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # one check sets a sampling config on purpose
     try:
-        for check in checks():
+        for check in checks(methods):
             finding = _made(check, bench)
             say(f"{check.name}: {finding.verdict}")
             rows.append((check, finding))

@@ -24,12 +24,18 @@ def certify(
         float | None,
         typer.Option(help="Length of the synthetic clips; one is three times as long [default: 30]."),
     ] = None,
+    methods: Annotated[
+        str,
+        typer.Option("--methods", "--method", help="Methods of your own to check too: FILE.py:CLASS, commas between."),
+    ] = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the certificate, as JSON.")] = None,
     **settings: Any,
 ) -> int:
     """Check that this model, on this machine, does what the records will say; its stamp goes into later runs.
 
     Example: audiomarathon certify --model qwen2.5-omni -o certificate.json
+
+    --methods my_pruner.py:Novelty checks a method of your own beside those that audiomarathon list methods shows.
 
     Takes minutes. Exit code 1 when a check fails.
     """
@@ -41,14 +47,19 @@ def certify(
     from audiomarathon.certify.certificate import certify as make
     from audiomarathon.certify.certificate import store
     from audiomarathon.cli.output import say
+    from audiomarathon.compression.external import Foreign
+    from audiomarathon.compression.registry import find_method
     from audiomarathon.engine.local import open_local
     from audiomarathon.files import check_writable, write_json
     from audiomarathon.report.render import show
     from audiomarathon.terminal import showing_records
 
+    own = [find_method(name.strip(), 0.0) for name in methods.split(",") if name.strip()]
+    if foreign := [method.key for method in own if isinstance(method, Foreign)]:
+        raise SettingsError(f"--methods: {foreign[0]} does not say what it keeps; allowed: TokenPruner, KVPress")
     for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
         check_writable(folder)
-    certificate = make(open_local(model, read, (), say=say), seconds, say)
+    certificate = make(open_local(model, read, (), say=say), seconds, say, own)
     path = store(certificate)
     if output is not None:
         write_json(output, certificate.as_json())

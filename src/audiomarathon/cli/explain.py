@@ -130,7 +130,7 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
 
 def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
     from audiomarathon.audio import decode as audio
-    from audiomarathon.compression.external import as_method
+    from audiomarathon.compression.registry import as_method
     from audiomarathon.engine.answer import generations, open_model
     from audiomarathon.engine.batches import sample_seed
     from audiomarathon.models.prompt import Prompt, by_clip

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from audiomarathon.compression.method import Method
-from audiomarathon.compression.registry import get_method
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.trace import Trace
-from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
@@ -56,36 +54,11 @@ class Foreign(Method):
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """The press by its name, or as it prints itself."""
-        return {"press": self.name or repr(self.press)}
+        """The press by its name, or as it prints itself, and the ratio that it was made with, where that is known."""
+        return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """See :meth:`Method.applied_to`."""
         with self.press(lm.model):
             yield Trace((None,) * len(inputs.seeds))
-
-
-def as_method(method: object, settings: RunSettings) -> Method:
-    """Return a method for what Python callers pass: a method, a name, or a press of their own.
-
-    Parameters
-    ----------
-    method
-        A name takes its ratio, layer and scope from the settings; `fast_v:0.5` has its own ratio. A press that prints
-        itself by its address is named: `("mine-0.3", press)`.
-
-    Raises
-    ------
-    SettingsError
-        For anything else.
-    """
-    if isinstance(method, Method):
-        return method
-    if isinstance(method, str):
-        return get_method(method, settings.ratio, settings.layer, settings.scope)
-    if isinstance(method, tuple) and len(method) == 2 and isinstance(method[0], str) and callable(method[1]):
-        return Foreign(press=method[1], name=method[0])
-    if callable(method):
-        return Foreign(press=method)
-    raise SettingsError(f"{method!r} is no method: pass a name, a Method, or an object used as `with press(model):`")

@@ -1,6 +1,7 @@
 """Which methods there are, and how a name and a ratio become one.
 
-A third party adds one by an entry point in the group `audiomarathon.methods` that yields a :class:`Method` subclass.
+A third party adds one by an entry point in the group `audiomarathon.methods` that yields a :class:`Method` subclass, or
+names it by where it lies: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import warnings
 from typing import Any
 
 from audiomarathon.compression.composed import Composed
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.from_place import method_at
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.presses.audio_kv import AudioKV
 from audiomarathon.compression.presses.expected_attention import ExpectedAttention
@@ -26,7 +29,9 @@ from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
 from audiomarathon.errors import SettingsError
+from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
+from audiomarathon.settings import RunSettings
 
 BUILT_IN: tuple[Method, ...] = (
     Base(),
@@ -54,7 +59,8 @@ def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str
     Parameters
     ----------
     name
-        A method's name; `name:ratio` gives a ratio of its own, and `pruner:ratio+press:ratio` joins two.
+        A method's name, or where it lies (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`); `name:ratio` gives a ratio of its
+        own, and `pruner:ratio+press:ratio` joins two.
     ratio
         None when nobody gave one: `base` needs none, any other method does.
 
@@ -75,22 +81,48 @@ def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str
     return Composed(first=parts[0], second=parts[1])
 
 
+def split_ratio(name: str) -> tuple[str, str | None]:
+    """Return a method's name and the ratio after it as written: `fast_v:0.5`, `my_pruner.py:Novelty:0.5`."""
+    name = name.strip()
+    if is_reference(name, _names(all_methods())):
+        return name, None
+    head, colon, own = name.rpartition(":")
+    return (head, own) if colon else (name, None)
+
+
+def find_method(name: str, ratio: float | None = None) -> Method:
+    """Return the method of a name or a place, unset; a press that has no name here is made with the ratio."""
+    known = all_methods()
+    if is_reference(name, _names(known)):
+        return method_at(name, ratio, known)
+    try:
+        return look_up(name, known, kind="method")
+    except SettingsError as error:
+        raise SettingsError(f"{error}, FILE.py:CLASS, PACKAGE.MODULE:CLASS") from None
+
+
+def _names(methods: tuple[Method, ...]) -> set[str]:
+    return {word.lower() for one in methods for word in (one.key, *one.aliases)}
+
+
 def _get_one(name: str, ratio: float | None, layer: int, scope: str) -> Method:
-    name, colon, own = name.strip().partition(":")
-    found: Method = look_up(name, all_methods(), kind="method")
-    if colon:
+    name, own = split_ratio(name)
+    if own is not None:
         try:
             ratio = float(own)
         except ValueError:
             raise SettingsError(f"method {name}:{own}: {own!r} is no ratio") from None
-    if ratio is None and not isinstance(found, Base):
+    found = find_method(name, ratio)
+    if ratio is None and not isinstance(found, (Base, Foreign)):
         raise SettingsError(
-            f"method {found.key}: no ratio is given; name the fraction of audio tokens to remove with PRUNE_RATIO, "
-            f"--ratio or {found.key}:0.5 (0 on purpose runs it without dropping anything)"
+            f"method {name}: no ratio is given; name the fraction of audio tokens to remove with PRUNE_RATIO, "
+            f"--ratio or {name}:0.5 (0 on purpose runs it without dropping anything)"
         )
     ratio = ratio or 0.0
     if not 0 <= ratio < 1:
         raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
+    if isinstance(found, Foreign):  # it has its ratio, if it takes one
+        return found
     if isinstance(found, Base):
         if ratio > 0:
             raise SettingsError(
@@ -104,3 +136,28 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str) -> Method:
     if scope != "audio" and "scope" not in names:
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
     return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
+
+
+def as_method(method: object, settings: RunSettings) -> Method:
+    """Return a method for what Python callers pass: a method, a name, or a press of their own.
+
+    Parameters
+    ----------
+    method
+        A name or a place (:func:`get_method`) takes its ratio, layer and scope from the settings; `fast_v:0.5` has its
+        own ratio. A press that prints itself by its address is named: `("mine-0.3", press)`.
+
+    Raises
+    ------
+    SettingsError
+        For anything else.
+    """
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, str):
+        return get_method(method, settings.ratio, settings.layer, settings.scope)
+    if isinstance(method, tuple) and len(method) == 2 and isinstance(method[0], str) and callable(method[1]):
+        return Foreign(press=method[1], name=method[0])
+    if callable(method):
+        return Foreign(press=method)
+    raise SettingsError(f"{method!r} is no method: pass a name, a Method, or an object used as `with press(model):`")

@@ -13,17 +13,16 @@ import inspect
 import itertools
 import json
 import re
-import sys
-import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError, told
+from audiomarathon.object_reference import FILE, importing_from, is_reference, object_at, run_file
 from audiomarathon.plugins import look_up, plugins
 
 if TYPE_CHECKING:
@@ -142,7 +141,8 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
     Parameters
     ----------
     name
-        `FILE.py[:CLASS]`, `hf:ID_OR_FOLDER`, the key of a built-in (`baseline:whisper`, `control:logmel`) or a plug-in.
+        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, the key of a built-in (`baseline:whisper`,
+        `control:logmel`) or a plug-in.
     arguments
         Keyword arguments of its constructor; a text that is an int, a float or a bool becomes that.
 
@@ -152,13 +152,18 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
         In one line: an unknown name, a file without an encoder or with several, whatever loading raises.
     """
     typed = {key: _value(text) for key, text in (arguments or {}).items()}
-    file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
-    if file:
+    if file := FILE.fullmatch(name):
         path = Path(file[1]).expanduser().resolve()
-        with _loading(name, path.parent) as imported:
+        with _loading(name), importing_from(path.parent) as beside:
             kind = _class_in(path, file[2])
             module = kind(**typed)
-        return from_module(module, kind.__name__, typed, device, files=[path, *imported])
+        files = [Path(one.__file__) for one in beside if one.__file__]
+        return from_module(module, kind.__name__, typed, device, files=[path, *files])
+    if is_reference(name, {"hf", *(spec.key.partition(":")[0] for spec in all_encoders())}):
+        _, kind = object_at(name, "encoder", _is_module, "a torch.nn.Module")
+        with _loading(name):
+            module = kind(**typed)
+        return from_module(module, kind.__name__, typed, device)
     if name.startswith("hf:"):
         spec = EncoderSpec(
             name.partition("@")[0].rstrip("/"), partial(_make, "hf", "hugging_face_encoder", model=name[3:])
@@ -167,7 +172,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
         try:
             spec = look_up(name, all_encoders(), kind="encoder")
         except SettingsError as error:
-            raise SettingsError(f"{error}, hf:ID_OR_FOLDER, FILE.py[:CLASS]") from None
+            raise SettingsError(f"{error}, hf:ID_OR_FOLDER, FILE.py[:CLASS], PACKAGE.MODULE:CLASS") from None
     with _loading(name):
         module = spec.make(**typed)
     facts = {} if ":" in spec.key else typed  # ours take where a checkpoint lies; its content is hashed
@@ -217,44 +222,20 @@ def from_module(
 
 
 @contextmanager
-def _loading(name: str, folder: Path | None = None) -> Iterator[list[Path]]:
-    """Turn whatever loading raises into one line; make `folder` importable, and list the files imported from it.
-
-    Modules from the folder are forgotten afterwards: the next encoder's folder may hold others of the same name.
-    """
-    before, imported = set(sys.modules), list[Path]()
-    if folder:
-        sys.path.insert(0, str(folder))
+def _loading(name: str) -> Iterator[None]:
+    """Turn whatever loading raises into one line."""
     try:
-        yield imported
+        yield
     except AudioMarathonError:
         raise
     except (Exception, SystemExit) as error:
         raise EncoderError(f"encoder {name}: cannot be loaded: {told(error)}") from error
-    finally:
-        if folder:
-            sys.path.remove(str(folder))
-            for new in set(sys.modules) - before:
-                file = Path(getattr(sys.modules[new], "__file__", None) or "")
-                top = folder / new.partition(".")[0]
-                if file == top.with_suffix(".py") or file.is_relative_to(top):
-                    imported.append(file)
-                    del sys.modules[new]
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
     """Return the encoder class that a file defines; classes it imports do not count."""
-    import torch
-
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise EncoderError(f"{path}: {error.strerror}") from error
-    module = types.ModuleType(f"audiomarathon_encoder_{hashlib.sha256(bytes(path)).hexdigest()[:12]}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses and inspect look it up
-    exec(compile(source, str(path), "exec"), module.__dict__)  # no .pyc: an edit within a second is seen
-    kinds = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, torch.nn.Module)]
+    module = run_file(path)
+    kinds = [value for value in vars(module).values() if _is_module(value)]
     found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
     chosen = [key for key in found if (key == wanted if wanted else key.endswith("Encoder"))]
     if len(chosen) != 1:
@@ -262,6 +243,12 @@ def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
         wanted = wanted or "…Encoder"
         raise EncoderError(f"{path}: defines {problem} ({wanted}); its nn.Modules: {', '.join(found) or 'none'}")
     return found[chosen[0]]
+
+
+def _is_module(value: Any) -> TypeGuard[type[torch.nn.Module]]:
+    import torch
+
+    return isinstance(value, type) and issubclass(value, torch.nn.Module)
 
 
 def _value(text: str) -> Any:

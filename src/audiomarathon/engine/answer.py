@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.audio import decode as audio
-from audiomarathon.compression.external import as_method
 from audiomarathon.compression.method import Method
+from audiomarathon.compression.registry import as_method
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.audio_lm import AudioLM

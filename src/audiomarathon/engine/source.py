@@ -12,6 +12,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from audiomarathon.object_reference import texts_of
+
 _KNOWN = {"audiomarathon", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -42,9 +44,13 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
         for part in _definitions(one):
             name = part.__name__ if isinstance(part, ModuleType) else str(part.__module__)
             module = sys.modules.get(name)
-            file = getattr(module, "__file__", None)
+            file, texts = getattr(module, "__file__", None), texts_of(name)
             installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
             if _package(part) in _KNOWN or installed or name in found:
+                continue
+            if texts:  # of a file that is in no package: as it was run
+                found |= {each.__name__: text.hex() for each, text in texts.items()}
+                todo += [value for each in texts for value in vars(each).values() if _is_definition(value, beside=name)]
                 continue
             if file is None or name == "__main__":
                 if not isinstance(part, ModuleType):

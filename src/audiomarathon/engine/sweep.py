@@ -16,13 +16,14 @@ from typing import IO, Any
 
 from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.compression.method import Base, Method
-from audiomarathon.compression.registry import all_methods, get_method
+from audiomarathon.compression.registry import all_methods, get_method, split_ratio
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.executor import Ray
 from audiomarathon.engine.identity import check_folders
 from audiomarathon.engine.open import opened
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, run_task
 from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
@@ -95,17 +96,24 @@ def grid(
     every = [method.key for method in all_methods() if not isinstance(method, Base)]
     for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
         parts = name.split("+")
-        if len(parts) > 1 and not all(":" in part for part in parts):
+        if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):
             raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
-        if ":" in name:
+        if len(parts) > 1 or split_ratio(name)[1]:
             named = get_method(name, layer=layer, scope=scope)
             found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
             found += [_at(name, ratio, layer, scope) for ratio in ratios]
     if not found:
         raise SettingsError("no settings to run: --no-base, and no method is named")
-    once = {method.label: method for method in found}
+    once: dict[str, Method] = {}
+    for method in found:
+        if _code(once.setdefault(method.label, method)) != _code(method):
+            raise SettingsError(f"two methods are called {method.label}: rename the class of one")
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))
+
+
+def _code(method: Method) -> list[str | None]:
+    return [source_hash(part) for part in method.parts().values()]
 
 
 def _at(name: str, ratio: float, layer: int, scope: str) -> Method:

@@ -1,0 +1,87 @@
+"""A method of the user's own, named by where it lies: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
+
+Its key is the name of the class, which is also how folders and tables begin: `Novelty-0.5-layer2`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, TypeVar
+
+from audiomarathon.compression.external import Foreign
+from audiomarathon.compression.method import Method, plain
+from audiomarathon.errors import SettingsError
+from audiomarathon.object_reference import object_at, raising
+from audiomarathon.plugins import flaw, guard
+
+ALLOWED = "a subclass of TokenPruner, KVPress or Method, or an object that is used as `with press(model):`"
+_RATIO = ("ratio", "compression_ratio")  # how presses call the fraction that they remove
+M = TypeVar("M", bound=Method)
+
+
+def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) -> Method:
+    """Return the method that a reference means, unset; a press with its ratio.
+
+    Parameters
+    ----------
+    ratio
+        Given to a press whose class takes `ratio` or `compression_ratio`.
+    known
+        Methods whose names are taken.
+
+    Raises
+    ------
+    SettingsError
+        There is none, its name is taken, or a press is not given what it takes.
+    PluginError
+        Whatever the file or the class raises.
+    """
+    where = f"method {reference}"
+    name, value = object_at(reference, "method", _is_method, ALLOWED)
+    if name.lower() in {word.lower() for one in known for word in (one.key, *one.aliases)}:
+        raise SettingsError(f"{where}: {name} is the name of a method that is there; rename the class")
+    if not (_is_method(value) or isinstance(value, Method)):
+        return _press(where, name, value, ratio)
+    with raising(where):
+        made: Method = _named(value() if isinstance(value, type) else value, name)
+    if wrong := flaw(made, Method):
+        raise SettingsError(f"{where}: {wrong}")
+    guard(made, Method, where)
+    return made
+
+
+def _is_method(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Method)
+
+
+def _named(method: M, key: str) -> M:
+    """Return a method under another key; one that states no title has that of its docstring."""
+    kind = type(method)
+    about = (inspect.cleandoc(kind.__doc__ or "").splitlines() or [key])[0]
+    facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
+    same = {fact: getattr(kind, fact) for fact in ("__module__", "__qualname__", "__doc__")}
+    own: type[M] = type(kind)(key, (kind,), {**facts, **same})  # type: ignore[misc]
+    return own(**{one.name: getattr(method, one.name) for one in dataclasses.fields(method) if one.init})
+
+
+def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
+    """Return an object used as `with press(model):` as a method: a class is made with the ratio, if it takes one."""
+    kind = value if isinstance(value, type) and not hasattr(value, "__enter__") else None
+    if kind is not None:
+        if not any("__call__" in vars(base) for base in kind.__mro__):
+            raise SettingsError(f"{where}: is no method; allowed: {ALLOWED}")
+        with raising(where):
+            takes = next((one for one in inspect.signature(kind).parameters if one in _RATIO), None)
+            if takes and ratio is None:
+                raise SettingsError(f"{where}: no ratio is given; name it, such as {where.partition(' ')[2]}:0.5")
+            value = kind(**{takes: ratio} if takes else {})
+        if takes and ratio is not None:
+            return _named(Foreign(press=value, name=f"{name}-{plain(ratio)}", ratio=ratio), name)
+    if ratio is not None:
+        raise SettingsError(
+            f"{where}: takes no ratio; a run goes without, a sweep needs a class made with {' or '.join(_RATIO)}"
+        )
+    if not callable(value):
+        raise SettingsError(f"{where}: is of type {type(value).__name__}; allowed: {ALLOWED}")
+    return _named(Foreign(press=value, name=name), name)
