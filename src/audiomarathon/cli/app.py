@@ -21,6 +21,7 @@ from audiomarathon.cli.jasco import jasco_app
 from audiomarathon.cli.judge import judge
 from audiomarathon.cli.lalm import export as export_lalm
 from audiomarathon.cli.lalm import import_ as import_lalm
+from audiomarathon.cli.new import new
 from audiomarathon.cli.options import Grouped, complete_models
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
@@ -132,7 +133,7 @@ def _download_fense() -> None:
     say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
 
-_COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep)
+_COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, reproduce, report, status, sweep, new)
 for _command in _COMMANDS:
     app.command(cls=Grouped)(reporting_errors(_command))
 app.command("list", cls=Grouped)(reporting_errors(list_command))

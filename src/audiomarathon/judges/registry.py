@@ -72,9 +72,11 @@ def _open(text: str, batch_size: int, download: bool) -> Judge:
             raise SettingsError(f"--with {text}: name the model as the server does: {kind}:MODEL")
         return EndpointJudge(_name(where), Endpoint.from_env(KNOWN.get(where, where)), at_once=batch_size)
     source = where if kind == "local" else text
-    if source in KNOWN or "/" in source or Path(source).is_dir():
+    others = plugged_in()
+    named = any(text.lower() in (one.key.lower(), *map(str.lower, one.aliases)) for one in others)
+    if not named and (source in KNOWN or "/" in source or Path(source).is_dir()):  # ./NAME means the folder
         return LocalJudge(_name(source), KNOWN.get(source, source), batch_size, download=download)
-    if not (others := plugged_in()):
+    if not others:
         raise SettingsError(f"unknown judge {text[:60]!r}; allowed: {', '.join(KNOWN)}, {_FORMS}")
     return look_up(text, others, kind="judge")
 

@@ -1,0 +1,89 @@
+"""`audiomarathon new`: a small package of one's own, with a test, from the templates in `new_templates/`."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audiomarathon.errors import SettingsError
+from audiomarathon.plugins import Named
+
+_TEMPLATES = Path(__file__).parent / "new_templates"
+_NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
+#: By kind the command that tries what was written.
+KINDS = {
+    "method": "audiomarathon run tau --data mini --method {name} --ratio 0.5",
+    "task": "audiomarathon run {name} --data {folder}/example --model embedded",
+    "model": "audiomarathon run tau --data mini --model {name} --limit 2",
+    "judge": "audiomarathon judge results/jasco --with {name}",
+    "encoder": "audiomarathon encoder check {name}",
+}
+
+
+def new(
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))],
+    name: Annotated[str, typer.Argument(help="Name of the package, and what commands call it.")],
+    into: Annotated[Path, typer.Option(help="Folder to write the package's folder into.")] = Path(),
+) -> None:
+    """Write a package with a method, task, model, judge or encoder of your own that works, and its test.
+
+    Example: audiomarathon new method my_pruner
+    """
+    from audiomarathon.cli.output import say
+
+    folder = into / name
+    if kind not in KINDS:
+        raise SettingsError(f"new {kind}: not allowed; allowed: {', '.join(KINDS)}")
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise SettingsError(f"new {kind} {name}: not allowed; allowed: letters, digits and _, as in my_{kind}")
+    if folder.exists():
+        raise SettingsError(f"{folder}: is there already, nothing is overwritten; give another name or --into")
+    if name.lower() in _taken(kind) or find_spec(name) is not None:
+        raise SettingsError(f"new {kind} {name}: a {kind} or a module of that name is there; give another name")
+    _write(_TEMPLATES / kind, folder, name)
+    say(f"wrote {folder}; next:")
+    for command in (f"pip install -e {folder}", f"pytest {folder}", KINDS[kind].format(name=name, folder=folder)):
+        typer.echo(command)
+
+
+def _taken(kind: str) -> set[str]:
+    """Return in lower case the names that a plug-in of this kind cannot have."""
+    from audiomarathon.benchmarks import all_tasks
+    from audiomarathon.compression.registry import all_methods
+    from audiomarathon.encoders.encoder import all_encoders
+    from audiomarathon.judges.registry import KNOWN, plugged_in
+    from audiomarathon.models.registry import all_models
+
+    known: Mapping[str, Callable[[], Sequence[Named]]] = {
+        "method": all_methods,
+        "task": all_tasks,
+        "model": all_models,
+        "judge": plugged_in,
+        "encoder": all_encoders,
+    }
+    return {*KNOWN, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
+
+
+def _write(template: Path, folder: Path, name: str) -> None:
+    """Copy a template under a name; the folder is whole or not there."""
+    from audiomarathon.files import write_bytes, writing
+
+    title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    unfinished = folder.with_name(f".{folder.name}.new")
+    with writing(folder):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for file in sorted(template.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                content = file.read_bytes()
+                if file.suffix != ".wav":
+                    content = content.replace(b"newname", name.encode()).replace(b"NewName", title.encode())
+                place = file.relative_to(template).as_posix().replace("newname", name)
+                write_bytes(unfinished / place, content)
+        unfinished.replace(folder)

@@ -1,0 +1,1 @@
+"""An audio encoder: a log-mel spectrogram."""

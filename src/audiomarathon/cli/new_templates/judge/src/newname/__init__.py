@@ -1,0 +1,1 @@
+"""A judge that answers by a table."""

@@ -1,0 +1,34 @@
+"""A judge that answers by a table: the first pattern found in the question decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from audiomarathon.judges.judge import Judge, Reply
+from audiomarathon.judges.judgements import Request
+
+ANSWERS = {  # as JASCO's judges are asked to answer
+    r"(?i)\b(sorry|cannot|can't)\b": "Rating: 0\nOrientation: Neither",
+    "": "Rating: 1\nOrientation: Both",
+}
+
+
+class NewName(Judge):
+    """Ask a model of your own in `ask`; answers may come in any order, and a failed one is `Reply(error="why")`."""
+
+    key = "newname"
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return all that its answers depend on: stored answers are used again as long as it stays the same."""
+        return {"backend": "table", "answers": ANSWERS}
+
+    def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
+        """Yield each request with its answer."""
+        for request in requests:
+            question = request.messages[-1]["content"]
+            yield (
+                request,
+                Reply(next(text for pattern, text in ANSWERS.items() if re.search(pattern, question)), "stop"),
+            )

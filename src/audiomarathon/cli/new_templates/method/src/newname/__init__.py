@@ -1,0 +1,1 @@
+"""A method that keeps the audio tokens with the largest norm."""

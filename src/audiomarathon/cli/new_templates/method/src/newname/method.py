@@ -1,0 +1,30 @@
+"""Keep the audio tokens whose hidden states have the largest norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+
+
+@dataclass(frozen=True)
+class NewName(TokenPruner):
+    """Fields are settings, and part of a run's identity; `layer` and `ratio` are there already.
+
+    A method that drops cache entries derives from `audiomarathon.compression.press.KVPress`, any other from `Method`.
+    """
+
+    key: ClassVar[str] = "newname"
+    title: ClassVar[str] = "audio tokens with the largest norm"
+    scored: ClassVar[bool] = True  # look at what the model made of the sample below the layer
+
+    power: float = 2.0
+
+    def select(self, evidence: Evidence) -> torch.Tensor:
+        """Return the indices of the `n_keep` kept tokens among the N audio tokens, shape (n_keep,), in any order."""
+        audio = evidence.seen.entering[evidence.positions.to(evidence.seen.entering.device)]  # (N, D)
+        norms = torch.linalg.vector_norm(audio.float(), ord=self.power, dim=-1)
+        return norms.topk(evidence.n_keep).indices

@@ -1,0 +1,1 @@
+"""A task: is the tone high or low?"""
