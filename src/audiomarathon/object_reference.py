@@ -138,7 +138,7 @@ def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Run a file as a module that is named after its content.
+    """Run a file as a module whose name is that of no other file, and of no other content.
 
     Raises
     ------
@@ -177,8 +177,7 @@ def _text(path: Path) -> bytes:
 
 
 def _name(path: Path, text: bytes) -> str:
-    """Return a module's name, the same wherever the file lies: it becomes part of a run's identity."""
-    return f"{path.stem}_{hashlib.sha256(text).hexdigest()[:12]}"
+    return f"{path.stem}_{hashlib.sha256(bytes(path) + text).hexdigest()[:12]}"
 
 
 def _home(value: object) -> str:

@@ -48,8 +48,9 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
             installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
             if _package(part) in _KNOWN or installed or name in found:
                 continue
-            if texts:  # of a file that is in no package: as it was run
-                found |= {each.__name__: text.hex() for each, text in texts.items()}
+            if texts:  # of a file that is in no package: as it was run, wherever it lies
+                found |= {Path(str(each.__file__)).stem: texts[each].hex() for each in texts if each.__name__ == name}
+                found |= {each.__name__: texts[each].hex() for each in texts if each.__name__ != name}
                 todo += [value for each in texts for value in vars(each).values() if _is_definition(value, beside=name)]
                 continue
             if file is None or name == "__main__":

@@ -1,0 +1,102 @@
+"""`audiomarathon new`: each kind of package is found once it is installed, and its own test passes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+from audiomarathon.cli.new import KINDS
+
+SOURCES = Path(inspect.getfile(importlib.import_module("audiomarathon"))).parents[1]
+
+
+def new(*words: object) -> list[str]:
+    done = CliRunner().invoke(app, ["new", *map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A kind whose package is written and on the path, beside the metadata that an installer makes."""
+    name = f"own_{request.param}"
+    new(request.param, name, "--into", tmp_path)
+    project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
+    site = tmp_path / name / "src"
+    metadata = site / f"{name}-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    ((group, entries),) = project["entry-points"].items()
+    points = [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(points))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(tmp_path / name / "tests")
+    monkeypatch.chdir(tmp_path)  # a judge's name is not that of the folder here
+    yield request.param
+    for module in [one for one in sys.modules if name in one]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+def test_an_installed_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
+    tests = vars(importlib.import_module(f"test_own_{kind}"))
+    own = [one for name, one in tests.items() if name.startswith("test_")]
+    assert own
+    for number, one in enumerate(own):
+        one(**{name: tmp_path / str(number) for name in inspect.signature(one).parameters})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", KINDS)
+def test_it_is_installed_by_pip_and_tested_by_pytest(what: str, tmp_path: Path) -> None:
+    name, site = f"own_{what}", tmp_path / "site"
+    new(what, name, "--into", tmp_path)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", site, tmp_path / name], check=True)
+    env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SOURCES}"}
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+    done = subprocess.run(pytest_, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_it_says_what_to_do_next(tmp_path: Path) -> None:
+    folder = tmp_path / "my_pruner"
+    run = "audiomarathon run tau --data mini --method my_pruner --ratio 0.5"
+    assert new("method", "my_pruner", "--into", tmp_path) == [f"pip install -e {folder}", f"pytest {folder}", run]
+    written = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert {*written} == {
+        *("pyproject.toml", "README.md", "tests/test_my_pruner.py"),
+        *("src/my_pruner/__init__.py", "src/my_pruner/method.py"),
+    }
+    assert "class MyPruner(TokenPruner)" in written["src/my_pruner/method.py"]
+    assert not any(word in text for word in ("newname", "NewName") for text in written.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("thing", "mine"), "allowed: method, task, model, judge, encoder"),
+        (("method", "my-pruner"), "allowed: letters, digits and _"),
+        (("method", "class"), "allowed: letters, digits and _"),
+        (("method", "../up"), "allowed: letters, digits and _"),
+        (("method", "frame"), "a method or a module of that name is there"),
+        (("task", "json"), "a task or a module of that name is there"),
+        (("judge", "here"), "is there already, nothing is overwritten"),
+    ],
+)
+def test_it_refuses_names_and_overwrites_nothing(tmp_path: Path, words: tuple[str, str], said: str) -> None:
+    (tmp_path / "here").mkdir()
+    done = CliRunner().invoke(app, ["new", *words, "--into", str(tmp_path)])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert [file.name for file in tmp_path.rglob("*")] == ["here"]

@@ -1,0 +1,218 @@
+"""Methods, tasks and encoders by where they lie: FILE.py:Name and package.module:Name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import task_folders
+from builders import records_in
+from typer.testing import CliRunner
+
+from audiomarathon import evaluate
+from audiomarathon.benchmarks import get_task
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import get_method
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.engine.source import source_hash
+from audiomarathon.engine.sweep import grid
+from audiomarathon.errors import AudioMarathonError, PluginError, RecordError, SettingsError
+from audiomarathon.runs.read import Run
+
+PRUNER = """
+from dataclasses import dataclass
+from audiomarathon.compression.token_pruner import TokenPruner
+from chooser import first
+
+@dataclass(frozen=True)
+class Novelty(TokenPruner):
+    "The first tokens."
+    shift: int = 0
+
+    def select(self, evidence):
+        return first(evidence.n_keep) + self.shift
+"""
+CHOOSER = "import torch\ndef first(n):\n    return torch.arange(n)\n"
+PRESSES = """
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+class Press:
+    def __init__(self, compression_ratio):
+        self.compression_ratio = compression_ratio
+    def __call__(self, model):
+        return nullcontext()
+
+@contextmanager
+def bare(model):
+    yield
+
+class Nothing: pass
+class Strange:
+    def __call__(self): pass
+    def __init__(self): raise OSError("no\\nluck")
+"""
+TASK = """
+from audiomarathon.benchmarks.audiomarathon.tau import Tau
+from audiomarathon.scoring.choice import Choice
+
+class Scenes(Tau):
+    key = "scenes"
+
+class Mine(Choice):
+    key = "mine"
+
+class Odd(Tau):
+    key = "odd"
+    scorer = Mine()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of a user's files, which is the working folder."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, text in {"pruner": PRUNER, "chooser": CHOOSER, "presses": PRESSES, "scenes": TASK}.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield folder
+    for name in ("presses", "scenes"):  # named as modules
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, tiny_checkpoint: Path, no_env: Callable[[str, str], None]) -> dict[str, object]:
+    data = task_folders.build_tau(tmp_path / "data")
+    where = {"data": str(data), "model_path": str(tiny_checkpoint), "results": str(tmp_path / "out")}
+    return {**where, "limit": 2, "timing": False, "max_new_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("pruner.py:Novelty:0.5", "Novelty-0.5-layer2"),
+        ("./pruner.py:0.25", "Novelty-0.25-layer2"),
+        ("presses.py:Press:0.3", "Press-0.3"),
+        ("presses.py:bare", "bare"),
+        ("pruner.py:Novelty:0.5+snapkv:0.3", "Novelty-0.5-layer2+snapkv-0.3"),
+        ("presses:Press:0.5", "Press-0.5"),  # a module of the working folder
+    ],
+)
+def test_the_label_is_the_name_of_the_class(mine: Path, name: str, label: str) -> None:
+    assert get_method(name).label == label
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pruner.py:Novelti:0.5", "there is no 'Novelti' (did you mean 'Novelty'?)"),
+        ("pruner.py:Novelty", "no ratio is given"),
+        ("pruner.py:first:0.5", "first is defined in chooser.py; name that file"),
+        ("presses.py", "defines none; allowed: a subclass of TokenPruner, KVPress or Method"),
+        ("presses.py:Press", "no ratio is given; name it, such as presses.py:Press:0.5"),
+        ("presses.py:bare:0.5", "takes no ratio"),
+        ("presses.py:Nothing", "is no method; allowed: a subclass of TokenPruner"),
+        ("presses.py:Strange", "cannot be loaded: OSError: no luck"),
+        ("nowhere.py:Novelty:0.5", "No such file"),
+        ("no_such_package.mod:Novelty:0.5", "No module named 'no_such_package'"),
+        ("fast_v:half", "'half' is no ratio"),
+        ("audiomarathon.compression.pruners.frame:Frame:0.5", "Frame is the name of a method that is there; rename"),
+        ("fsat_v:0.5", "did you mean 'fast_v'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(mine: Path, name: str, said: str) -> None:
+    with pytest.raises(AudioMarathonError) as raised:
+        get_method(name)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("code", ["import nowhere", "def (", "raise SystemExit(3)", "raise KeyError"])
+def test_whatever_a_file_raises_is_one_line(mine: Path, code: str) -> None:
+    (mine / "pruner.py").write_text(code)
+    with pytest.raises(PluginError, match=r"^method pruner\.py:Novelty: cannot be loaded: \w+[^\n]*$"):
+        get_method("pruner.py:Novelty:0.5")
+
+
+def test_its_source_is_the_file_and_what_it_imports_wherever_they_lie(mine: Path) -> None:
+    def now(folder: Path = mine) -> str | None:
+        return source_hash(get_method(f"{folder}/pruner.py:Novelty:0.5"))
+
+    before = now()
+    assert now() == before
+    moved = shutil.copytree(mine, mine.parent / "moved")
+    assert now(moved) == before
+    (moved / "chooser.py").write_text(CHOOSER.replace("arange(n)", "arange(n) + 1"))
+    assert now(moved) != before
+    assert now() == before  # two folders with a file of one name
+    (mine / "pruner.py").write_text(PRUNER + "#")
+    assert now() != before
+
+
+def test_runs_of_it_are_read_without_the_file_and_refused_after_an_edit(
+    mine: Path, settings: dict[str, object], no_env: Callable[[str, str], None]
+) -> None:
+    name = "pruner.py:Novelty"
+    _base, own, built_in = evaluate("tau", method=["base", f"{name}:0.5", "frame:0.5"], **settings)
+    assert (own.folder.name, own.summary["complete"]) == ("Novelty-0.5-layer2", True)
+    for record in records_in(own.folder):
+        assert record["kept_audio_tokens"] < record["audio_tokens"]
+    no_env("PRUNE_METHOD", name)  # from the environment, the same run
+    no_env("PRUNE_RATIO", "0.5")
+    assert evaluate("tau", **settings)[0].folder == own.folder
+    (mine / "chooser.py").write_text(CHOOSER + "#")
+    with pytest.raises(RecordError, match=r"holds another run \(code of method Novelty: "):
+        evaluate("tau", **settings)
+    shutil.rmtree(mine)
+    mine.mkdir()
+    shown = CliRunner().invoke(app, ["compare", str(settings["results"])])
+    assert shown.exit_code == 0, shown.output
+    assert "Novelty-0.5-layer2" in shown.output
+    assert built_in.method in shown.output
+
+
+def test_a_sweep_takes_it_beside_others_and_refuses_two_of_one_name(mine: Path) -> None:
+    name = f"{mine}/pruner.py:Novelty"
+    labels = [method.label for method in grid([name, "frame", f"{name}:0.9", name], [0.0, 0.5])]
+    assert labels == ["base-0", "Novelty-0.5-layer2", "frame-0.5-layer2", "Novelty-0.9-layer2"]
+    (mine / "other.py").write_text(PRUNER.replace("self.shift", "0"))
+    with pytest.raises(SettingsError, match=r"two methods are called Novelty-0\.5-layer2"):
+        grid([name, f"{mine}/other.py:Novelty"], [0.5])
+
+
+def test_a_task_in_a_file_runs_and_is_read_without_it(mine: Path, settings: dict[str, object]) -> None:
+    (result,) = evaluate("./scenes.py:Scenes", method="base", **settings)
+    assert (result.folder.parts[-4:-2], result.summary["complete"]) == (("own-classes", "scenes"), True)
+    facts = json.loads((result.folder / "run.json").read_text())
+    assert "code of task own-classes/scenes" in facts["identity"]
+    (mine / "scenes.py").unlink()
+    read = Run.read(result.folder)
+    assert read.task is not None
+    assert read.headline.value == result.summary["score"]
+
+
+def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
+    assert get_task("scenes:Scenes").key == "own-classes/scenes"  # a module of the working folder
+    with pytest.warns(UserWarning, match="scored by Mine, which reports and comparisons find only in an installed"):
+        assert get_task("scenes.py:Odd").key == "odd"
+    for name, said in {
+        "pruner.py:Novelty": "Novelty is none; allowed: a subclass of Task",
+        "scenes.py": "defines several: Scenes, Odd; name one",
+        "./scenes": "must end in .toml, or .py as FILE.py:CLASS",
+    }.items():
+        with pytest.raises(SettingsError, match=said):
+            get_task(name)
+
+
+def test_an_encoder_of_a_module_is_found_by_its_name() -> None:
+    named = load_encoder("audiomarathon.encoders.controls:LogMelEncoder")
+    assert named.name == "LogMelEncoder"
+    assert named.identity["source"] == load_encoder("control:logmel").identity["source"]
+    with pytest.raises(SettingsError, match="there is no 'LogMelEncoda'"):
+        load_encoder("audiomarathon.encoders.controls:LogMelEncoda")
