@@ -53,7 +53,8 @@ complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "model
 Tasks = Annotated[
     list[str],
     typer.Argument(
-        help="Tasks, or 'all' ten of AudioMarathon (audiomarathon list tasks).", autocompletion=complete_tasks
+        help="Tasks (audiomarathon list tasks; FILE.toml, FILE.py:CLASS), or 'all' ten of AudioMarathon.",
+        autocompletion=complete_tasks,
     ),
 ]
 _MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=complete_models)

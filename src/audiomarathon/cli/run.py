@@ -22,8 +22,8 @@ def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **setti
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
 
     A flag wins over its env var, which wins over the file of --config, which wins over the default. An interrupted run
-    goes on where it stopped. Without data and without --model the embedded toy model runs on the mini benchmark
-    (--data mini).
+    goes on where it stopped. --method my_pruner.py:Novelty is a class of your own in a file. Without data and without
+    --model the embedded toy model runs on the mini benchmark (--data mini).
     """
     return evaluate(tasks, model, ray, **settings)
 

@@ -36,7 +36,7 @@ def sweep(
         typer.Option(
             "--methods",
             "--method",
-            help="Methods joined by commas, or 'all' (audiomarathon list methods) [env: PRUNE_METHOD].",
+            help="Methods (audiomarathon list methods), FILE.py:CLASS, or 'all', joined by commas [env: PRUNE_METHOD].",
             envvar="PRUNE_METHOD",
             show_envvar=False,
             autocompletion=complete_methods,
