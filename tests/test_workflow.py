@@ -1,0 +1,65 @@
+"""`.github/workflows/tests.yml`: it asks for what the Makefile and pyproject.toml have, and leaves nothing out."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+WORKFLOW: dict[str, Any] = yaml.load((ROOT / ".github" / "workflows" / "tests.yml").read_text(), yaml.BaseLoader)
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+JOBS = WORKFLOW["jobs"]
+
+
+def commands(job: str) -> list[str]:
+    return [step["run"] for step in JOBS[job]["steps"] if "run" in step]
+
+
+def recipe(target: str) -> list[str]:
+    """The commands of a target of the Makefile, with .venv's tools."""
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert found, target
+    return found[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
+
+
+def test_the_tests_are_those_of_make_test() -> None:
+    wanted = [re.sub(r" -n \S+", "", line) for line in recipe("test")]
+    assert [re.sub(r" -n \S+", "", line) for line in commands("tests")[1:]] == wanted
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_target_and_extra_that_a_job_names_exists(job: str) -> None:
+    for command in commands(job):
+        if command.startswith("make "):
+            name = command.split()[1].replace(".venv/.installed", "$(STAMP)")
+            assert f"\n{name}: " in MAKEFILE, name
+        for extra in re.findall(r"\[(\w+)\]", command):
+            assert extra in PROJECT["optional-dependencies"], extra
+        if command.partition(" ")[0] == "audiomarathon":
+            assert "audiomarathon" in PROJECT["scripts"]
+
+
+def test_every_python_that_the_project_names_is_tested() -> None:
+    named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
+    assert set(JOBS["tests"]["strategy"]["matrix"]["python"]) == named
+    assert min(named, key=lambda version: int(version[2:])) == PROJECT["requires-python"].removeprefix(">=")
+
+
+def test_the_wheel_is_tried_where_there_is_no_repository() -> None:
+    used = [step.get("uses", "").partition("@")[0] for step in JOBS["install"]["steps"]]
+    assert JOBS["install"]["needs"] == "wheel"
+    assert "actions/checkout" not in used
+    assert commands("install")[-1] == "timeout 600 audiomarathon demo"
+
+
+def test_actions_are_pinned_by_their_major_version_and_may_only_read() -> None:
+    actions = [step["uses"] for job in JOBS.values() for step in job["steps"] if "uses" in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in actions), actions
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert all(int(job["timeout-minutes"]) <= 90 for job in JOBS.values())
