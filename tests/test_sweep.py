@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 import task_folders
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.engine import sweep as sweep_module
 from audiomarathon.engine.sweep import grid, parse_ratios
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
+
+CONFIGS = Path(__file__).parent.parent / "docs" / "configs"
 
 
 class TestRatios:
@@ -352,6 +356,16 @@ class TestPlan:
         assert "memory: about" in out
         assert "These are estimates" in out
         assert not Path("results").exists()
+
+    @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
+    def test_plans_the_grids_that_are_shipped_of_as_many_runs_as_they_say(self, command, file: Path) -> None:
+        code, out, _err = command("tau", "gtzan", "--config", file, "--plan")
+        assert code == 0
+        (settings,) = re.findall(r"2 tasks x (\d+) settings", out)
+        text = file.read_text(encoding="utf-8")
+        assert yaml.safe_load(text)["tasks"] == "all"
+        assert f"; {len(AUDIOMARATHON.tasks) * int(settings)} runs." in text
+        assert f"audiomarathon sweep --config docs/configs/{file.name}" in text
 
     def test_takes_a_stated_speed(self, command) -> None:
         _code, out, _err = command("tau", "--methods", "frame:0.5", "--plan", "--tflops", "40")
