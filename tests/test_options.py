@@ -28,7 +28,7 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     seen: list[tuple[RunSettings, dict[str, Any]]] = []
 
-    def evaluate(tasks: list[str], model: str | None, ray: object = None, **flags: Any) -> int:
+    def evaluate(tasks: list[str], model: str | None, ray: object = None, track: str = "", **flags: Any) -> int:
         seen.append((RunSettings.read(**flags), {"tasks": tasks, "model": model}))
         return 0
 
@@ -89,7 +89,7 @@ def test_a_sweeps_own_arguments_follow_the_same_order(call) -> None:
     Path("c.yaml").write_text("tasks: tau\nmethod: [dart, frame]\nratios: [0.1, 0.50]\nbase: false\ntflops:\n")
     assert call("sweep", "--config", "c.yaml")[2] == {
         "tasks": ["tau"], "model": None, "methods": "dart,frame", "ratios": "0.1,0.50", "base": False, "plan": False,
-        "tflops": None, "logs": False,
+        "tflops": None, "logs": False, "track": "",
     }  # fmt: skip
     assert call("sweep", "--config", "c.yaml", PRUNE_METHOD="snapkv")[2]["methods"] == "snapkv"
     given = call("sweep", "--config", "c.yaml", "--methods", "tova", "--base", PRUNE_METHOD="snapkv")[2]

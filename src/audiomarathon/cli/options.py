@@ -61,6 +61,13 @@ _MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=
 Model = Annotated[str, _MODEL]
 ModelOrNone = Annotated[str | None, _MODEL]
 
+Track = Annotated[
+    str,
+    typer.Option(
+        "--track", help="Show runs in a tracker while they go: mlflow (docs/tracking.md).", rich_help_panel="Tracking"
+    ),
+]
+
 
 class Grouped(TyperCommand):
     """A command whose help lists its options under the headings of `rich_help_panel`.

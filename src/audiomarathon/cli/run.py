@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, with_executor, with_settings
+from audiomarathon.cli.options import ModelOrNone, Tasks, Track, with_executor, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.executor import Ray
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @with_config
 @with_executor
 @with_settings()
-def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **settings: Any) -> int:
+def run(tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | None = None, **settings: Any) -> int:
     """Evaluate a model on one or more tasks under one setting.
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
@@ -25,28 +25,34 @@ def run(tasks: Tasks, model: ModelOrNone = None, ray: Ray | None = None, **setti
     goes on where it stopped. --method my_pruner.py:Novelty is a class of your own in a file. Without data and without
     --model the embedded toy model runs on the mini benchmark (--data mini).
     """
-    return evaluate(tasks, model, ray, **settings)
+    return evaluate(tasks, model, ray, track, **settings)
 
 
-def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, **flags: Any) -> int:
+def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, track: str = "", **flags: Any) -> int:
     """Run tasks and print their results; return the exit code.
 
     Parameters
     ----------
+    track
+        Names of trackers, joined by commas.
     **flags
         See :meth:`RunSettings.read`.
     """
     from audiomarathon.settings import RunSettings
 
-    return evaluate_under(tasks, model, RunSettings.read(**flags), ray)
+    return evaluate_under(tasks, model, RunSettings.read(**flags), ray, track)
 
 
-def evaluate_under(tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None) -> int:
+def evaluate_under(
+    tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None, track: str = ""
+) -> int:
     """Run tasks under settings and print their results; return the exit code."""
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks
+    from audiomarathon.tracking.registry import open_trackers
 
     names: list[Any] = list(AUDIOMARATHON.tasks) if tasks == ["all"] else list(tasks)
     model, settings = toy_or_real(model, names, settings, say)
-    return show(list(run_tasks(names, model, settings, ray=ray, say=say)))
+    trackers = open_trackers(track)
+    return show(list(run_tasks(names, model, settings, ray=ray, say=say, trackers=trackers)))

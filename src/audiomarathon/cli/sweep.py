@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, complete_methods, with_executor, with_settings
+from audiomarathon.cli.options import ModelOrNone, Tasks, Track, complete_methods, with_executor, with_settings
 from audiomarathon.engine.executor import Ray
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def sweep(
         float | None, typer.Option(help="With --plan: assumed TFLOP/s if no run has been timed yet.")
     ] = None,
     logs: Annotated[bool, typer.Option("--logs", help="Write a log per task into RESULTS/logs.")] = False,
+    track: Track = "",
     ray: Ray | None = None,
     **settings: Any,
 ) -> int:
@@ -70,7 +71,9 @@ def sweep(
     from audiomarathon.settings import RunSettings
 
     read = RunSettings.read(**settings)
-    return run_sweep(tasks, model, read, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray)
+    return run_sweep(
+        tasks, model, read, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track
+    )
 
 
 def run_sweep(
@@ -85,6 +88,7 @@ def run_sweep(
     tflops: float | None = None,
     logs: bool = False,
     ray: Ray | None = None,
+    track: str = "",
 ) -> int:
     """Sweep, print and write the summary; return the exit code: 1 when a task or a sample failed.
 
@@ -96,6 +100,8 @@ def run_sweep(
         See :func:`audiomarathon.engine.sweep.parse_ratios`.
     ray
         Workers to share the samples out to; None runs in this process.
+    track
+        Names of trackers, joined by commas.
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
@@ -114,7 +120,7 @@ def run_sweep(
         say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
     if plan:
         return _plan(chosen, spec, settings, settings_to_run, tflops)
-    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, ray)
+    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, ray, track)
 
 
 def _plan(
@@ -140,20 +146,25 @@ def _sweep(
     methods: list[Method],
     logs: Path | None,
     ray: Ray | None,
+    track: str,
 ) -> int:
     from audiomarathon.cli.output import say
     from audiomarathon.engine.sweep import sweep as sweep_tasks
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.results.sweep_summary import read_outcome
     from audiomarathon.terminal import console, showing_records
+    from audiomarathon.tracking.registry import open_trackers
 
+    trackers = open_trackers(track)
     outcome = read_outcome(settings.results, seed=settings.seed)
 
     def write(swept: Swept) -> None:
         outcome.add(swept)
         write_outcome(outcome, settings.results, spec.key)
 
-    swept = sweep_tasks(tasks, spec.key, settings, methods, ray=ray, say=say, logs=logs, finished=write)
+    swept = sweep_tasks(
+        tasks, spec.key, settings, methods, ray=ray, say=say, logs=logs, finished=write, trackers=trackers
+    )
     outcome.catch_up(settings.results, swept)
     write_outcome(outcome, settings.results, spec.key)
     with showing_records():

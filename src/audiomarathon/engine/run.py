@@ -38,6 +38,8 @@ from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
+from audiomarathon.tracking.following import following
+from audiomarathon.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def run(
     ray: Ray | None = None,
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> Iterator[Result]:
     """Evaluate a model on tasks, yielding each setting's result when its task is finished.
 
@@ -77,6 +80,8 @@ def run(
         Workers to share the samples out to; None runs in this process.
     say
         Called with lines for the user: what is loaded, what was left out, where results are.
+    trackers
+        Told of each run; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
@@ -105,7 +110,7 @@ def run(
 
     with opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress) as (setup, engine):
         for task, data in loaded:
-            yield from run_task(setup, engine, task, data, say)
+            yield from run_task(setup, engine, task, data, say, trackers)
 
 
 def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
@@ -191,7 +196,12 @@ def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None
 
 
 def run_task(
-    setup: Setup, engine: Engine | None, task: Task, data: Loaded, say: Callable[[str], None] = lambda _line: None
+    setup: Setup,
+    engine: Engine | None,
+    task: Task,
+    data: Loaded,
+    say: Callable[[str], None] = lambda _line: None,
+    trackers: Sequence[Tracker] = (),
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield their results when it is finished.
 
@@ -230,6 +240,7 @@ def run_task(
             if corpus:
                 job.folder.write_corpus(corpus)
         clips = plan.clips or {}
+        finished = stack.enter_context(following(trackers, task, jobs, setup.checkpoint.folder_name, clips, say))
         stays = settings.attn_only and all(job.folder.done(clips) >= set(clips) for job in jobs)
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
@@ -246,7 +257,9 @@ def run_task(
                 there = captured(job.folder, clips, settings)
                 lacking = job.folder.done(clips) & {*clips} - there
                 say(f"{job.method.label}: attention of {counted(len(there), 'sample')} in {job.folder.path / FOLDER}")
-            yield Result(job.folder.path, job.method.label, _score(task, job.folder), len(lacking))
+            summary = _score(task, job.folder)
+            finished(job, summary)
+            yield Result(job.folder.path, job.method.label, summary, len(lacking))
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
+from audiomarathon.tracking.tracker import Tracker
 
 
 @dataclass
@@ -137,6 +138,7 @@ def sweep(
     logs: Path | None = None,
     progress: bool | None = None,
     finished: Callable[[Swept], None] = lambda _swept: None,
+    trackers: Sequence[Tracker] = (),
 ) -> Swept:
     """Run every task under every setting.
 
@@ -148,6 +150,8 @@ def sweep(
         Folder for one log a task.
     finished
         Called after each task with what there is so far, so that a summary is there whatever happens next.
+    trackers
+        Told of each run; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
@@ -184,7 +188,7 @@ def sweep(
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                _run_one(*opened_as, task, data, tell, swept)
+                _run_one(*opened_as, task, data, tell, swept, trackers)
             _write(finished, swept, say)
     return swept
 
@@ -198,11 +202,17 @@ def _write(finished: Callable[[Swept], None], swept: Swept, say: Callable[[str],
 
 
 def _run_one(
-    setup: Setup, engine: Engine | None, task: Task, data: Loaded, tell: Callable[[str], None], swept: Swept
+    setup: Setup,
+    engine: Engine | None,
+    task: Task,
+    data: Loaded,
+    tell: Callable[[str], None],
+    swept: Swept,
+    trackers: Sequence[Tracker],
 ) -> None:
     settings = counted(len(setup.methods), "setting")
     tell(f"{task.key}: {counted(len(data.samples), 'sample')} in {data.folder}, {settings}")
-    results = list(run_task(setup, engine, task, data, tell))
+    results = list(run_task(setup, engine, task, data, tell, trackers))
     swept.results += results
     for result in results:
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")

@@ -68,6 +68,8 @@ class RunFolder:
     ----------
     weak
         Whether an earlier version made some of its records, and named checkpoint or code less exactly.
+    appended
+        Told of each record once it is stored.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class RunFolder:
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
         self.weak = False
+        self.appended: Callable[[Record], None] = lambda _record: None
         self._lock: IO[bytes] | None = None
         self._stream: IO[bytes] | None = None
 
@@ -148,6 +151,7 @@ class RunFolder:
                 "again to go on"
             ) from error
         self.records[record.id] = record
+        self.appended(record)
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         """Write `run.json`."""

@@ -1,0 +1,134 @@
+"""MLflow: a run each, with curves by samples, and of a sweep a run a method with curves by ratio.
+
+MLflow's own env vars say where: `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` (default: audiomarathon).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from audiomarathon.compression.method import Base
+from audiomarathon.errors import SettingsError, told
+from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
+
+_TAG = "audiomarathon.run"
+_VALUE = 500  # characters of a parameter that every version takes
+_BATCH = 1000  # metrics that the server takes in one request
+_COUNTS = ("n", "errors", "unparsed", "peak_memory_bytes", "kv_bytes")
+
+
+class MLflow(Tracker):
+    """Writes runs to an MLflow server, or to a folder."""
+
+    key = "mlflow"
+
+    def connect(self) -> None:
+        """Find the experiment, or make it.
+
+        Raises
+        ------
+        SettingsError
+            Where MLflow is not installed, or its server does not answer.
+        """
+        # A server that is gone must not hold the run up: MLflow itself would try for minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for tables
+        try:
+            from mlflow import MlflowClient, get_tracking_uri
+            from mlflow.exceptions import MlflowException
+        except ImportError:
+            raise SettingsError("--track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'") from None
+        self._client = MlflowClient()
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "audiomarathon"
+        try:
+            found = self._client.get_experiment_by_name(name)
+            self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+        except (MlflowException, OSError) as error:
+            raise SettingsError(f"--track mlflow: {get_tracking_uri()} cannot be used: {told(error)}") from None
+        self._runs: dict[str, str] = {}
+        self._known: dict[str, int] = {}
+        self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
+
+    def started(self, run: TrackedRun) -> None:
+        """Go on with the run of this folder and identity, or make one with the identity as its parameters."""
+        place = str(run.folder.resolve())
+        id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
+        history = self._client.get_metric_history(id_, "answered")
+        self._known[place] = max((one.step for one in history), default=0)
+        facts = {"task": run.task, "model": run.checkpoint, "setting": run.label, **run.identity}
+        self._client.log_batch(id_, params=self._params(facts))
+
+    def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
+        """Add to the curves what they do not hold yet."""
+        place = str(run.folder.resolve())
+        fresh = [point for point in points if point.samples > self._known[place]]
+        self._log(self._runs[place], {one.samples: {"answered": one.samples, **one.figures} for one in fresh})
+        self._known[place] = max([self._known[place], *(one.samples for one in fresh)])
+
+    def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
+        """Add the summary's figures and files, and of a sweep the method's curve by ratio."""
+        id_ = self._runs[str(run.folder.resolve())]
+        if summary is None:
+            self._client.set_terminated(id_, "KILLED")
+            return
+        figures = _figures(summary)
+        self._log(id_, {int(summary["n"]): {f"final.{name}": value for name, value in figures.items()}})
+        for name in ("summary.json", "run.json"):
+            self._client.log_artifact(id_, str(run.folder / name))
+        self._client.set_terminated(id_, "FINISHED" if summary["complete"] else "FAILED")
+        if run.swept:
+            self._by_ratio(run, figures)
+
+    def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
+        """Add a setting to its method's curve; steps are percent, and base begins each."""
+        beside = (run.task, str(run.folder.parent.resolve()))
+        if run.method == Base.key:
+            self._bases[beside] = figures
+        if not run.ratio:  # base, and joined methods: each part has its own
+            return
+        title = f"{run.task} {run.checkpoint} {run.method} by ratio"
+        tag = f"{beside[1]} {run.method} by ratio"
+        is_new = tag not in self._runs
+        id_ = self._runs[tag] = self._runs.get(tag) or self._open(tag, title)
+        base = {0: self._bases[beside]} if is_new and beside in self._bases else {}
+        self._log(id_, {**base, round(100 * run.ratio): figures})
+        self._client.log_batch(
+            id_, params=self._params({"task": run.task, "model": run.checkpoint, "method": run.method})
+        )
+        self._client.set_terminated(id_)
+
+    def _open(self, tag: str, name: str) -> str:
+        """Return the id of the run that bears a tag, made anew where there is none."""
+        hashed = hashlib.sha256(tag.encode()).hexdigest()[:16]
+        found = self._client.search_runs([self._experiment], f"tags.`{_TAG}` = '{hashed}'", max_results=1)
+        if not found:
+            return str(self._client.create_run(self._experiment, tags={_TAG: hashed}, run_name=name).info.run_id)
+        self._client.update_run(found[0].info.run_id, "RUNNING")
+        return str(found[0].info.run_id)
+
+    def _params(self, facts: Mapping[str, Any]) -> list[Any]:
+        from mlflow.entities import Param
+
+        return [Param(name, str(value)[:_VALUE]) for name, value in facts.items()]
+
+    def _log(self, id_: str, steps: Mapping[int, Mapping[str, float]]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for step, figures in steps.items() for name, value in figures.items()]
+        for start in range(0, len(metrics), _BATCH):
+            self._client.log_batch(id_, metrics=metrics[start : start + _BATCH])
+
+
+def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a summary says in numbers: score and interval, counts, and the median of each time."""
+    low, high = (summary.get("intervals") or {}).get("score") or (None, None)
+    times = {f"{name}.p50": one["p50"] for name, one in summary["timing"].items() if isinstance(one, dict)}
+    counts = {name: summary.get(name) for name in _COUNTS}
+    told_of = {"score": summary["score"], "score.low": low, "score.high": high, **counts, **times}
+    return {name: float(value) for name, value in told_of.items() if value is not None}

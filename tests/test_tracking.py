@@ -1,0 +1,235 @@
+"""Runs shown in trackers while they go: the three hooks, and MLflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_folders
+from builders import records_in
+from typer.testing import CliRunner
+
+from audiomarathon.cli.app import app
+from audiomarathon.compression.registry import get_method
+from audiomarathon.engine.run import Result, run
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import RunSettings
+from audiomarathon.tracking import following, registry
+from audiomarathon.tracking.registry import open_trackers
+from audiomarathon.tracking.tracker import Tracker
+
+
+class Noting(Tracker):
+    """Keeps what it is told; `hurt` is raised by the hook of that name."""
+
+    key = "noting"
+
+    def __init__(self, **hurt: BaseException) -> None:
+        self.calls: list[tuple[str, Any, Any]] = []
+        self.hurt = hurt
+
+    def _note(self, hook: str, run, what=None) -> None:
+        if hook in self.hurt:
+            raise self.hurt[hook]
+        self.calls.append((hook, run, what))
+
+    def started(self, run) -> None:
+        self._note("started", run)
+
+    def scored(self, run, points) -> None:
+        self._note("scored", run, points)
+
+    def finished(self, run, summary) -> None:
+        self._note("finished", run, summary)
+
+    def of(self, label: str) -> list[tuple[str, Any]]:
+        return [(hook, what) for hook, run, what in self.calls if run.label == label]
+
+    def points(self, label: str) -> list[Any]:
+        return [point for hook, what in self.of(label) if hook == "scored" for point in what]
+
+
+@pytest.fixture
+def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Result]]:
+    """Run tau on the tiny checkpoint, told to trackers."""
+    task_folders.build_tau(tmp_path / "data" / "TAU")
+
+    def call(*trackers: Tracker, ratios=(), say=lambda _line: None, **flags) -> list[Result]:
+        place = {"data": str(tmp_path / "data"), "model_path": str(tiny_checkpoint), "results": tmp_path / "out"}
+        settings = RunSettings.read({}, **{"max_new_tokens": 3, "limit": 3, **place, **flags})
+        methods = [get_method("base"), *(get_method("frame", ratio) for ratio in ratios)]
+        return list(run(["tau"], "qwen2.5-omni", settings, methods, progress=False, trackers=trackers, say=say))
+
+    return call
+
+
+def test_a_run_is_told_from_its_start_to_its_summary(go) -> None:
+    noting = Noting()
+    (result,) = go(noting)
+    assert [hook for hook, _what in noting.of("base-0")] == ["started", "scored", "finished"]
+    told, records = noting.calls[0][1], records_in(result.folder)
+    facts = json.loads((result.folder / "run.json").read_text())
+    assert (told.task, told.checkpoint, told.method, told.ratio, told.swept) == ("tau", "tiny-omni", "base", 0.0, False)
+    assert (told.identity, told.folder) == (facts["identity"], result.folder)
+    points = noting.points("base-0")
+    assert [point.samples for point in points] == [1, 2, 3]
+    assert [point.figures["llm_prefill_s"] for point in points] == [one["time"]["llm_prefill"] for one in records]
+    assert points[-1].figures["score"] == result.summary["score"]
+    assert noting.calls[-1][2] == result.summary
+
+
+def test_a_sweep_tells_of_every_setting(go) -> None:
+    noting = Noting()
+    go(noting, ratios=(0.5,))
+    for label, ratio in (("base-0", 0.0), ("frame-0.5-layer2", 0.5)):
+        assert [point.samples for point in noting.points(label)] == [1, 2, 3]
+        (told,) = {(run.ratio, run.swept) for _hook, run, _what in noting.calls if run.label == label}
+        assert told == (ratio, True)
+
+
+def test_points_come_while_the_run_goes(go, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "EVERY_S", 0.0)
+    noting = Noting()
+    go(noting)
+    assert [hook for hook, _what in noting.of("base-0")] == ["started", *["scored"] * 3, "finished"]
+    assert all("score" in point.figures for point in noting.points("base-0"))
+
+
+def test_a_resumed_run_begins_with_what_is_on_record(go) -> None:
+    go(limit=2)
+    noting = Noting()
+    go(noting, limit=3)
+    assert [point.samples for point in noting.points("base-0")] == [1, 2, 3]
+    again = Noting()
+    go(again, limit=3)  # nothing left to do
+    assert again.points("base-0")[-1].figures["score"] == noting.points("base-0")[-1].figures["score"]
+
+
+@pytest.mark.parametrize("hook", ["started", "scored", "finished"])
+def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> None:
+    lines: list[str] = []
+    hurt, well = Noting(**{hook: OSError("no route to host")}), Noting()
+    (result,) = go(hurt, well, say=lines.append)
+    assert result.summary["complete"]
+    assert [line for line in lines if "warning" in line] == [
+        "warning: noting no longer tracks tau: OSError: no route to host"
+    ]
+    assert [one for one, *_rest in well.calls] == ["started", "scored", "finished"]
+
+
+def test_an_interrupted_run_is_told_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "EVERY_S", 0.0)
+    noting = Noting(scored=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        go(noting)
+    assert noting.calls[-1][0] == "finished"
+    assert noting.calls[-1][2] is None
+
+
+def test_trackers_are_found_by_name_and_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_trackers("") == []
+    with pytest.raises(SettingsError, match="unknown tracker 'wandb'; allowed: mlflow"):
+        open_trackers("wandb")
+    entry = EntryPoint("noting", f"{__name__}:Noting", registry.GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == registry.GROUP else [])
+    (found,) = open_trackers("noting, noting")
+    assert isinstance(found, Noting)
+
+
+def test_the_pages_tracker_writes_its_lines(go, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent.parent / "docs" / "tracking.md").read_text(encoding="utf-8")
+    space: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], space)
+    (result,) = go(space["Logbook"]())
+    lines = Path("logbook.txt").read_text().splitlines()
+    assert lines[0] == f"tau base-0: started in {result.folder}"
+    assert lines[1].startswith("tau base-0: 3 samples, {")
+    assert lines[2] == f"tau base-0: {result.summary['score']}"
+
+
+def test_mlflow_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for command in ("run", "sweep"):
+        done = CliRunner().invoke(app, [command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow"])
+        assert done.exit_code == 2
+        assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in done.stderr
+
+
+MLFLOW = pytest.mark.skipif(not (find_spec("mlflow") and find_spec("flask")), reason="mlflow is not installed")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A real server with its file store."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = ["--backend-store-uri", f"file://{tmp_path}/store", "--artifacts-destination", f"file://{tmp_path}/files"]
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", *store]
+    env = os.environ | {"MLFLOW_ALLOW_FILE_STORE": "true"}  # newer servers ask for it
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    try:
+        for _ in range(240):
+            assert process.poll() is None, (tmp_path / "server.log").read_text()
+            with socket.socket() as asked:
+                if asked.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.25)
+        yield address
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.mark.long
+@MLFLOW
+def test_mlflow_holds_the_curves_the_identity_and_the_summary(go, server: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    first = go(*open_trackers("mlflow"), ratios=(0.3, 0.6), limit=2)
+    results = go(*open_trackers("mlflow"), ratios=(0.3, 0.6), limit=3)
+    assert len(first) == len(results) == 3
+    client = MlflowClient(server)
+    experiment = client.get_experiment_by_name("audiomarathon")
+    runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
+    labels = ("base-0", "frame-0.3-layer2", "frame-0.6-layer2")
+    assert set(runs) == {*(f"tau {label}" for label in labels), "tau tiny-omni frame by ratio"}  # resumed, not doubled
+    for label, result in zip(labels, results, strict=True):
+        shown = runs[f"tau {label}"]
+        assert shown.info.status == "FINISHED"
+        identity = json.loads((result.folder / "run.json").read_text())["identity"]
+        assert {name: shown.data.params[name] for name in identity} == {n: str(v) for n, v in identity.items()}
+        for metric in ("answered", "llm_prefill_s"):
+            assert [one.step for one in client.get_metric_history(shown.info.run_id, metric)] == [1, 2, 3]
+        assert shown.data.metrics["score"] == result.summary["score"]
+        assert shown.data.metrics["final.score"] == result.summary["score"]
+        file = client.download_artifacts(shown.info.run_id, "summary.json", str(tmp_path))
+        assert json.loads(Path(file).read_text()) == json.loads((result.folder / "summary.json").read_text())
+    curve = client.get_metric_history(runs["tau tiny-omni frame by ratio"].info.run_id, "score")
+    assert {one.step: one.value for one in curve} == {
+        step: result.summary["score"] for step, result in zip((0, 30, 60), results, strict=True)
+    }
+
+
+@pytest.mark.long
+@MLFLOW
+def test_a_server_that_does_not_answer_is_said_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    begin = time.monotonic()
+    with pytest.raises(SettingsError, match=r"--track mlflow: http://127\.0\.0\.1:9 cannot be used"):
+        open_trackers("mlflow")
+    assert time.monotonic() - begin < 90
