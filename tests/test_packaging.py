@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -349,9 +350,28 @@ def test_who_wrote_the_software_and_who_wrote_the_paper() -> None:
     """The software is not the paper's authors', and the citation credits the paper to them alone."""
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("LICENSE", "CITATION.cff", "pyproject.toml")}
     assert all(text.count("AudioMarathon contributors") == 1 for text in texts.values())
-    software, _, paper = texts["CITATION.cff"].partition("preferred-citation:")
-    assert "family-names" not in software
-    assert (paper.count("family-names"), "contributors" in paper) == (16, False)
+    citation = yaml.safe_load(texts["CITATION.cff"])
+    assert citation["authors"] == [{"name": "AudioMarathon contributors"}]
+    paper = citation["preferred-citation"]
+    assert len([author for author in paper["authors"] if "family-names" in author]) == len(paper["authors"]) == 16
     top = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
     assert "An independent reimplementation, not by the paper's authors" in top
     assert "Not yet run: any published audio LLM, any GPU." in top
+
+
+def test_every_benchmark_can_be_cited() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = {one["url"] for one in (citation["preferred-citation"], *citation["references"])}
+    assert {f"https://arxiv.org/abs/{paper}" for paper in ("2510.07293", "2409.14526", "2505.16369")} <= cited
+    assert "https://github.com/jemin7709/audio-llm-benchmark" in cited
+    assert all(one["authors"] and one["title"] and one["type"] for one in citation["references"])
+
+
+def test_the_page_on_the_layout_names_every_folder_room_and_script() -> None:
+    page = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    names = {file.relative_to(ROOT).parts[0] for file in tracked()}
+    names = {f"{name}/" if (ROOT / name).is_dir() else name for name in names}
+    rooms = {file.parent.name for file in (ROOT / "src" / "audiomarathon").glob("*/__init__.py")}
+    scripts = {f"{file.name}/" if file.is_dir() else file.name for file in (ROOT / "scripts").glob("[a-z]*")}
+    named = set(re.findall(r"`([^`]+)`", page))
+    assert names | rooms | scripts <= named | {"src/"}
