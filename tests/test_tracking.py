@@ -127,6 +127,14 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     assert [one for one, *_rest in well.calls] == ["started", "scored", "finished"]
 
 
+def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
+    noting = Noting()
+    (result,) = go(noting)
+    assert result.summary["complete"]
+    assert all("score" not in point.figures for point in noting.points("base-0"))
+
+
 def test_an_interrupted_run_is_told_without_a_summary(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     noting = Noting(scored=KeyboardInterrupt())

@@ -90,12 +90,20 @@ class _Curve:
             figures |= {f"{name}_latency_s": seconds for name, seconds in (record.latency or {}).items()}
             if scorer.instant:
                 self._verdicts |= judged(scorer, [record])
-                if self._verdicts and (n % stride == 0 or n == len(records)):
-                    score = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
-                    figures |= {} if score is None else {"score": score}
+                if n % stride == 0 or n == len(records):
+                    figures |= self._score()
             found.append(Point(self._count, figures))
         self.told = time.monotonic()
         return found
+
+    def _score(self) -> dict[str, float]:
+        """Return the score of all samples so far; empty where there is none."""
+        scorer = self._task.scorer
+        try:
+            found = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
+        except Exception:  # a third party's scorer may raise anything, of few verdicts above all; records matter more
+            return {}
+        return {} if found is None else {"score": found}
 
 
 @contextmanager
