@@ -14,9 +14,19 @@ if TYPE_CHECKING:
 
     from audiomarathon.encoders.encoder import Encoder
     from audiomarathon.engine.run import Result
+    from audiomarathon.report.notebook import Runs, Shown, Source
     from audiomarathon.results.encoders import Score
 
-__all__ = ["__version__", "check_audio_encoder", "evaluate", "evaluate_encoder", "run_task"]
+__all__ = [
+    "__version__",
+    "check_audio_encoder",
+    "compare_runs",
+    "evaluate",
+    "evaluate_encoder",
+    "load_runs",
+    "run_task",
+    "write_report",
+]
 
 
 def evaluate(*tasks: str, model: str | None = None, method: object = None, **settings: Any) -> list[Result]:
@@ -59,6 +69,93 @@ def evaluate(*tasks: str, model: str | None = None, method: object = None, **set
     bare = replace(read, ratio=None) if len(wanted) > 1 else read  # beside others, base is what they are compared with
     methods = [as_method(one, bare if one == "base" else read) for one in wanted]
     return list(run(tasks, model, read, methods))
+
+
+def load_runs(runs: Source) -> Runs:
+    """Read finished and unfinished runs into pandas frames.
+
+    Parameters
+    ----------
+    runs
+        A run folder, a folder that holds some, what `evaluate` returned, or a list of these. Beside the run of a pruner
+        its control `random` of the same ratio is read, where it lies in the same folder.
+
+    Returns
+    -------
+    Runs
+        `summaries` (one row a run) and `records` (one row a sample) are frames, `charts` pictures by task; Jupyter and
+        `print` show a table of scores and times.
+
+    Raises
+    ------
+    RecordError
+        When there is no run, or one that was named is damaged.
+    """
+    from audiomarathon.report.notebook import load_runs as load
+
+    return load(runs)
+
+
+def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) -> Shown:
+    """Compare settings, or models, on the samples that both answered: the table of `audiomarathon compare`.
+
+    Parameters
+    ----------
+    runs
+        As :func:`load_runs` takes them, or what it returned.
+    against
+        The setting that all others are compared with; None is base, else the first.
+    seed
+        Of the intervals and tests.
+
+    Returns
+    -------
+    DataFrame, shape (settings x scopes, columns)
+        One row a setting on each task, each group of tasks and overall: `score`, `reference_score`, their `difference`
+        with the ends of its 95 % interval (`difference_low`, `difference_high`), `p` of the paired test, `p_holm`, and
+        speed-ups as reference ÷ setting, above 1 is faster (`llm_prefill_speedup`, …).
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is nothing to compare, or no setting of that name.
+    """
+    from audiomarathon.report.notebook import compare_runs as compare
+
+    return compare(runs, against, seed)
+
+
+def write_report(
+    runs: Source,
+    output: str | Path = "report.html",
+    *,
+    title: str = "AudioMarathon report",
+    samples: int = 500,
+    audio: str = "link",
+    spectrograms: bool = True,
+    data: str | Path | None = None,
+) -> Path:
+    """Write the page of `audiomarathon report`, one self-contained HTML file, and return its path.
+
+    Parameters
+    ----------
+    runs
+        As :func:`load_runs` takes them, or what it returned.
+    title, samples, audio, spectrograms, data
+        As the options of the command.
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is no run, the page cannot be written, or the extra `report` is not installed.
+    """
+    from pathlib import Path
+
+    from audiomarathon.report.notebook import write_report as write
+    from audiomarathon.report.page import PageOptions
+
+    options = PageOptions(title, samples, audio, spectrograms, None if data is None else Path(data))
+    return write(runs, Path(output), options)
 
 
 def evaluate_encoder(

@@ -46,8 +46,8 @@ def compare(
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import answer, notes, ranked
     from audiomarathon.results.best import field_of
-    from audiomarathon.results.compare import compare as compare_systems
-    from audiomarathon.results.systems import find_reference, missing_controls, read_systems
+    from audiomarathon.results.compare import compare_with
+    from audiomarathon.results.systems import missing_controls, read_systems
     from audiomarathon.terminal import console
     from audiomarathon.text import plain
 
@@ -57,10 +57,7 @@ def compare(
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: allowed are names that end in .json, .csv or .md")
     systems = read_systems(runs)
-    reference = find_reference(systems, against)
-    if len(systems) == 1:
-        raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
-    compared = compare_systems(systems, reference, seed=seed)
+    compared = compare_with(systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
     answers: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Result:
 
     folder: Path
     method: str
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(repr=False)
     without_attention: int = 0
 
 

@@ -64,7 +64,7 @@ class Line:
     colour: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chart:
     """A picture: a description in Vega-Lite and the rows that it names."""
 
@@ -78,6 +78,9 @@ class Chart:
     def with_title(self, title: str) -> Chart:
         """Return the picture under a title."""
         return Chart({**self.spec, "title": plain(title)}, self.data)
+
+    def _repr_svg_(self) -> str:  # for Jupyter, whose page may be dark
+        return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "background": "white"}))
 
 
 def save(chart: Chart, path: Path) -> Path:

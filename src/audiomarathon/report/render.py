@@ -32,6 +32,7 @@ NONE = "–"
 _BESIDE = ("_low", "_high", "_said", "_mark", "_why")
 _STYLES = {"best": "bold", "better": "green", "worse": "red", "good": "green", "bad": "bold red", "busy": "cyan"}
 _STYLES |= {"warn": "yellow", "dim": "dim"}
+_LOOKS = "<style>td.better {color: #00704A} td.worse {color: #B00020}</style>"
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -267,6 +268,18 @@ def show(*tables: Table) -> None:
         out.print(for_width(table, out.width))
 
 
+def in_text(table: Table) -> str:
+    """Return the table as plain text, as wide as the terminal."""
+    from rich.console import Console
+
+    from audiomarathon.terminal import console
+
+    out = Console(width=console().width, highlight=False, color_system=None, force_jupyter=False)
+    with out.capture() as captured:
+        out.print(for_width(table, out.width))
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
 def fits(table: Table, width: int) -> bool:
     """Whether no cell of the table has to wrap on a terminal of so many columns."""
     return _room(_widths(rich_table(table))) <= width
@@ -315,13 +328,24 @@ def _in_markdown(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain(text)).replace("|", "\\|").replace("\n", " ")
 
 
-def csv(table: Table) -> str:
-    """Return all figures of the frame with every digit; remarks and marks are for readers, and not in it."""
+def _of_figures(table: Table) -> pd.DataFrame:
+    """Return the frame without remarks and marks, which are for readers."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
-    kept = [name for name in table.frame.columns if name not in remarks | shown_only]
-    rows = [{name: spreadsheet(value) for name, value in row.items()} for row in table.frame[kept].to_dict("records")]
-    return str(pd.DataFrame(rows, columns=kept, dtype=object).to_csv(index=False, lineterminator="\n"))
+    return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]
+
+
+def figures(table: Table) -> pd.DataFrame:
+    """Return all figures of the frame with every digit, as numbers; NaN where there is none."""
+    kept = _of_figures(table)
+    return kept.where(kept.notna(), math.nan).infer_objects()
+
+
+def csv(table: Table) -> str:
+    """Return all figures of the frame with every digit; remarks and marks are for readers, and not in it."""
+    kept = _of_figures(table)
+    rows = [{name: spreadsheet(value) for name, value in row.items()} for row in kept.to_dict("records")]
+    return str(pd.DataFrame(rows, columns=kept.columns, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def latex(table: Table) -> str:
@@ -367,3 +391,11 @@ def html(table: Table) -> str:
     body = [Markup("").join(map(written, row, names, range(len(names)))) for row in cells(table)]
     rows = Markup("\n").join(tag("tr", row) for row in body)
     return str(Markup("<table><thead>{}</thead>\n<tbody>\n{}\n</tbody></table>").format(tag("tr", head), rows))
+
+
+def html_with_notes(table: Table) -> str:
+    """Return the table as HTML for a page of another's: its title above it, its notes below, its marks in colour."""
+    from markupsafe import Markup
+
+    title, notes = (Markup("<p>{}</p>").format(plain(text)) for text in (table.title, "\n".join(table.notes)))
+    return f"{_LOOKS}{title * bool(table.title)}{html(table)}{notes * bool(table.notes)}"

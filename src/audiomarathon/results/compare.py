@@ -15,7 +15,7 @@ from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
 from audiomarathon.results.pairs import STAGES, Pairs, mean_scores, measured, speed_up
 from audiomarathon.results.scopes import kind_of, scopes_of
-from audiomarathon.results.systems import System
+from audiomarathon.results.systems import System, find_reference
 
 ENOUGH = 10  # of DRAWS swaps reach as far as the difference: p is known, and only a smaller one takes more swaps
 SWAPS_A_ROW = 50  # p is never below 1 in the swaps: fewer, and Holm's could not fall below 0.05 in a long table
@@ -150,6 +150,22 @@ def compare(
     )
     controls = frozenset(other for other, system in others.items() if system.control)
     return Compared(name, shared, rows, left_out, seed, controls)
+
+
+def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42) -> Compared:
+    """Compare all systems with the one of that name, else with base, else with the first.
+
+    Raises
+    ------
+    SettingsError
+        When none has that name, or there is only one.
+    RecordError
+        When nothing can be compared.
+    """
+    reference = find_reference(systems, name)
+    if len(systems) == 1:
+        raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
+    return compare(systems, reference, seed=seed)
 
 
 def told(left_out: Iterable[LeftOut]) -> list[str]:

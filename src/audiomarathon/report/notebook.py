@@ -1,0 +1,170 @@
+"""Runs, comparisons and pages from Python: the tables of `run`, `compare` and `report` as frames that Jupyter shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from audiomarathon.engine.run import Result
+from audiomarathon.files import write_text
+from audiomarathon.report import paper, tables
+from audiomarathon.report.charts import Chart
+from audiomarathon.report.comparison_text import notes
+from audiomarathon.report.curves import panels_of
+from audiomarathon.report.page import PageOptions, page
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.pictures import of_panel
+from audiomarathon.report.render import Table, figures, html_with_notes, in_text
+from audiomarathon.results.compare import compare_with
+from audiomarathon.results.systems import missing_controls, read_systems
+from audiomarathon.runs.read import Run
+
+
+class Shown(pd.DataFrame):
+    """A frame that is shown as a table of the commands; whatever pandas makes of it is a plain frame.
+
+    Attributes
+    ----------
+    table
+        The table whose figures it holds. A frame whose columns were changed is shown as pandas does.
+    """
+
+    _metadata = ("table",)  # names of attributes that are no columns
+    table: Table
+
+    @classmethod
+    def of(cls, table: Table) -> Shown:
+        """Return a table's figures, unrounded, under their columns' names."""
+        shown = cls(figures(table))
+        shown.table = table
+        return shown
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def _unchanged(self) -> bool:
+        return hasattr(self, "table") and self.equals(figures(self.table))
+
+    def __repr__(self) -> str:
+        """Return the table as a terminal shows it."""
+        return in_text(self.table) if self._unchanged else super().__repr__()
+
+    def _repr_html_(self) -> str:
+        return html_with_notes(self.table) if self._unchanged else str(super()._repr_html_())  # type: ignore[misc]
+
+
+@dataclass(frozen=True, repr=False)
+class Runs:
+    """Runs that were read from their folders; Jupyter and `print` show a line a run.
+
+    Attributes
+    ----------
+    data
+        The runs by checkpoint and setting, as `audiomarathon report` reads them.
+    """
+
+    data: PageData
+
+    @cached_property
+    def summaries(self) -> Shown:
+        """One row a run, by task; shape (runs, columns).
+
+        Columns `checkpoint`, `setting`, `task`, `method`, `ratio` (the share of the audio that it removes); `n` samples
+        answered of `expected`; `score` with the ends of its 95 % interval (`score_low`, `score_high`). Medians over
+        samples in seconds (`encoder_s`, `llm_prefill_s`, `decode_s`, …); means of `audio_tokens`, `kept_audio_tokens`
+        and `kv_bytes`; the maximum of `peak_memory_bytes`; NaN where not measured. An unfinished run has no
+        score and no times, and says so in `error`.
+        """
+        found = [(setting, run) for setting in self.data.settings for run in setting.system.runs.values()]
+        order = list(dict.fromkeys(run.key for _, run in found))
+        found.sort(key=lambda one: order.index(one[1].key))
+        rows = [
+            {
+                "checkpoint": run.checkpoint,
+                "setting": setting.name,
+                "task": run.key,
+                "method": setting.method,
+                "ratio": setting.ratio,
+                "n": len(run.records),
+                "expected": run.expected,
+                **_figures(run),
+                "folder": str(run.folder),
+            }
+            for setting, run in found
+        ]
+        table = tables.results([_result(run) for _, run in found if run.summary is not None])
+        shown = replace(table, frame=Table.of(rows).frame, shown=[*table.shown, "error"])
+        return Shown.of(shown.without_empty("score"))
+
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a sample of each run, failed ones too, shape (samples, columns).
+
+        Columns `checkpoint`, `setting`, `task` as in the summaries; `id`, the right `answer`, the `reply`, `own_score`
+        and what else the task's scorer says of the sample; seconds of each stage (`llm_prefill_s`, …) and of the audio
+        (`clip_seconds`); counts of tokens, and `kv_bytes`.
+        """
+        return figures(paper.records(self.data))
+
+    @property
+    def charts(self) -> dict[str, Chart]:
+        """Score, LLM prefill and KV cache against the ratio, a picture a task and of their mean: as `plot` draws.
+
+        Raises
+        ------
+        SettingsError
+            Without altair and vl-convert (the extra `report`).
+        """
+        runs = [run for system in self.data.systems for run in system.runs.values()]
+        drawn = {panel.name: of_panel(panel) for panel in panels_of(runs)}
+        return {name: chart for name, chart in drawn.items() if chart is not None}
+
+    def __repr__(self) -> str:
+        """Return the summaries as a terminal shows them."""
+        return repr(self.summaries)
+
+    def _repr_html_(self) -> str:
+        return self.summaries._repr_html_()
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    if run.summary is None:
+        return {"error": "not finished"}
+    row = tables.result_row(_result(run))
+    return {name: value for name, value in row.items() if name not in ("checkpoint", "setting", "task")}
+
+
+def _result(run: Run) -> Result:
+    return Result(run.folder or Path(), run.method, dict(run.summary or {}))
+
+
+Source = str | Path | Result | Runs | Sequence[str | Path | Result]
+"""Run folders or folders that hold some, what `evaluate` returned, or runs that were read."""
+
+
+def load_runs(source: Source) -> Runs:
+    """Read runs; see :func:`audiomarathon.load_runs`."""
+    if isinstance(source, Runs):
+        return source
+    given = [source] if isinstance(source, str | Path | Result) else source
+    return Runs(PageData(read_systems([one.folder if isinstance(one, Result) else Path(one) for one in given])))
+
+
+def compare_runs(source: Source, against: str | None, seed: int) -> Shown:
+    """Compare settings; see :func:`audiomarathon.compare_runs`."""
+    systems = load_runs(source).data.systems
+    compared, missing = compare_with(systems, against, seed=seed), missing_controls(systems)
+    return Shown.of(tables.comparison(compared, list(missing), notes(compared, missing)))
+
+
+def write_report(source: Source, output: Path, options: PageOptions) -> Path:
+    """Write the page; see :func:`audiomarathon.write_report`."""
+    write_text(output, page(load_runs(source).data, options))
+    return output
