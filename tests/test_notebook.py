@@ -1,0 +1,171 @@
+"""Runs, comparisons and pages from Python, as notebooks use them; README's snippet; the notebook of the docs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from builders import a_run, added, as_control, changed
+from conftest import call, content_of
+
+from audiomarathon import compare_runs, load_runs, write_report
+from audiomarathon.engine.run import Result
+from audiomarathon.errors import RecordError, SettingsError
+from audiomarathon.report.render import Table, html_with_notes
+from audiomarathon.runs.read import Run
+from audiomarathon.runs.summary import summarise
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first_look.ipynb"
+
+
+def complete(folder: Path) -> Path:
+    """Give a run the summary that the engine would write."""
+    run = Run.read(folder)
+    assert run.task
+    content = summarise(run.task, run.facts, list(run.records.values()), run.verdicts)
+    (folder / "summary.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Base all right; of dart half right and twice as fast; the control of which nothing is finished."""
+    complete(a_run(tmp_path, "base-0", [True] * 8))
+    complete(a_run(tmp_path, "dart-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.5))
+    a_run(tmp_path, "random-0.5-layer2", [True] * 3)
+    return tmp_path
+
+
+def test_summaries_have_a_row_a_run(results: Path) -> None:
+    frame = load_runs(results).summaries.set_index("setting")
+    dart = frame.loc["dart-0.5-layer2"]
+    assert (dart["checkpoint"], dart["task"], dart["method"], dart["ratio"]) == ("M", "tau", "dart", 0.5)
+    assert (dart["n"], dart["score"], dart["llm_prefill_s"]) == (8, 0.5, 0.5)
+    assert 0 <= dart["score_low"] < 0.5 < dart["score_high"] <= 1
+    assert frame["llm_prefill_s"].dtype == float
+    unfinished = frame.loc["random-0.5-layer2"]
+    assert (unfinished["n"], unfinished["error"]) == (3, "not finished")
+    assert math.isnan(unfinished["score"])
+
+
+def test_records_have_a_row_a_sample(results: Path) -> None:
+    frame = load_runs(results).records
+    assert len(frame) == 19
+    assert frame.groupby("setting")["own_score"].mean().to_dict() == {
+        "base-0": 1.0,
+        "dart-0.5-layer2": 0.5,
+        "random-0.5-layer2": 1.0,
+    }
+
+
+def test_runs_are_named_by_folder_by_list_and_by_result(results: Path) -> None:
+    base, dart = (results / "tau" / "M" / label for label in ("base-0", "dart-0.5-layer2"))
+    finished = [Result(folder, folder.name, {}) for folder in (base, dart)]
+    for source in (results, str(results), [base, str(dart)], finished, load_runs(results)):
+        assert set(load_runs(source).summaries["method"]) == {"base", "dart", "random"}  # the control comes along
+    assert list(load_runs(finished[0]).summaries["method"]) == ["base"]
+
+
+def test_the_comparison_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
+    code, _ = call("compare", results, "--against", "dart-0.5-layer2", "-o", tmp_path / "table.csv")
+    assert code == 0
+    frame = compare_runs(results, "dart-0.5-layer2")
+    assert frame.set_index("setting").loc["base-0", "difference"] == 0.5
+    pd.testing.assert_frame_equal(pd.DataFrame(frame), pd.read_csv(tmp_path / "table.csv"), check_dtype=False)
+
+
+def test_what_cannot_be_compared_is_refused(results: Path) -> None:
+    with pytest.raises(SettingsError, match="did you mean 'base-0'"):
+        compare_runs(results, "base")
+    with pytest.raises(SettingsError, match="two settings"):
+        compare_runs(results / "tau" / "M" / "base-0")
+    with pytest.raises(RecordError, match="no such folder"):
+        load_runs(results / "nowhere")
+
+
+def test_frames_are_shown_as_the_commands_tables(results: Path) -> None:
+    runs, compared = load_runs(results), compare_runs(results)
+    assert "0.500 [" in repr(runs)
+    assert "<small> [" in runs._repr_html_()
+    assert "against base-0" in repr(compared)
+    assert ">-0.500<" in compared._repr_html_()
+
+
+def test_a_frame_that_was_changed_shows_the_change(results: Path) -> None:
+    frame = load_runs(results).summaries
+    frame["mine"] = 7
+    assert "mine" in repr(frame)
+    assert "mine" in frame._repr_html_()
+    assert type(frame.query("n == 8")) is pd.DataFrame
+
+
+def test_titles_and_notes_are_text_never_markup() -> None:
+    html = html_with_notes(Table.of([{"task": "<i>"}], title="<b>", notes=["<script>"]))
+    assert not re.search(r"<(i|b|script)>", html)
+
+
+def test_charts_are_drawn_by_task(results: Path) -> None:
+    charts = load_runs(results).charts
+    assert list(charts) == ["tau"]
+    assert charts["tau"]._repr_svg_().startswith("<svg")
+
+
+def test_controls_and_failed_samples_have_rows(results: Path) -> None:
+    heard = complete(as_control(a_run(results / "silent", "base-0", [True] * 4)))
+    failing = complete(changed(added(a_run(results, "fast_v-0.5-layer2", [True] * 2)), samples=["clip0", "clip1", "x"]))
+    frame = load_runs([heard, failing]).summaries.set_index("setting")
+    assert frame.loc["base-0 [silence]", "n"] == 4
+    assert (frame.loc["fast_v-0.5-layer2", "n"], frame.loc["fast_v-0.5-layer2", "expected"]) == (2, 3)
+
+
+def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
+    written = write_report(results, tmp_path / "new" / "own.html", audio="none", spectrograms=False)
+    code, _ = call("report", results, "-o", tmp_path / "page.html", "--audio", "none", "--no-spectrograms")
+    assert code == 0
+    assert content_of(written.read_text()) == content_of((tmp_path / "page.html").read_text())
+    with pytest.raises(SettingsError, match="allowed: link, embed, none"):
+        write_report(results, tmp_path / "no.html", audio="loud")
+
+
+@pytest.mark.usefixtures("no_env")
+def test_the_readmes_snippet_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    assert set(names["runs"].summaries["method"]) == {"base", "fast_v", "random"}
+    assert "against base-0" in capsys.readouterr().out
+    assert len(content_of((tmp_path / "report.html").read_text())["samples"]) == 4
+
+
+def test_the_notebook_was_executed_and_names_no_place_of_a_machine() -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"execute_result"}  # no errors, no warnings of a machine
+    for output in outputs:
+        assert not re.search(r"(^|[\s'\"(=])/\w", "".join(output["data"].get("text/plain", "")))
+    assert NOTEBOOK.stat().st_size < 200_000
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_env")
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    kinds = [kind for output in outputs for kind in output.get("data", ())]
+    assert (kinds.count("text/html"), kinds.count("image/svg+xml")) == (4, 1)
+    assert (tmp_path / "results" / "first_look.html").exists()
