@@ -22,7 +22,8 @@ from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
 
 #: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+#: And Python's own print stays: Ray would put another in its place for good.
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 
 _PATIENCE_S = 10
 _TOKEN = (
