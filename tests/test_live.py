@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +285,20 @@ class TestStatus:
         assert is_held(path / ".lock") is False
         with RunFolder(path, {"method": "base-0"}):
             pass
+
+    def test_a_task_that_runs_has_one_line_that_says_when_it_ends(self, a_run, monkeypatch) -> None:
+        monkeypatch.setenv("COLUMNS", "100")
+        a_run("random-0.5-layer2", 4)
+        with ExitStack() as held:
+            for path in (a_run("base-0", 2), a_run("frame-0.5-layer2", 3)):
+                fcntl.flock(held.enter_context((path / ".lock").open("w")), fcntl.LOCK_EX)
+            _, text = status(path.parent)
+        (place,) = [place for place, line in enumerate(text.splitlines()) if line.split()[:2] == ["running", "answers"]]
+        table = text.splitlines()[:place]
+        (line,) = [line for line in text.splitlines()[place + 2 :] if line.strip()]
+        assert line.split()[:4] == ["tau", "5", "of", "8"]
+        assert re.search(r" [45](\.\d+)? .*\d+ s ago +ends in (1 min \d+|5\d|60) s \(\d\d:\d\d\)", line)
+        assert [line.split()[-1] for line in table if line.startswith("  tau")] == ["running", "running", "complete"]
 
     def test_a_run_enters_while_somebody_looks(self, a_run) -> None:
         path = a_run("base-0", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,14 +17,17 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from audiomarathon.cli.app import app
+from audiomarathon.cli.app import CommandGroups, app
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.errors import ModelError, OutputError
 from audiomarathon.models.loading import loading
+from audiomarathon.report import tables
 from audiomarathon.report.render import for_width
 from audiomarathon.report.tables import LISTINGS
+from audiomarathon.results.sweep_summary import read_outcome
 from audiomarathon.terminal import LINE_EVERY_S, console, fitted, progress_of, showing_records, standard_streams
 from audiomarathon.text import counted
 
@@ -75,6 +79,27 @@ class TestFitted:
         monkeypatch.setattr(sys, "stdout", io.StringIO())
         monkeypatch.setenv("COLUMNS", columns)
         assert console().width == width
+
+
+def test_100_columns_keep_what_a_method_saves(tmp_path: Path) -> None:
+    """Of a real sweep and run, whose cells are wider than the terminal."""
+    shutil.copytree(Path(__file__).parent / "data" / "made_by_8983bac" / "runs", tmp_path / "runs")
+    ((_, settings),) = read_outcome(tmp_path / "runs", seed=42).checkpoints.items()
+    scores, saved = tables.sweep(settings)
+    run = tables.results([one.result for one in settings])
+    drawn = [for_width(table, 100) for table in (scores, run, saved)]
+    headings = [[str(column.header) for column in table.columns] for table in drawn]
+    assert all("left out" in shown(table, 100) for table in drawn)
+    assert {"score [95 % interval]", "score − base [95 %]", "audio tokens", "KV MB"} <= {*headings[0]}
+    assert {"score [95 % interval]", "LLM prefill ms", "audio tokens", "KV MB"} <= {*headings[1]}
+    assert headings[2] == [saved.heading(name) for name in saved.columns if name != "scoring_s"]
+
+
+def test_help_lists_each_command_under_one_heading() -> None:
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    names = [name for listed in CommandGroups.headings.values() for name in listed.split()]
+    assert sorted(names) == sorted(get_command(app).commands)  # type: ignore[attr-defined]
+    assert [line[:-1] for line in text.splitlines() if line[:1].isalpha()][1:] == ["Options", *CommandGroups.headings]
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 samples"), (1, "1 sample"), (1145, "1,145 samples")])

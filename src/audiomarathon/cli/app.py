@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperGroup
 
 from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
@@ -32,7 +34,30 @@ from audiomarathon.cli.status import status
 from audiomarathon.cli.sweep import sweep
 from audiomarathon.errors import AudioMarathonError
 
+
+class CommandGroups(TyperGroup):
+    """A program whose help lists its commands under headings; a command that none names stands under `Commands`."""
+
+    headings: ClassVar[Mapping[str, str]] = {
+        "First": "demo doctor list models data",
+        "Measure a model": "run sweep judge score certify",
+        "Look at results": "status compare report plot explain attention reproduce",
+        "Other benchmarks, and their files": "encoder jasco experiment import export",
+    }
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, heading by heading."""
+        left = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        width = formatter.width - 6 - max(map(len, left))
+        for heading, names in (*self.headings.items(), ("Commands", " ".join(left))):
+            found = [(name, left.pop(name)) for name in names.split() if name in left]
+            if lines := [(name, one.get_short_help_str(width)) for name, one in found if one and not one.hidden]:
+                with formatter.section(heading):
+                    formatter.write_dl(lines)
+
+
 app = typer.Typer(
+    cls=CommandGroups,
     help="How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -81,7 +81,7 @@ def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return a table a checkpoint with a row a run, and below what could not be read."""
+    """Return of each checkpoint a table with a row a run and one with a row a running task, then what is unreadable."""
     import datetime
 
     from rich.console import Group
@@ -93,9 +93,10 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
 
     now = datetime.datetime.now().astimezone()
     readable = [one for one in found if one.problem is None]
-    shown = [
-        for_width(tables.status([one for one in readable if one.checkpoint == checkpoint], now), width)
-        for checkpoint in sorted({one.checkpoint for one in readable})
-    ]
+    shown = []
+    for checkpoint in sorted({one.checkpoint for one in readable}):
+        runs = [one for one in readable if one.checkpoint == checkpoint]
+        both = [tables.status(runs), *([tables.running(runs, now)] if any(one.alive for one in runs) else [])]
+        shown += [for_width(table, width) for table in both]
     lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
     return Group(*shown, *lines)

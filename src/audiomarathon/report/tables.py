@@ -215,7 +215,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
         for note in one.summary.get("notes") or ():
             notes.setdefault(note, []).append(one.method.partition("-")[0])
     lines = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
-    least = ("kv_bytes", "encoder_s", "_tokens", "accuracy", "decode_s")
+    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never what a method saves
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
 
 
@@ -240,11 +240,12 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
 def savings(settings: Sequence[Finished], title: str = "") -> Table:
     """What settings save against base; see :func:`sweep`."""
     rows = [result_row(one.result, one.savings, one) for one in settings]
-    shown = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
+    always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
     notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
-    return Table.of(
-        rows, (*shown, *(f"{stage}_speedup" for stage in _SPEED_UPS)), title=title, group="task", notes=notes
-    )
+    *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
+    shown = (*always, *speed_ups, decode)
+    table = Table.of(rows, shown, title=title, group="task", least=("scoring_s",), notes=notes)
+    return table.without_empty(*always, *speed_ups)
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str | None:
@@ -444,19 +445,12 @@ def controls(runs: Sequence[ControlRun]) -> Table:
     return Table.of(rows, kinds={"seconds": Kind(form=".1f"), "chance": Kind(form=".2f")})
 
 
-def status(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+def status(found: Sequence[RunStatus]) -> Table:
     """How the runs of one checkpoint stand, one row a run."""
-    from audiomarathon.engine.progress_view import answered_text, ending, rates
+    from audiomarathon.engine.progress_view import answered_text
 
     rows = []
     for one in found:
-        more = []
-        if one.alive and one.samples_per_minute is not None and one.audio_s_per_s is not None:
-            more.append(rates(one.samples_per_minute, 60 * one.audio_s_per_s, 60))
-        if one.alive and one.quiet_s is not None:
-            more.append(f"last record {one.quiet_s:.0f} s ago")
-        if one.left_s is not None:
-            more.append(ending(one.left_s, now))
         low, high = one.progress.interval or (None, None)
         rows.append(
             {
@@ -466,9 +460,34 @@ def status(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
                 "score": one.progress.score,
                 "score_low": low,
                 "score_high": high,
-                "state": ", ".join([one.state, *more]),
+                "state": one.state,
                 "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
             }
         )
     kinds = {"answered": Kind("answered"), "score": Kind("running score [95 %]", ".3f"), "state": Kind(left=True)}
     return Table.of(rows, title=found[0].checkpoint, kinds=kinds)
+
+
+def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
+    """How fast the running tasks of one checkpoint go, and when they end: one row a task, its settings together."""
+    from audiomarathon.engine.progress_view import ending
+
+    rows = []
+    for task in dict.fromkeys(one.task for one in found if one.alive):
+        runs = [one for one in found if one.alive and one.task == task]
+        answered, expected = (sum(getattr(one.progress, name) for one in runs) for name in ("answered", "expected"))
+        quiet = [one.quiet_s for one in runs if one.quiet_s is not None]
+        left = [one.left_s for one in runs if one.left_s is not None]
+        rows.append(
+            {
+                "task": task,
+                "answered": f"{answered:,} of {expected:,}",
+                "samples/min": sum(one.samples_per_minute or 0 for one in runs) or None,
+                "audio s/s": sum(one.audio_s_per_s or 0 for one in runs) or None,
+                "last record": f"{min(quiet):.0f} s ago" if quiet else None,
+                "end": ending(max(left), now) if left else None,
+            }
+        )
+    kinds = {name: Kind(form=".4g") for name in ("samples/min", "audio s/s")}
+    kinds |= {"task": Kind("running", left=True), "answered": Kind("answers"), "end": Kind(left=True)}
+    return Table.of(rows, kinds=kinds, least=("audio s/s",))
