@@ -302,7 +302,7 @@ def test_the_script_brings_both_and_fails_if_one_does(mmau_pro: Path, clotho: Pa
     }
     shutil.copytree(mmau_pro, tmp_path / "both")
     env |= {"AUDIOMARATHON_DATA": str(root), "FROM": str(tmp_path / "both"), "LIMIT": "1", "HF_HUB_OFFLINE": "1"}
-    command = [str(ROOT / "scripts" / "download_datasets.sh")]
+    command = [str(ROOT / "LALM_Bench" / "scripts" / "download_datasets.sh")]  # opens that of scripts/
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "lalm/clotho: is not in" in done.stderr) == (1, True)  # and the second was tried
     assert (root / "mmau_pro" / "test.parquet").is_file()

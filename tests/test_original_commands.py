@@ -1,0 +1,208 @@
+"""The commands that the README files of the four public releases show: each runs here, or a line says what to type."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import raw_corpora
+import task_folders
+from caption_folders import CAPTIONS, clotho_folder
+from lalm_folders import ROWS, mmau_pro_folder
+from test_jasco_files import a_file, stored
+
+from audiomarathon.cli import batch
+from audiomarathon.cli.segment import corpus_class
+from audiomarathon.engine import run as engine
+from audiomarathon.judges import registry
+from audiomarathon.judges.replay import ReplayJudge
+
+ROOT = Path(__file__).parent.parent
+ENTRIES = tomllib.loads((ROOT / "tests" / "original_commands.toml").read_text(encoding="utf-8"))
+COMMANDS = [one for entries in ENTRIES.values() for one in entries]
+TESTED = [one for one in COMMANDS if one.get("runs", "here") != "here"]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+#: What a command runs: a script or module, or of a line of Python what it imports or calls.
+SCRIPT = re.compile(
+    r"xares\.run|[\w-]+\.(py|sh|txt)\b|(?<=import )\w+|(?<=task = )\w+"
+    r"|\w+(?= = YourEncoder)|\.run\(\)|check_audio_encoder(?=\()"
+)
+#: Stands in for Python: writes down where it is called, under which settings, with which arguments.
+NOTED = ("CUDA_VISIBLE_DEVICES", "PRUNE_RATIO", "PRUNE_METHOD", "PRUNE_LAYER_IDX", "SAMPLE_LIMIT", "RESULTS_DIR")
+PYTHON = f"""#!{sys.executable} -S
+import json, os, sys
+if sys.argv[1:3] != ["-P", "-c"]:
+    with open(os.environ["CALLS"], "a") as calls:
+        noted = {{name: os.environ[name] for name in {NOTED!r} if name in os.environ}}
+        print(json.dumps([os.getcwd(), noted, sys.argv[1:]]), file=calls)
+"""
+
+
+def test_the_list_has_every_release_and_each_entry_an_answer() -> None:
+    assert {name: len(entries) for name, entries in ENTRIES.items()} == {
+        "AudioMarathon": 34,
+        "JASCO": 2,
+        "LALM_Bench": 17,
+        "X-ARES": 13,
+    }
+    assert [one for one in COMMANDS if not {"runs", "replaced"} & {*one}] == []
+    assert {key for one in COMMANDS for key in one} == {"command", "runs", "folder", "leaves", "replaced"}
+    assert [one for one in COMMANDS if (one.get("runs") == "here") != ("folder" in one)] == []
+
+
+@pytest.mark.parametrize("entry", [one for one in COMMANDS if "replaced" in one], ids=lambda one: one["command"][:60])
+def test_what_is_replaced_has_a_row_with_what_to_type(entry: dict[str, str]) -> None:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{entry['command']}` |")]
+    assert entry["replaced"] in row.removeprefix(f"| `{entry['command']}` |").replace("`", "")
+    for file in re.findall(r"-r (\S+)", entry["replaced"]):
+        assert any((folder / file).is_file() for folder in (ROOT, ROOT / "LALM_Bench"))
+
+
+@pytest.mark.parametrize("entry", TESTED, ids=lambda one: one["command"][:60])
+def test_the_test_that_runs_a_command_is_there_and_names_its_script(entry: dict[str, str]) -> None:
+    file, *names = entry["runs"].split("::")
+    nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    constants = [node for node in nodes if isinstance(node, ast.Assign)]
+    found: list[ast.stmt] = []
+    for name in names:  # a class, and its test
+        found += [node for node in nodes if getattr(node, "name", "") == name]
+        nodes = getattr(found[-1], "body", [])
+    assert len(found) == len(names)
+    named = SCRIPT.search(entry["command"])
+    assert named
+    assert named[0] in "".join(map(ast.unparse, [*constants, *found]))
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]]:
+    """Runs lines in a folder of a copy of the repository's doors; returns the calls of Python that bash made."""
+    (python := tmp_path / "bin" / "python").parent.mkdir()
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+
+    def run(folder: str, lines: str) -> list[tuple[Path, dict[str, str], list[str]]]:
+        for file in (ROOT / folder).rglob("*"):  # links, so that nothing is written into the repository
+            if file.is_file() and "__pycache__" not in file.parts:
+                (link := tmp_path / "clone" / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file)
+        env = {name: value for name, value in os.environ.items() if name not in NOTED}
+        env |= {"PATH": f"{python.parent}:{env['PATH']}", "PYTHON": str(python), "CALLS": str(tmp_path / "calls")}
+        script = f"set -e\ncd {shlex.quote(str(tmp_path / 'clone' / folder))}\n{lines}\n"
+        subprocess.run(["bash", "-c", script], env=env, check=True)
+        calls = map(json.loads, (tmp_path / "calls").read_text().splitlines())
+        return [(Path(place), settings, arguments) for place, settings, arguments in calls]
+
+    return run
+
+
+@pytest.fixture
+def standing_in(
+    tmp_path: Path,
+    no_env: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    family_checkpoint: Callable[[str], Path],
+    tiny_checkpoint: Path,
+) -> Callable[[str], None]:
+    """Puts tiny data and weights where a folder's commands look for theirs."""
+
+    def prepare(folder: str) -> None:
+        clone = tmp_path / "clone" / folder
+        clone.mkdir(parents=True)
+        no_env("AUDIOMARATHON_DATA", str(tmp_path / "data"))
+        for name, value in {"DEVICE": "cpu", "MAX_NEW_TOKENS": "1", "TIMING": "0"}.items():
+            monkeypatch.setenv(name, value)
+        if folder == "Phi4MM":
+            monkeypatch.setenv("MODEL_PATH", str(family_checkpoint("phi4mm")))
+        if folder == "Qwen_2.5_Omni":
+            monkeypatch.setenv("MODEL_PATH", str(tiny_checkpoint))
+        if folder in ("Phi4MM", "Qwen_2.5_Omni", "analyse_audio_duration"):
+            task_folders.build_all(tmp_path / "data", ("gtzan", "had", "tau", "slue", "vesus", "race"))
+        if folder == "Segment":
+            for task, place in (("gtzan", "GTZAN/genres"), ("had", "HAD/HAD_train"),
+                                ("tau", "TAU-urban-acoustic-scenes-2019-development")):  # fmt: skip
+                monkeypatch.setattr(corpus_class(task), "seconds", (4, 4) if task == "gtzan" else (3, 5))
+                (clone / place).parent.mkdir(parents=True, exist_ok=True)
+                (raw,) = raw_corpora.MAKERS[task](tmp_path / task, raw_corpora.Noise())
+                Path(raw).rename(clone / place)
+        if folder == "LALM_Bench":  # the embedded model in place of 7B and more
+            clotho_folder(tmp_path / "data" / "clotho")
+            more = {f"v{n}.wav": CAPTIONS[next(iter(CAPTIONS))] for n in range(9)}
+            clotho_folder(tmp_path / "data" / "clotho", more, split="validation")
+            mmau_pro_folder(tmp_path / "data" / "mmau-pro", rows=ROWS[:2])
+            monkeypatch.setenv("LALM_BENCH_ROOT", str(clone))
+            run = engine.run
+            monkeypatch.setattr(
+                engine, "run", lambda tasks, _model, *given, **own: run(tasks, "embedded", *given, **own)
+            )
+        if folder == "JASCO":
+            (clone / "evaluation").mkdir()
+            file = a_file(clone / "evaluation" / "example.csv", clips=(2,))
+            answers = stored(tmp_path, file, [("Rating: 2\nOrientation: Both", None)] * 8)
+            asked: dict[str, Any] = {"meta-llama/Llama-3.1-70B-Instruct": ReplayJudge(answers)}
+            monkeypatch.setattr(registry, "LocalJudge", lambda _name, source, *_given, **_more: asked[source])
+
+    return prepare
+
+
+def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do in this process what Python would be started for."""
+    try:
+        if arguments[:3] == ["-P", "-m", "audiomarathon.cli.batch"]:
+            batch.batch(arguments[3], arguments[4:])
+        else:
+            monkeypatch.setattr(sys, "argv", arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as done:
+        if done.code:
+            raise
+
+
+FOLDERS = list(dict.fromkeys(one["folder"] for one in COMMANDS if "folder" in one))
+LONG = ("Qwen_2.5_Omni", "LALM_Bench")  # whose doors other tests run too, with other options
+
+
+@pytest.mark.parametrize(
+    "folder", [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in FOLDERS]
+)
+def test_commands_run_in_the_folder_that_is_meant(
+    folder: str,
+    noted: Callable[[str, str], list[tuple[Path, dict[str, str], list[str]]]],
+    standing_in: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = [one for one in COMMANDS if one.get("folder") == folder]
+    typed = [one.get("replaced", one["command"]) for one in entries]
+    standing_in(folder)
+    calls = noted(folder, "\n".join(line for line in typed if line != f"cd {folder}"))
+    left = [one["leaves"] for one in entries if "leaves" in one]
+    assert len(calls) == len(left)
+    for (place, settings, arguments), path in zip(calls, left, strict=True):
+        monkeypatch.chdir(place)
+        for file in place.glob(path):
+            file.unlink()
+        with monkeypatch.context() as patched:
+            for name, value in ({"CUDA_VISIBLE_DEVICES": ""} | settings).items():
+                patched.setenv(name, value)
+            called(arguments, patched)
+        assert [*place.glob(path)], (arguments, path)
+
+
+@pytest.mark.skipif(find_spec("pip") is None or find_spec("setuptools") is None, reason="no pip that builds offline")
+def test_pip_finds_this_suite_in_jascos_requirements() -> None:
+    offline = ("--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "install", *offline, "-r", "evaluation/requirements.txt"]
+    done = subprocess.run(command, cwd=ROOT / "JASCO", capture_output=True, text=True, check=True)
+    assert "Would install audiomarathon-" in done.stdout
