@@ -1,0 +1,256 @@
+"""`scripts/first_gpu_hour.sh`: its commands with a stand-in for Python; its dry run for real, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from builders import a_run, changed_records, lines_of
+
+from audiomarathon.settings import env_names
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import first_gpu_hour
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+#: Notes how it is called, and ends with exit code $CODE where the call holds $FAILS.
+PYTHON = """#!/bin/bash
+case "$*" in
+    *machine) printf '%s\\n' "${GPUS:-1}" qwen2.5-omni-7b "{$DTYPE}"; exit ;;
+    *\\ table\\ *) touch "$3/table.md" ;;
+esac
+echo "$*" | sed 's|^-P -m audiomarathon ||;s|^[^ ]*/scripts/||' >>"$LOG"
+[ "$FAILS" ] && [[ "$*" == *$FAILS* ]] && echo "error: no luck" && exit "${CODE:-1}" || exit 0
+"""
+REAL = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+Hour = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
+
+
+def command(*arguments: object) -> list[str]:
+    return ["bash", str(SCRIPTS / "first_gpu_hour.sh"), *map(str, arguments)]
+
+
+def surroundings(**env: str) -> dict[str, str]:
+    """An environment without settings."""
+    return {name: value for name, value in os.environ.items() if name not in env_names()} | env
+
+
+@pytest.fixture
+def hour(tmp_path: Path) -> Hour:
+    """Call the script with the stand-in; returns what it said, and the commands that it called."""
+    data, log = tmp_path / "data", tmp_path / "log"
+    data.mkdir()
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+
+    def call(*arguments: object, **env: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        log.write_text("")
+        env = {"PYTHON": str(tmp_path / "python"), "LOG": str(log), "RAY_ADDRESS": "", **env}
+        done = subprocess.run(
+            command(*arguments), cwd=tmp_path, env=surroundings(**env), capture_output=True, text=True, check=False
+        )
+        return done, log.read_text().splitlines()
+
+    return call
+
+
+def steps(calls: list[str]) -> list[str]:
+    """The first word of each command after the checks; the table is made each time."""
+    return [line.split()[0] for line in calls if "--plan" not in line and not line.startswith("doctor --model")][:-1]
+
+
+ALL = ["doctor", "certify", "benchmark_efficiency.py", "sweep", "sweep", "sweep", "first_gpu_hour.py"]
+
+
+class TestOnAGpu:
+    def test_what_is_called(self, hour: Hour) -> None:
+        done, calls = hour("voxtral", "--data", "data")
+        assert done.returncode == 0, done.stderr
+        on = "sweep tau --model voxtral --data data --limit 20"
+        workers = f"{on} --methods frame --ratios 0.5 --no-timing --results first_gpu_hour/two_workers"
+        assert calls == [
+            "doctor --model voxtral",
+            "sweep tau --model voxtral --data data --plan",
+            "doctor",
+            "certify --model voxtral -o first_gpu_hour/certify/certificate.json",
+            "benchmark_efficiency.py --config qwen2.5-omni-7b --device cuda --durations 90,300 --decode-tokens 64 "
+            "-o first_gpu_hour/efficiency/efficiency.json",
+            f"{on} --methods random,fast_v,dart,snapkv --ratios 0.3,0.6,0.9 --decode-tokens 64 "
+            "--results first_gpu_hour/sweep/results",
+            f"{workers}/local",
+            f"{workers}/ray --executor ray --workers 2 --gpus-per-worker 0.5",
+            "first_gpu_hour.py replies first_gpu_hour/two_workers/local first_gpu_hour/two_workers/ray "
+            "-o first_gpu_hour/two_workers/replies.json",
+            "first_gpu_hour.py table first_gpu_hour",
+        ]
+
+    @pytest.mark.parametrize("env", [{"GPUS": "2"}, {"RAY_ADDRESS": "h:1"}])
+    def test_each_worker_has_a_gpu_where_there_are_two(self, hour: Hour, env: dict[str, str]) -> None:
+        _done, calls = hour("voxtral", **env)
+        address = f" --address {env['RAY_ADDRESS']}" if "RAY_ADDRESS" in env else ""
+        assert [line for line in calls if line.endswith(f"/ray --executor ray --workers 2{address}")]
+
+    def test_nothing_is_done_twice_until_its_inputs_change(self, hour: Hour, tmp_path: Path) -> None:
+        first, calls = hour("voxtral", "--data", "data")
+        (archive,) = tmp_path.glob("first_gpu_hour/*.tar.gz")
+        assert steps(calls) == ALL
+        assert archive.name in first.stderr
+        made = archive.stat().st_mtime_ns
+        assert steps(hour("voxtral", "--data", "data")[1]) == []
+        assert archive.stat().st_mtime_ns == made
+        (tmp_path / "data" / "more.wav").touch()
+        assert steps(hour("voxtral", "--data", "data")[1]) == ALL[3:]
+        assert archive.stat().st_mtime_ns > made
+        assert len([*tmp_path.glob("first_gpu_hour/sweep.before.*/done")]) == 0
+        assert len([*tmp_path.glob("first_gpu_hour/sweep.before.*/log")]) == 1
+        assert steps(hour("aero-1", "--data", "data")[1]) == [ALL[0], ALL[1], *ALL[3:]]  # efficiency has its own model
+        assert steps(hour("aero-1", "--data", "data", DTYPE="float32")[1]) == ALL
+
+    def test_a_step_that_fails_stops_no_other_and_is_tried_again(self, hour: Hour, tmp_path: Path) -> None:
+        done, calls = hour("voxtral", FAILS="certify")
+        assert (done.returncode, steps(calls)) == (1, ALL)
+        assert "error: failed: certify; give the same command again" in done.stderr
+        assert (tmp_path / "first_gpu_hour" / "certify" / "log").read_text() == "error: no luck\n"
+        assert [*tmp_path.glob("first_gpu_hour/*.tar.gz")]
+        done, calls = hour("voxtral")
+        assert (done.returncode, steps(calls)) == (0, ["certify"])
+
+    def test_ctrl_c_ends_the_hour(self, hour: Hour, tmp_path: Path) -> None:
+        done, calls = hour("voxtral", FAILS="random,fast_v", CODE="130")
+        assert done.returncode == 130
+        assert "random,fast_v" in calls[-1]
+        assert [*tmp_path.glob("first_gpu_hour/*.tar.gz")] == []
+        assert steps(hour("voxtral")[1]) == ALL[3:]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--data", "nowhere"], "--data nowhere: no such folder; allowed: the tasks' data root, or mini"),
+            (["--data"], "--data: a value is missing"),
+            (["--model", "voxtral"], "no such option: --model; allowed: --data, --task, --out, --address"),
+            (["voxtral", "aero-1"], "two models, voxtral and aero-1; allowed: one a call"),
+        ],
+    )
+    def test_a_wrong_command_is_one_line(self, hour: Hour, tmp_path: Path, arguments: list[str], said: str) -> None:
+        done, calls = hour(*arguments)
+        assert (done.returncode, done.stdout, calls) == (2, "", [])
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"error: {said}")
+        assert not (tmp_path / "first_gpu_hour").exists()
+
+    def test_a_python_without_the_package_is_named(self, hour: Hour) -> None:
+        done, _calls = hour(PYTHON="/nowhere/python")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: /nowhere/python cannot run audiomarathon (")
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"reply": "other"}, {"kept_audio_tokens": 7}])
+def test_replies_of_workers_are_held_against_local_ones(tmp_path: Path, changes: dict[str, object]) -> None:
+    local, ray = tmp_path / "local", tmp_path / "ray"
+    a_run(local, "base-0", [True, True])
+    shutil.copytree(local, ray)
+    (folder,) = (file.parent for file in ray.rglob("run.json"))
+    changed_records(folder, **changes)
+    assert first_gpu_hour.replies(local, ray, tmp_path / "out.json") == int(bool(changes))
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["replies"] == 2
+    assert len(found["different"]) == (2 if changes else 0)
+
+
+def state_of(out: Path) -> dict[str, tuple[int, int]]:
+    """When each file of the steps was written, and its size."""
+    files = [file for file in out.rglob("*") if file.is_file() and file.name != "table.md"]
+    return {str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
+def test_a_dry_run_that_is_killed_goes_on_and_joins_two_ray_nodes(tmp_path: Path) -> None:
+    from test_encoder_ray import machines
+
+    out, env = tmp_path / "out", surroundings(**REAL)
+    with (tmp_path / "said").open("w") as said:
+        killed = subprocess.Popen(
+            command("--out", out), env=env, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True
+        )
+        deadline = time.monotonic() + 300
+        while not (begun := [*out.glob("sweep/results/tau/embedded/base-0/samples.jsonl")]) or not lines_of(begun[0]):
+            assert killed.poll() is None, (tmp_path / "said").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert "dry run (no GPU that PyTorch can use)" in (tmp_path / "said").read_text()
+    assert not (out / "archive").exists()
+    before = begun[0].read_bytes()
+
+    def again(*more: str) -> str:
+        done = subprocess.run(
+            command("--out", out, *more), env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stderr
+
+    with machines(1, 1) as made:
+        told = again("--address", made.address)
+    assert [told.count(f"{step}: done before\n") for step in first_gpu_hour.STEPS] == [1, 1, 1, 0, 0]
+    assert begun[0].read_bytes().startswith(before)
+    equal = json.loads((out / "two_workers" / "replies.json").read_text())
+    assert (equal["replies"], equal["different"], equal["workers"]) == (8, [], 2)
+    assert equal["workers_sharing"] == 1  # each on a machine of its own
+    page = (out / "table.md").read_text()
+    for fact in (
+        "2 Ray workers",
+        "8 of 8 replies equal",
+        "**pass**",
+        "| 10 | fast_v-0.5-layer2 |",
+        "random-0.5-layer2",
+    ):
+        assert fact in page
+
+    (archive,) = out.glob("first_gpu_hour_*.tar.gz")
+    with tarfile.open(archive) as held:
+        names = held.getnames()
+        records = held.extractfile("sweep/results/tau/embedded/snapkv-0.5/samples.jsonl")
+        assert records is not None
+        assert len({json.loads(line)["id"] for line in records}) == 4
+    assert {Path(name).suffix for name in names} == {"", ".json", ".jsonl", ".csv", ".txt", ".md"}
+    assert {"table.md", "doctor/log", "certify/certificate.json", "efficiency/efficiency.json"} <= set(names)
+    assert {"two_workers/replies.json", "two_workers/ray/tau/embedded/base-0/run.json"} <= set(names)
+
+    was = state_of(out)
+    assert again("--address", "127.0.0.1:1").count(": done before\n") == 5  # a lost cluster undoes nothing
+    assert state_of(out) == was
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["voxtrol"], "error: unknown model 'voxtrol' (did you mean 'voxtral'?)"),
+        (["voxtral", "--data", "."], "error: tau: cannot be run: no acoustic_scene_task_meta.json under "),
+    ],
+)
+def test_a_wrong_model_or_data_is_one_line_before_anything_runs(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    env = surroundings(**REAL)
+    done = subprocess.run(command(*arguments), env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    about, line = done.stderr.splitlines()
+    assert about.startswith("dry run (no GPU that PyTorch can use)")
+    assert line.startswith(said)
+    assert [*tmp_path.iterdir()] == []
