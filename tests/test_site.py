@@ -41,12 +41,12 @@ def test_the_site_builds_without_a_warning_and_its_links_leave_docs_rightly(tmp_
     plain, linked = built(tmp_path / "plain"), built(tmp_path / "linked", "https://example.org/suite")
     reply = "src/audiomarathon/scoring/reply.py"
     for site, wanted in ((plain, False), (linked, True)):
-        page = (site / "coming-from-the-release" / "index.html").read_text(encoding="utf-8")
+        page = (site / "coming-from" / "index.html").read_text(encoding="utf-8")
         assert (f'href="https://example.org/suite/blob/HEAD/{reply}"' in page) == wanted
     start = (plain / "index.html").read_text(encoding="utf-8")
     assert 'href="contributing/"' in start
     assert 'href="folders/Phi4MM/"' in start
-    assert 'src="demo.png"' in start
+    assert 'src="explain.png"' in start
     encoders = (plain / "encoders" / "index.html").read_text(encoding="utf-8")
     assert 'href="../folders/X-ARES/"' in encoders
     assert 'href="../contributing/#an-encoder"' in encoders

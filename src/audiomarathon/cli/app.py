@@ -43,6 +43,7 @@ class CommandGroups(TyperGroup):
         "Measure a model": "run sweep judge score certify",
         "Look at results": "status compare report plot explain attention reproduce",
         "Other benchmarks, and their files": "encoder jasco experiment import export",
+        "Build on it": "new",
     }
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
