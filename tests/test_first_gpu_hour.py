@@ -34,7 +34,14 @@ esac
 echo "$*" | sed 's|^-P -m audiomarathon ||;s|^[^ ]*/scripts/||' >>"$LOG"
 [ "$FAILS" ] && [[ "$*" == *$FAILS* ]] && echo "error: no luck" && exit "${CODE:-1}" || exit 0
 """
-REAL = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+#: Without Git: a commit or an edit in this checkout meanwhile would undo the steps.
+REAL = {
+    "PYTHON": sys.executable,
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "GIT_DIR": "/",
+}
 Hour = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
 
 
