@@ -133,6 +133,7 @@ def test_the_page_is_that_of_the_command(results: Path, tmp_path: Path) -> None:
         write_report(results, tmp_path / "no.html", audio="loud")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_env")
 def test_the_readmes_snippet_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
