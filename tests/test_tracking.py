@@ -124,7 +124,9 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     assert [line for line in lines if "warning" in line] == [
         "warning: noting no longer tracks tau: OSError: no route to host"
     ]
-    assert [one for one, *_rest in well.calls] == ["started", "scored", "finished"]
+    hooks = ["started", "scored", "finished"]
+    assert [one for one, *_rest in well.calls] == hooks
+    assert [one for one, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
 
 
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
