@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +13,7 @@ from conftest import call
 from real_recordings import build_jasco
 from real_weights import real_weights
 from toy_judged import Grade, Grades, replies_to
+from transformers_server import serving
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.jasco.exchange import as_csv
@@ -68,25 +62,8 @@ def smollm2() -> Path:
 @pytest.fixture(scope="module")
 def served(smollm2: Path) -> Iterator[str]:
     """An address at which `transformers serve` has the model, in float32."""
-    for name in ("fastapi", "uvicorn", "openai"):
-        pytest.importorskip(name, reason="pip install 'audiomarathon[test-real]'")
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(smollm2), "--host", "127.0.0.1"]
-    options = ["--port", str(port), "--device", "cpu", "--dtype", "float32"]
-    with subprocess.Popen([*command, *options], env=os.environ | {"HF_HUB_OFFLINE": "1"}) as process:
-        try:
-            for _ in range(240):
-                assert process.poll() is None, "transformers serve ended"
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                    break
-                except OSError:
-                    time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.kill()
+    with serving(smollm2) as address:
+        yield address
 
 
 def answers(judge: Judge, requests: Sequence[Request]) -> list[str]:

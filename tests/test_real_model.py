@@ -1,0 +1,27 @@
+"""An audio LLM of trained weights (Whisper base's encoder, SmolLM2) passes the certificate, method by method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_weights import real_qwen2_audio
+
+from audiomarathon.certify.certificate import certify
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.registry import all_methods
+from audiomarathon.engine.local import open_local
+from audiomarathon.settings import RunSettings
+
+pytestmark = pytest.mark.real
+
+
+def test_every_method_does_on_trained_weights_what_it_says(tmp_path: Path) -> None:
+    settings = RunSettings.read({}, model_path=str(real_qwen2_audio(tmp_path / "qwen2-audio")), device="cpu")
+    certificate = certify(open_local("qwen2-audio", settings, ()), 2.0)
+    found = {check.name: finding for check, finding in certificate.rows}
+    for name, finding in found.items():
+        print(f"{name}: {finding.verdict}; {finding.figure}")  # noqa: T201
+    assert {name for name, one in found.items() if one.verdict != "pass"} == {"adapter"}
+    checked = {name.split()[-1] for name in found if name.startswith(("dropping", "pressing"))}
+    assert checked == {method.key for method in all_methods() if not isinstance(method, Base)}
