@@ -130,6 +130,13 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     assert [one for one, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
 
 
+def test_a_tracker_that_exits_ends_no_run(go) -> None:
+    lines: list[str] = []
+    (result,) = go(Noting(scored=SystemExit(3)), say=lines.append)
+    assert result.summary["complete"]
+    assert "warning: noting no longer tracks tau: SystemExit: 3" in lines
+
+
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()
