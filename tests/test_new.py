@@ -89,8 +89,11 @@ def test_it_says_what_to_do_next(tmp_path: Path) -> None:
         (("method", "my-pruner"), "allowed: letters, digits and _"),
         (("method", "class"), "allowed: letters, digits and _"),
         (("method", "../up"), "allowed: letters, digits and _"),
-        (("method", "frame"), "a method or a module of that name is there"),
-        (("task", "json"), "a task or a module of that name is there"),
+        (("method", "frame"), "a method or a package of that name is there"),
+        (("task", "json"), "a task or a package of that name is there"),
+        (("encoder", "Numpy"), "a encoder or a package of that name is there"),
+        (("method", "PyYAML"), "a method or a package of that name is there"),
+        (("judge", "replay"), "a judge or a package of that name is there"),
         (("judge", "here"), "is there already, nothing is overwritten"),
     ],
 )

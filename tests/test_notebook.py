@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,11 @@ def test_a_frame_that_was_changed_shows_the_change(results: Path) -> None:
     assert "mine" in repr(frame)
     assert "mine" in frame._repr_html_()
     assert type(frame.query("n == 8")) is pd.DataFrame
+
+
+def test_a_frame_is_copied_to_other_processes_with_its_figures(results: Path) -> None:
+    frame = load_runs(results).summaries
+    pd.testing.assert_frame_equal(pd.DataFrame(pickle.loads(pickle.dumps(frame))), pd.DataFrame(frame))
 
 
 def test_titles_and_notes_are_text_never_markup() -> None:

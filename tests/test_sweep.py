@@ -140,6 +140,11 @@ def csv_rows() -> list[dict[str, str]]:
 
 
 class TestSweep:
+    def test_grids_that_are_shipped_run_one_after_the_other(self, command) -> None:
+        for file in sorted(CONFIGS.glob("*.yaml")):
+            code, out, err = command("tau", "--config", file, "--methods", "base")
+            assert code == 0, out + err
+
     def test_writes_every_setting_beside_base(self, command) -> None:
         code, out, _err = command(
             "tau", "gtzan", "tau", "--methods", "random,snapkv", "--ratios", "0.0,0.5", "--decode-tokens", "4"

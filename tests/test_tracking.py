@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -129,6 +130,13 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     assert [one for one, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
 
 
+def test_a_tracker_that_exits_ends_no_run(go) -> None:
+    lines: list[str] = []
+    (result,) = go(Noting(scored=SystemExit(3)), say=lines.append)
+    assert result.summary["complete"]
+    assert "warning: noting no longer tracks tau: SystemExit: 3" in lines
+
+
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "sums_of", lambda _scorer, verdicts: 1 / (len(verdicts) - 3))
     noting = Noting()
@@ -174,6 +182,22 @@ def test_mlflow_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(app, [command, "tau", "--data", "mini", "--model", "embedded", "--track", "mlflow"])
         assert done.exit_code == 2
         assert "error: --track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'" in done.stderr
+
+
+def test_a_store_that_mlflow_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class RefusedError(Exception):
+        pass
+
+    def refuse() -> None:
+        raise RefusedError("the file store is in maintenance mode")
+
+    package, exceptions = ModuleType("mlflow"), ModuleType("mlflow.exceptions")
+    vars(package).update(MlflowClient=refuse, get_tracking_uri=lambda: "file:runs")
+    vars(exceptions).update(MlflowException=RefusedError)
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    with pytest.raises(SettingsError, match=r"--track mlflow: file:runs cannot be used: .*maintenance mode"):
+        open_trackers("mlflow")
 
 
 MLFLOW = pytest.mark.skipif(not (find_spec("mlflow") and find_spec("flask")), reason="mlflow is not installed")

@@ -6,6 +6,7 @@ import keyword
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -45,8 +46,8 @@ def new(
         raise SettingsError(f"new {kind} {name}: not allowed; allowed: letters, digits and _, as in my_{kind}")
     if folder.exists():
         raise SettingsError(f"{folder}: is there already, nothing is overwritten; give another name or --into")
-    if name.lower() in _taken(kind) or find_spec(name) is not None:
-        raise SettingsError(f"new {kind} {name}: a {kind} or a module of that name is there; give another name")
+    if name.lower() in _taken(kind) or find_spec(name) is not None or _is_installed(name):
+        raise SettingsError(f"new {kind} {name}: a {kind} or a package of that name is there; give another name")
     _write(_TEMPLATES / kind, folder, name)
     say(f"wrote {folder}; next:")
     for command in (f"pip install -e {folder}", f"pytest {folder}", KINDS[kind].format(name=name, folder=folder)):
@@ -58,7 +59,7 @@ def _taken(kind: str) -> set[str]:
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.compression.registry import all_methods
     from audiomarathon.encoders.encoder import all_encoders
-    from audiomarathon.judges.registry import KNOWN, plugged_in
+    from audiomarathon.judges.registry import plugged_in
     from audiomarathon.models.registry import all_models
 
     known: Mapping[str, Callable[[], Sequence[Named]]] = {
@@ -68,7 +69,16 @@ def _taken(kind: str) -> set[str]:
         "judge": plugged_in,
         "encoder": all_encoders,
     }
-    return {*KNOWN, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
+    forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()  # before a colon after --with
+    return {*forms, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a distribution has this name as pip reads it, which does not tell `_` from `-`: pip would replace it."""
+    try:
+        return bool(distribution(name))
+    except PackageNotFoundError:
+        return False
 
 
 def _write(template: Path, folder: Path, name: str) -> None:

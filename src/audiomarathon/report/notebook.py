@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -34,7 +34,7 @@ class Shown(pd.DataFrame):
         The table whose figures it holds. A frame whose columns were changed is shown as pandas does.
     """
 
-    _metadata = ("table",)  # names of attributes that are no columns
+    _metadata: ClassVar[list[str]] = ["table"]  # names of attributes that are no columns; pickle adds to the list
     table: Table
 
     @classmethod

@@ -64,7 +64,7 @@ class Following:
         for tracker in list(self._trackers):
             try:
                 getattr(tracker, hook)(*what)
-            except Exception as error:  # a server that is gone must not cost the night
+            except (Exception, SystemExit) as error:  # a server that is gone must not cost the night
                 self._trackers.remove(tracker)
                 self._say(f"warning: {tracker.key} no longer tracks {self._task.key}: {plain(told(error))}")
 

@@ -43,9 +43,9 @@ class MLflow(Tracker):
             from mlflow.exceptions import MlflowException
         except ImportError:
             raise SettingsError("--track mlflow needs MLflow: pip install 'audiomarathon[mlflow]'") from None
-        self._client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "audiomarathon"
         try:
+            self._client = MlflowClient()
             found = self._client.get_experiment_by_name(name)
             self._experiment = found.experiment_id if found else self._client.create_experiment(name)
         except (MlflowException, OSError) as error:
