@@ -2,7 +2,7 @@
 #     docker build --target cpu -t audiomarathon:cpu .      the demo, tests, reports
 #     docker build --target cuda -t audiomarathon:cuda .    models on NVIDIA GPUs; `docker compose up -d` builds it
 FROM python:3.12-slim AS base
-# A compiler and git: Triton builds a launcher at first use, and runs name their commit.
+# A compiler, since Triton builds a launcher at first use; git and make for those who work inside.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc git libc6-dev make && rm -rf /var/lib/apt/lists/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
     HF_HOME=/cache/huggingface AUDIOMARATHON_CACHE=/cache/audiomarathon AUDIOMARATHON_DATA=/data

@@ -32,6 +32,7 @@ test: $(STAMP)
 	$(BIN)/pytest -n $(JOBS)
 
 test-all: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[test-all]'
 	AUDIOMARATHON_TESTS=all $(BIN)/pytest -n $(JOBS) --cov --cov-report=term
 
 test-real: $(STAMP)
