@@ -134,6 +134,20 @@ def changed_records(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def timed_as(folder: Path, seconds: Sequence[float]) -> Path:
+    """Change a run's seconds of LLM prefill, sample by sample; the first token comes as soon."""
+    records = lines_of(folder / "samples.jsonl")
+    for record, own in zip(records, seconds, strict=True):
+        record["time"] |= {"llm_prefill": own, "prefill": own}
+    write_records(folder, records)
+    return folder
+
+
+#: Seconds of base and of a setting on ten samples of a machine that drifts: the setting is never faster but where the
+#: machine was faster by chance. Medians are 0.8 and 0.5 s, the median of base / setting is 0.98.
+DRIFTING = [0.8] * 6 + [0.2] * 4, [0.8 / 0.98] * 4 + [0.2] * 2 + [0.2 / 0.98] * 4
+
+
 def as_control(folder: Path, kind: str = "silence", seconds: float | None = None) -> Path:
     """Mark a run as one of a control variant's."""
     return changed(folder, control={"kind": kind, "seconds": seconds, "seed": 42})

@@ -5,18 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders import a_run, a_session, changed, finished
 
-from audiomarathon.engine.run import Result
-from audiomarathon.report import charts
+from audiomarathon.report import charts, series
 from audiomarathon.report.pictures import plot_settings
-
-
-def result(task: str, method: str, score: float, interval: list[float] | None, n: int = 4) -> Result:
-    summary = {
-        "task": task, "n": n, "score": score if n else None, "intervals": {"score": interval},
-        "timing": {"llm_prefill_s": {"p50": score / 10}} if n else {},
-    }  # fmt: skip
-    return Result(Path(task), method, summary)
 
 
 @pytest.fixture
@@ -29,18 +21,32 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[charts.Chart]:
 
 
 def test_bars_stand_for_scores_and_prefill(drawn: list[charts.Chart], tmp_path: Path) -> None:
-    results = [
-        result("tau", "base-0", 0.8, [0.6, 0.9]),
-        result("tau", "frame-0.5", 0.5, None),  # one cluster: no interval
-        result("had", "base-0", 0.7, [0.7, 0.7]),
-        result("had", "frame-0.5", 0.0, None, n=0),  # every sample failed
+    right = [True] * 4
+    folders = [
+        finished(a_run(tmp_path, "base-0", right, prefill=0.8), score=0.8, intervals={"score": [0.6, 0.9]}),
+        finished(a_run(tmp_path, "frame-0.5", right, prefill=0.5), score=0.5, intervals=None),  # one cluster
+        finished(a_run(tmp_path, "base-0", right, task="had", prefill=0.7), score=0.7, intervals={"score": [0.7, 0.7]}),
+        finished(a_run(tmp_path, "frame-0.5", [], task="had"), score=None),  # every sample failed
     ]
-    path = plot_settings(results, tmp_path / "new" / "demo.png", "a title")
+    path = plot_settings(folders, tmp_path / "new" / "demo.png", "a title")
     assert path.read_bytes().startswith(b"\x89PNG")
     (chart,) = drawn
     assert {(row["task"], row["setting"]): row["value"] for row in chart.data["0-bars"]} == {
         ("tau", "base-0"): 0.8, ("tau", "frame-0.5"): 0.5, ("had", "base-0"): 0.7,
     }  # fmt: skip
-    assert [row["value"] for row in chart.data["1-bars"]] == pytest.approx([80, 50, 70])
+    assert [row["value"] for row in chart.data["1-bars"]] == pytest.approx([800, 500, 700])
     assert [(row["low"], row["high"]) for row in chart.data["0-ends"]] == [(0.6, 0.9), (0.7, 0.7)]
     assert chart.spec["title"]["text"] == "a title"
+    assert "95 % intervals" in chart.spec["title"]["subtitle"][0]
+    assert series.PALE not in chart.spec["title"]["subtitle"]
+
+
+def test_times_of_a_busy_machine_are_pale(drawn: list[charts.Chart], tmp_path: Path) -> None:
+    for task, busy in (("tau", 5.0), ("had", 0.0)):
+        folder = finished(a_run(tmp_path, "base-0", [True] * 4, task=task), busy=busy > 0)
+        changed(folder, sessions=[a_session(busy=busy)])
+    plot_settings([tmp_path / task / "M" / "base-0" for task in ("tau", "had")], tmp_path / "demo.png")
+    (chart,) = drawn
+    assert [row["solid"] < 1 for row in chart.data["1-bars"]] == [True, False]
+    assert [row["solid"] for row in chart.data["0-bars"]] == [1, 1]  # scores do not depend on it
+    assert series.PALE in chart.spec["title"]["subtitle"]

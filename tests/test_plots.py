@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import vl_convert
 from builders import (
     CLASSES,
+    DRIFTING,
     STAGES,
     a_record,
     a_verdict,
     as_control,
     changed,
     changed_records,
+    timed_as,
     typed,
     with_identity,
     write_run,
@@ -30,7 +34,8 @@ from audiomarathon.cli.app import app
 from audiomarathon.data.durations import Durations, write_durations
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
-from audiomarathon.report.charts import Chart, Line, line_chart, pareto_front, save, score_range, spread
+from audiomarathon.report import series
+from audiomarathon.report.charts import Chart, Line, bar_chart, line_chart, pareto_front, save, score_range, spread
 from audiomarathon.report.curves import Panel, mean_panel, read_panels
 from audiomarathon.report.pictures import of_panel, plot_durations, plot_runs
 from audiomarathon.scoring.scorer import fingerprint_of
@@ -119,6 +124,22 @@ class TestCurves:
         assert half.figures["speed_up"].value == pytest.approx(4 / 3)
         assert half.figures["kv_mb"].value == pytest.approx(750e-6)
         assert half.ideal == pytest.approx(4 * 120 / (2 * 120 + 2 * 70))
+
+    @pytest.mark.parametrize("name", ["tau", "mean"])
+    def test_a_settings_time_is_bases_divided_by_its_speed_up(self, results: Path, name: str) -> None:
+        for task in ("desed", "tau"):
+            for setting, seconds in zip(("base-0-", "frame-0.5-2"), DRIFTING, strict=True):
+                timed_as(results / task / setting, seconds)
+        base, half, _most = panel_of(results, name).lines()["frame"]
+        assert base.figures["prefill_ms"].value == pytest.approx(800)
+        time, speed_up = half.figures["prefill_ms"], half.figures["speed_up"]
+        assert (time.value, speed_up.value) == (pytest.approx(800 / 0.98), pytest.approx(0.98))
+        assert (time.low, time.high) == (pytest.approx(800 / speed_up.high), pytest.approx(800 / speed_up.low))
+        chart = of_panel(panel_of(results, name))
+        assert chart is not None
+        assert series.PAIRED.split()[:9] == " ".join(chart.spec["title"]["subtitle"]).split(". ")[-1].split()[:9]
+        opening = chart.data["1-intervals"][0]
+        assert opening["low"] == opening["high"] == pytest.approx(800)  # bands are of the ratio
 
     def test_the_mean_over_tasks_and_its_interval(self, results: Path) -> None:
         *_, half, _most = panel_of(results, "mean").lines()["frame"]
@@ -287,6 +308,45 @@ class TestCharts:
         assert seen == {label: (one.value, one.low, one.high) for label, one in own.items()}
         assert {row["text"] for row in chart.data["0-labels"]} == {"frame", "base"}
         assert [row["y"] for row in chart.data["2-dotted"]] == [one.ideal for one in panel.lines()["frame"]]
+
+    def test_times_of_a_busy_machine_are_hollow(self, results: Path) -> None:
+        quiet = of_panel(panel_of(results, "desed"))
+        changed(results / "desed" / "frame-0.5-2", "summary.json", busy=True)
+        chart = of_panel(panel_of(results, "desed"))
+        assert chart is not None
+        assert quiet is not None
+        hollow = [{row["what"] for row in chart.data[f"{place}-points"] if not row["solid"]} for place in range(4)]
+        assert hollow == [set(), {"frame-0.5-layer2"}, {"frame-0.5-layer2"}, set()]
+        assert series.HOLLOW in chart.spec["title"]["subtitle"]
+        assert series.HOLLOW not in quiet.spec["title"]["subtitle"]
+        assert ('fill-opacity="0"' in chart._repr_svg_(), 'fill-opacity="0"' in quiet._repr_svg_()) == (True, False)
+
+    def test_lines_below_the_title_are_no_wider_than_the_pictures(self, results: Path) -> None:
+        """In a browser letters of their size are 6.5 pixels wide on average."""
+        chart = of_panel(panel_of(results, "mean"))
+        assert chart is not None
+        assert max(map(len, chart.spec["title"]["subtitle"])) * 6.5 < 2 * (430 + 90)
+
+    def test_an_svg_has_room_for_wider_letters(self, results: Path) -> None:
+        """A browser lays it out anew: its labels are some 15 % longer than vl-convert thinks."""
+        svg = of_panel(panel_of(results, "desed"))._repr_svg_()
+        width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
+        plain = of_panel(panel_of(results, "desed")).vega_lite()
+        assert width >= float(re.search(r' width="([\d.]+)"', vl_convert.vegalite_to_svg(plain))[1]) + 15
+
+    def test_numbers_of_an_axis_stay_apart(self) -> None:
+        """On a phone 400 stood beside 500 without a space."""
+        rows = [{"name": "base-0", "part": "", "value": 497.0, "colour": "red"}]
+        svg = bar_chart(rows, "ms", width=132)._repr_svg_()
+        ticks = re.findall(
+            r'text-anchor="(\w+)" transform="translate\((\d+)[^>]*font-size="10px"[^>]*opacity="1">(\d+)<', svg
+        )
+        ends = [
+            (float(x) - {"start": 0, "middle": 0.5, "end": 1}[anchor] * 5.6 * len(text), 5.6 * len(text))
+            for anchor, x, text in ticks
+        ]
+        assert len(ends) > 1
+        assert all(left + width + 3 < right for (left, width), (right, _) in pairwise(ends))
 
     def test_every_description_is_vega_lite(self, results: Path) -> None:
         """The schema of Vega-Lite itself says so."""

@@ -15,23 +15,28 @@ import pytest
 import soundfile
 import torch
 from builders import (
+    DRIFTING,
     HOSTILE,
     a_failed_record,
     a_run,
+    a_session,
     a_timed_choice,
     added,
     as_control,
     changed,
     changed_records,
     finished,
+    timed_as,
 )
 from conftest import content_of
+from markupsafe import escape
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
+from audiomarathon.report import series
 from audiomarathon.report.charts import script
 from audiomarathon.report.page import PageOptions, as_script, page
 from audiomarathon.report.page_data import PageData, scores_table
@@ -40,6 +45,7 @@ from audiomarathon.report.render import Table, escaped, latex, markdown
 from audiomarathon.report.render import csv as as_csv
 from audiomarathon.report.render import html as as_html
 from audiomarathon.report.samples import BANDS, STRIP, choose, columns, picture, strip
+from audiomarathon.report.sections import sections
 from audiomarathon.results.systems import find_reference, read_systems
 from audiomarathon.runs.kept_audio import pack
 from audiomarathon.runs.read import Run
@@ -178,6 +184,103 @@ class TestBesideBase:
         changed_records(root / "tau" / "M" / "dart-0.5-layer2", session="later")
         assert "session" in beside(root)["untimed"]
         assert beside(root, "overall")["first_token_speedup"] is None
+
+
+class TestTimes:
+    """A setting's are base's divided by its paired speed-up: the one figure of the table and of all pictures."""
+
+    @pytest.fixture
+    def drifting(self, tmp_path: Path) -> Path:
+        for task in ("tau", "desed"):
+            for label, seconds in zip(("base-0", "dart-0.5-layer2"), DRIFTING, strict=True):
+                timed_as(finished(a_run(tmp_path, label, [label == "base-0"] * 10, task=task)), seconds)
+        finished(a_run(tmp_path, "fast_v-0.5-layer2", [True] * 10, prefill=0.3, device="other gpu"))
+        return tmp_path
+
+    @pytest.mark.parametrize("scope", ["tau", "overall"])
+    def test_agree_with_the_speed_up(self, drifting: Path, scope: str) -> None:
+        figures = data_of(drifting).figures
+        base, dart = figures[scope, 0], figures[scope, 1]
+        assert dart["first_token_speedup"] == dart["llm_prefill_speedup"] == pytest.approx(0.98)
+        for name in ("prefill_s", "llm_prefill_s"):
+            assert (base[name], dart[name]) == (pytest.approx(0.8), pytest.approx(0.8 / 0.98))
+
+    def test_are_medians_where_nothing_is_paired(self, drifting: Path) -> None:
+        (row,) = [row for (task, _), row in data_of(drifting).figures.items() if row["setting"].startswith("fast_v")]
+        assert row["llm_prefill_s"] == pytest.approx(0.3)
+
+    def test_what_is_slower_by_the_table_is_on_no_front(self, drifting: Path) -> None:
+        charts = {section.anchor: section.charts for section in sections(data_of(drifting))}
+        for chart in charts["curves"]["overall"][1:]:
+            assert [point["x"] for point in chart.data["front"]] == [pytest.approx(800)]
+        (bar,) = [
+            row["value"]
+            for row in charts["costs"]["overall"][0].data["bars"]
+            if (row["name"], row["part"]) == ("dart-0.5-layer2", "LLM prefill")
+        ]
+        assert bar == pytest.approx(800 / 0.98)
+        html = shown(page(data_of(drifting), PageOptions(spectrograms=False)))
+        assert html.count(str(escape(series.PAIRED))) == 2 * len(charts["curves"])
+        assert "need not agree" not in html
+
+    def test_of_a_busy_machine_are_hollow_and_pale(self, root: Path) -> None:
+        def marked() -> list[bool]:
+            found = {section.anchor: section for section in sections(data_of(root))}
+            ratio, *times = found["curves"].charts["tau"]
+            solid = [{row["solid"] for row in chart.data["points"] if row["marked"]} for chart in (ratio, *times)]
+            assert solid[0] == {1}  # no time is in it
+            (bars,) = found["costs"].charts["tau"]
+            assert solid[1] == solid[2]
+            notes = {anchor: [*section.notes[key]] for anchor, section in found.items() for key in section.notes
+                     if key in ("", "tau")}  # fmt: skip
+            return [
+                0 in solid[1],
+                any(row["solid"] < 1 for row in bars.data["bars"]),
+                any(row["solid"] < 1 for row in found["choice"].charts[""][0].data["points"]),
+                series.HOLLOW in notes["curves"],
+                series.HOLLOW in notes["choice"],
+                series.PALE in notes["costs"],
+            ]
+
+        assert marked() == [False] * 6
+        changed(root / "tau" / "M" / "base-0", sessions=[a_session(busy=5.0)])  # ratios to base are of busy times, too
+        changed(root / "tau" / "M" / "dart-0.5-layer2", sessions=[a_session()])
+        assert marked() == [True] * 6
+
+
+class TestBaseByConstruction:
+    @pytest.fixture
+    def pressed(self, tmp_path: Path) -> Path:
+        for task in ("tau", "desed"):
+            for label in ("base-0", "snapkv-0.5", "dart-0.5-layer2"):
+                finished(a_run(tmp_path, label, [True] * 8, task=task))
+        return tmp_path
+
+    def test_is_said_where_the_difference_stands(self, pressed: Path) -> None:
+        data = data_of(pressed)
+        (snapkv,) = [place for place, one in enumerate(data.settings) if one.method == "snapkv"]
+        told = {place[0] for place, row in data.figures.items() if "by construction" in row.get("difference_said", "")}
+        assert told == {"tau", "desed", "overall"}
+        assert data.figures["tau", snapkv]["difference_said"] == "= base by construction"
+        assert all("by construction" not in row.get("difference_said", "") for (_, place), row in data.figures.items()
+                   if place != snapkv)  # fmt: skip
+        html = shown(page(data, PageOptions(spectrograms=False)))
+        assert "(= base by construction)" in html.partition('id="scores"')[0]
+        assert "(= base by construction)" in html.partition('id="scores"')[2]
+
+    @pytest.mark.parametrize("changes", [{"new_tokens": 3}, {"finish": "length"}, {"reply": "Z"}])
+    def test_is_not_said_of_longer_or_other_replies(self, pressed: Path, changes: dict[str, Any]) -> None:
+        changed_records(pressed / "tau" / "M" / "snapkv-0.5", **changes)
+        figures = {(scope, row["setting"]): row for (scope, _), row in data_of(pressed).figures.items()}
+        assert figures["tau", "snapkv-0.5"]["difference_said"] == ""
+        assert figures["overall", "snapkv-0.5"]["difference_said"] == "= base by construction in 1 of 2 tasks"
+
+
+def test_the_machines_table_is_as_narrow_as_a_phone(root: Path) -> None:
+    """A row a fact: versions in the last of many columns left a hole in all others."""
+    (table,) = next(one.tables for one in sections(data_of(root)) if one.anchor == "machine")
+    assert table.columns == ["settings", "all"]
+    assert [row["settings"] for row in table.frame.to_dict("records")][:3] == ["model", "checkpoint", "device"]
 
 
 def test_each_layer_is_a_line_and_versions_are_told(root: Path) -> None:

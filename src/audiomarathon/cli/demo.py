@@ -38,7 +38,8 @@ def demo(
     title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
     code = show(finished, title, folders=False)
     try:
-        say(f"picture: {plot_settings(finished, here / 'demo.png', f'{title}, n = {limit} a task')}")
+        picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
+        say(f"picture: {picture}")
     except AudioMarathonError as error:  # the records matter more
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")

@@ -23,7 +23,11 @@ from audiomarathon.text import plain
 Row = dict[str, Any]
 FORMATS = ("png", "pdf", "svg")
 _GREY = "#777777"
-_LETTERS, _LETTER_WIDTH = 11.0, 5.6  # pixels of a label, and of a letter of it on average
+_PALE = 0.35  # opacity of a bar
+_LETTERS = 11.0  # pixels of a label
+_SUBTITLE_LETTER = (
+    7.0  # pixels wide on average: browsers' sans-serif is wider than the one that pictures are laid out with
+)
 STAGES = {
     "load": "#999933",
     "preprocess": "#44AA99",
@@ -35,7 +39,14 @@ CONFIG = {
     "background": "transparent",
     "view": {"stroke": None},
     "font": "sans-serif",
-    "axis": {"grid": True, "gridColor": "#E4E4E4", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 0},
+    "axis": {
+        "grid": True,
+        "gridColor": "#E4E4E4",
+        "domainColor": "#888888",
+        "tickColor": "#888888",
+        "labelLimit": 0,
+        "labelSeparation": 6,
+    },
     "title": {"anchor": "start", "fontSize": 13},
     "legend": {"orient": "top", "title": None, "labelLimit": 0},
 }
@@ -48,7 +59,8 @@ class Line:
     Attributes
     ----------
     points
-        By rising x: `x`, `y`, perhaps `low` and `high`, and `what`, which names the point.
+        By rising x: `x`, `y`, perhaps `low` and `high`, `what`, which names the point, and `busy` for a time that was
+        taken on a busy machine: it is hollow.
     method
         Decides colour, dash and mark; points of another `method`, base's at the beginning of a line, have no mark.
     nth
@@ -79,8 +91,13 @@ class Chart:
         """Return the picture under a title."""
         return Chart({**self.spec, "title": plain(title)}, self.data)
 
+    def svg(self, **more: Any) -> str:
+        """Return the picture as SVG, with room at the right for a browser's wider letters."""
+        padding = {"left": 5, "top": 5, "bottom": 5, "right": 25}
+        return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "padding": padding, **more}))
+
     def _repr_svg_(self) -> str:  # for Jupyter, whose page may be dark
-        return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "background": "white"}))
+        return self.svg(background="white")
 
 
 def save(chart: Chart, path: Path) -> Path:
@@ -98,7 +115,7 @@ def save(chart: Chart, path: Path) -> Path:
         raise SettingsError(f"{path}: pictures are written as {', '.join(FORMATS)}")
     converter, spec = library("vl_convert"), chart.vega_lite()
     if kind == "svg":
-        content = converter.vegalite_to_svg(spec).encode()
+        content = chart.svg().encode()
     elif kind == "pdf":
         content = converter.vegalite_to_pdf(spec)
     else:
@@ -166,7 +183,8 @@ def line_chart(
         wide = any(point.get("low") is not None and point["low"] < point["high"] for point in line.points)
         for place, point in enumerate(line.points):
             row = {**look, **point, "what": plain(str(point.get("what", line.name))), "place": place}
-            points.append(row | {"shape": shape, "marked": point.get("method", line.method) == line.method})
+            marked = point.get("method", line.method) == line.method
+            points.append(row | {"shape": shape, "marked": marked, "solid": 0 if point.get("busy") else 1})
             if wide and point.get("low") is not None:
                 intervals.append({name: row[name] for name in ("line", "colour", "x", "low", "high", "what")})
         if line.points:
@@ -253,8 +271,10 @@ def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, 
             detail="line:N", order="place:Q", color=ink, strokeDash=alt.StrokeDash("dash:N", scale=None, legend=None),
         ),
         placed(
-            own("points").transform_filter("datum.marked").mark_point(filled=True, size=42, opacity=1),
-            color=ink, shape=alt.Shape("shape:N", scale=None, legend=None), tooltip=tip,
+            own("points").transform_filter("datum.marked").mark_point(filled=True, size=36, strokeWidth=1.5, opacity=1),
+            color=ink, stroke=alt.Stroke("colour:N", scale=None, legend=None), tooltip=tip,
+            fillOpacity=alt.FillOpacity("solid:Q", scale=None, legend=None),
+            shape=alt.Shape("shape:N", scale=None, legend=None),
         ),
         placed(
             own("labels").mark_rule(opacity=0.35, strokeWidth=0.7, clip=False),
@@ -307,14 +327,20 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     Parameters
     ----------
     rows
-        `name` of the bar, `part`, `value` and `colour`; bars stand in the order in which they come.
+        `name` of the bar, `part`, `value` and `colour`, and `busy` for a time that was taken on a busy machine: it is
+        pale. Bars stand in the order in which they come.
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
     nth = {part: place for place, part in enumerate(parts)}
-    found = [row | {"bar": order.index(row["name"]), "nth": nth[row["part"]]} for row in rows]
+    found = [row | {"bar": order.index(row["name"]), "nth": nth[row["part"]], "solid": _solid(row)} for row in rows]
     legend = tuple(parts.items()) if len(parts) > 1 else ()
     return Chart(_bar_spec(plain(x), legend, width), {"bars": found})
+
+
+def _solid(row: Row) -> float:
+    """Return the opacity of a bar."""
+    return _PALE if row.get("busy") else 1.0
 
 
 @lru_cache(maxsize=16)
@@ -327,7 +353,7 @@ def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[st
     chart = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
         x=alt.X("value:Q", title=x, stack="zero" if parts else None),
         y=alt.Y("name:N", title=None, sort=alt.EncodingSortField("bar", op="min")),
-        color=colour, order="nth:Q",
+        color=colour, order="nth:Q", opacity=alt.Opacity("solid:Q", scale=None, legend=None),
         tooltip=[alt.Tooltip("name:N", title="setting"), alt.Tooltip("part:N", title=" "),
                  alt.Tooltip("value:Q", title=x, format=",.4~g")],
     ).properties(width=width, height=alt.Step(18))  # fmt: skip
@@ -344,7 +370,7 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
             own["layer"] = [_beside(_renamed(layer, place), own["width"]) for layer in own["layer"]]
         parts.append({name: value for name, value in _renamed(own, place).items() if name != "$schema"})
         data |= {f"{place}-{name}": rows for name, rows in chart.data.items()}
-    room = int(columns * (charts[0].spec["width"] + 90) / _LETTER_WIDTH)
+    room = int(min(columns, len(charts)) * (charts[0].spec["width"] + 90) / _SUBTITLE_LETTER)
     told = [line for note in notes for line in wrap(plain(note), room)]
     heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY}
     spec: dict[str, Any] = {"$schema": charts[0].spec["$schema"], "concat": parts, "columns": columns}
@@ -371,7 +397,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     Parameters
     ----------
     rows
-        `task`, `setting`, `method`, `value`, perhaps `low` and `high`.
+        `task`, `setting`, `method`, `value`, perhaps `low` and `high`, and `busy` as of :func:`bar_chart`.
     """
     alt = library("altair")
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
@@ -382,8 +408,9 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
         "xOffset": alt.XOffset("setting:N", sort=list(looks)),
     }
     tip = [alt.Tooltip("task:N"), alt.Tooltip("setting:N"), alt.Tooltip("value:Q", title=y, format=".3~g")]
+    solid = alt.Opacity("solid:Q", scale=None, legend=None)
     bars = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
-        y=alt.Y("value:Q", title=y), color=colour, tooltip=tip, **across
+        y=alt.Y("value:Q", title=y), color=colour, opacity=solid, tooltip=tip, **across
     )  # fmt: skip
     ends = (
         alt.Chart(alt.NamedData("ends"))
@@ -393,9 +420,8 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     chart = alt.layer(bars, ends).properties(width=size[0], height=size[1])
     known = [row for row in rows if row.get("low") is not None]
     spec = plain_spec(chart)
-    return Chart(
-        {**spec, "layer": spec["layer"][: 2 if known else 1]}, {"bars": rows} | ({"ends": known} if known else {})
-    )
+    shown = {"bars": [row | {"solid": _solid(row)} for row in rows]} | ({"ends": known} if known else {})
+    return Chart({**spec, "layer": spec["layer"][: 2 if known else 1]}, shown)
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:

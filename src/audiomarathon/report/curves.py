@@ -43,6 +43,8 @@ class Setting:
         In what the run differs from the panel's base beside its method (another seed, other prompts); part of `line`.
     across, untimed
         Whether its speed-up is of different sessions, and why it has none; see :class:`Pairs`.
+    busy
+        Whether the machine was busy while its times, or those of base beside it, were taken.
     pairs
         What it shares with base; None without one.
     """
@@ -56,6 +58,7 @@ class Setting:
     conditions: str = ""
     across: bool = False
     untimed: str = ""
+    busy: bool = False
     pairs: Pairs | None = field(default=None, repr=False, compare=False)
 
 
@@ -147,7 +150,21 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     told = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
     told += [f"{one.label}: {ACROSS}" for one in settings if one.across]
     told += [f"{one.label}: no speed-up, {one.untimed}" for one in settings if one.untimed]
-    return Panel(task + suffix, title, _heading(first), tuple(settings), (*notes, *told))
+    return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *told))
+
+
+def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings with LLM prefill as :data:`~audiomarathon.report.series.PAIRED` says."""
+    bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
+    return tuple(one if one.method == "base" else _paired(one, bases.get(one.conditions)) for one in settings)
+
+
+def _paired(one: Setting, base: Estimate | None) -> Setting:
+    saved = one.figures.get("speed_up")
+    if base is None or saved is None:
+        return one
+    ends = saved.interval and (base.value / saved.interval[1], base.value / saved.interval[0])
+    return replace(one, figures={**one.figures, "prefill_ms": Estimate(base.value / saved.value, ends)})
 
 
 def _heading(run: Run) -> str:
@@ -197,7 +214,8 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     method, ratio = method_and_ratio(run.identity)
     full = f"{line} {under}".strip()
     across, untimed = (pairs.across, pairs.untimed) if pairs else (False, "")
-    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed, pairs)
+    own_busy = bool(summary.get("busy")) or bool(pairs and pairs.timed and pairs.busy)
+    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed, own_busy, pairs)
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
@@ -220,7 +238,7 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
             figures["speed_up"] = saved  # of the samples of all tasks, as in a comparison
         ideals = [one.ideal for one in each if one.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
-        settings.append(replace(each[0], figures=figures, ideal=ideal))
+        settings.append(replace(each[0], figures=figures, ideal=ideal, busy=any(one.busy for one in each)))
     _task, *about, _samples = panels[0].title.split(" · ")
     title = " · ".join([f"mean of {len(panels)} tasks", *about])
-    return Panel(name, title, MEAN, tuple(settings)) if settings else None
+    return Panel(name, title, MEAN, _beside_base(settings)) if settings else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.benchmarks.registry import weights_of
+from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
@@ -18,13 +20,16 @@ from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.best import Candidate, field_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
+from audiomarathon.results.pairs import Pairs, speed_up_alone
 from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.read import Run
+from audiomarathon.runs.summary import note_of
 from audiomarathon.text import flags_of
 
 STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
+_PAIRED = {"llm_prefill": "llm_prefill_s", "first_token": "prefill_s"}
 _SUMS = ("n", "expected", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
@@ -196,10 +201,16 @@ class PageData:
             for place in range(len(self.systems)):
                 if all((task, place) in found for task in members):
                     found[scope, place] = _mean(members, [found[task, place] for task in members])
-        return {
+        rows = {
             place: {"scope": place[0], "setting": self.settings[place[1]].name, **row, **self._beside(*place)}
             for place, row in found.items()
         }
+        for (scope, place), row in rows.items():
+            base = found.get((scope, self.settings[place].base or 0), {})
+            for stage, name in _PAIRED.items():  # see series.PAIRED
+                if (speed := row.get(f"{stage}_speedup")) and base.get(name):
+                    row[name] = base[name] / speed
+        return rows
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
@@ -245,7 +256,7 @@ class PageData:
     def _beside(self, scope: str, place: int) -> dict[str, Any]:
         """Return what stands beside base in a row; `why` where nothing does."""
         setting = self.settings[place]
-        rows, why, _ = self.beside_base
+        rows, why, compared = self.beside_base
         row = rows.get((scope, place))
         if setting.is_base:
             return {"is_base": True}
@@ -260,9 +271,19 @@ class PageData:
         own = comparison_row(row)
         kept = {name: own[name] for name in own if name.startswith(("difference", "p", "llm_", "first_", "decode_per"))}
         n, timed = self._n(scope, place), row.timed
-        kept["difference_said"] = f"n {row.samples}" if row.samples != n else ""
+        kept["difference_said"] = ""
         kept["first_token_speedup_said"] = f"n {timed}" if timed not in (0, n) else ""
-        return {**kept, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
+        assert setting.base is not None
+        shared = [compared[setting.base].shared[row.side][task] for task in row.tasks]
+        kept["llm_prefill_speedup"] = speed_up_alone(shared, "llm_prefill")
+        if base_own := sum(map(_is_base_by_construction, shared)):
+            some = f" in {base_own} of {len(shared)} tasks" if base_own < len(shared) else ""
+            kept["difference_said"] = f"= base by construction{some}"
+            kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a class of the page: it may wrap
+        if row.samples != n:
+            kept["difference_said"] = ", ".join(filter(None, [kept["difference_said"], f"n {row.samples}"]))
+        busy = {"busy": True} if row.busy else {}
+        return {**kept, **busy, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
         """Return how many samples a system answered in a scope."""
@@ -304,6 +325,14 @@ class PageData:
         return Advice(
             name, best, field.row(best), other, field.samples, list(field.ids), "", left_out, shown.get(best.name)
         )
+
+
+def _is_base_by_construction(pairs: Pairs) -> bool:
+    """Whether a press left every reply as base's: of one token each, which prefill gives before the cache shrinks."""
+    both = [(base.record, own.record) for base, own in pairs.pairs]
+    alike = all(base.reply == own.reply for base, own in both)
+    one_token = all((own.new_tokens or math.inf) - (own.finish == "stop") <= 1 for _, own in both)  # its end is counted
+    return ONE_TOKEN in note_of(pairs.run.facts) and alike and one_token
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:

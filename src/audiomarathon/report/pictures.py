@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,18 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.files import file_name
 from audiomarathon.report import charts, series
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.curves import MEAN, Panel, Setting, read_panels
+from audiomarathon.report.curves import MEAN, Panel, Setting, panels_of, read_panels
+from audiomarathon.runs.read import Run
 from audiomarathon.text import plain
 
 if TYPE_CHECKING:
     from audiomarathon.data.durations import Durations
-    from audiomarathon.engine.run import Result
     from audiomarathon.report.controls import ControlRun
 
 _QUANTITIES = {
     "score": "score",
     "prefill_ms": "LLM prefill, ms (median)",
-    "speed_up": "LLM prefill, times as fast as base",
+    "speed_up": "speed-up of LLM prefill (×)",
     "kv_mb": "KV cache after prefill, MB",
 }
 _MOST_NOTES = 3  # a line each; the tables have all
@@ -54,18 +55,27 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
     drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
-        notes = ["Settings that every task has. Bands: 95 % intervals of the mean, tasks being independent."]
+        notes = ["Only settings run on all tasks. Bands: 95 % intervals of the mean, tasks being independent."]
     if panel.bases:
         notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method."
     if any(one.ideal for one in panel.settings):
         notes[0] += " Dotted: what counted FLOPs promise."
+    if _is_paired(panel):
+        notes.append(series.PAIRED)
+    if any(one.busy and "prefill_ms" in one.figures for one in panel.settings):
+        notes.append(series.HOLLOW)
     told = [*notes, *panel.notes[:_MOST_NOTES]]
     return charts.side_by_side(drawn, title=panel.title, notes=told) if drawn else None
 
 
+def _is_paired(panel: Panel) -> bool:
+    """Whether LLM prefill is drawn as :data:`series.PAIRED` says."""
+    return any(one.method != "base" and "speed_up" in one.figures for one in panel.settings)
+
+
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
     lines = [
-        Line(name, own[-1].method, [_point(one, quantity) for one in own if quantity in one.figures])
+        Line(name, own[-1].method, [_point(one, quantity, panel) for one in own if quantity in one.figures])
         for name, own in panel.lines().items()
         if any(one.method != "base" and quantity in one.figures for one in own)
     ]
@@ -89,8 +99,10 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
     return chart.with_title(name)
 
 
-def _point(one: Setting, quantity: str) -> dict[str, object]:
+def _point(one: Setting, quantity: str, panel: Panel) -> dict[str, object]:
     figure = one.figures[quantity]
+    if quantity == "prefill_ms" and one.method == "base" and _is_paired(panel):
+        figure = replace(figure, interval=(figure.value, figure.value))  # bands are of the ratio to it
     return {
         "x": one.ratio,
         "y": figure.value,
@@ -98,6 +110,7 @@ def _point(one: Setting, quantity: str) -> dict[str, object]:
         "high": figure.high,
         "what": one.label,
         "method": one.method,
+        "busy": one.busy and quantity in ("prefill_ms", "speed_up"),
     }
 
 
@@ -112,28 +125,31 @@ def _ideal(panel: Panel) -> list[dict[str, float]]:
     return []
 
 
-def plot_settings(results: Sequence[Result], path: Path, title: str = "") -> Path:
-    """Draw scores with their intervals, and LLM prefill, by task and setting.
+def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
+    """Draw scores with their intervals, and LLM prefill, by task and setting, of run folders.
 
     Raises
     ------
     SettingsError
         Without altair and vl-convert (the extra `report`).
     RecordError
-        When the picture cannot be written.
+        When a folder holds no run, or the picture cannot be written.
     """
     scores, times = [], []
-    for one in results:
-        summary, method = one.summary, one.method.partition("-")[0]
-        row = {"task": summary["task"], "setting": plain(one.method), "method": method}
-        low, high = (summary.get("intervals") or {}).get("score") or (None, None)
-        if summary["score"] is not None:
-            scores.append(row | {"value": summary["score"], "low": low, "high": high})
-        if spread := summary["timing"].get("llm_prefill_s"):
-            times.append(row | {"value": 1e3 * spread["p50"]})
-    drawn = [charts.grouped_bars(scores, "score (95 % interval)", legend=True, size=(760, 250))]
+    panels = [panel for panel in panels_of([Run.read(folder) for folder in folders]) if panel.headline != MEAN]
+    for panel in panels:
+        for one in panel.settings:
+            row = {"task": panel.name, "setting": plain(one.label), "method": one.method}
+            if score := one.figures.get("score"):
+                low, high = score.interval or (None, None)
+                scores.append(row | {"value": score.value, "low": low, "high": high})
+            if time := one.figures.get("prefill_ms"):
+                times.append(row | {"value": time.value, "busy": one.busy})
+    drawn = [charts.grouped_bars(scores, "score", legend=True, size=(760, 250))]
     drawn += [charts.grouped_bars(times, "LLM prefill, ms (median)", legend=False, size=(760, 150))] if times else []
-    return charts.save(charts.side_by_side(drawn, 1, title), path)
+    notes = ["Lines on the bars: 95 % intervals of the scores; few samples make them wide."]
+    notes += [series.PAIRED] * any(map(_is_paired, panels)) + [series.PALE] * any(row["busy"] for row in times)
+    return charts.save(charts.side_by_side(drawn, 1, title, notes), path)
 
 
 def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:

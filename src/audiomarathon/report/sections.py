@@ -210,13 +210,14 @@ def _choice(data: PageData) -> Section:
         f"Score and times: {described(data, scope)} Differences and speed-ups are of the samples that both answered; "
         "colour means significant after Holm's correction. First comes what is recommended, then settings within 1 "
         "point of base by speed, then the others by score. ms are medians; × is the median of each sample's own ratio "
-        "to base, so the two need not agree."
+        "to base, and ms beside it is base's median divided by it."
     )
     notes = [
         about if scope else "No score yet.",
         *_reasons(data, scope),
     ]
     lines = _lines(data, scope, _speed_up)
+    notes += _hollow(lines)
     drawn = []
     if _has_points(lines):
         front = charts.pareto_front({"x": -p["x"], "y": p["y"]} for line in lines for p in line.points)
@@ -224,7 +225,7 @@ def _choice(data: PageData) -> Section:
         rules = [("base − 1 point", bases[0] - data.point, "#888888")] if len(bases) == 1 else []
         drawn = [
             charts.line_chart(
-                lines, "first token, times as soon as base", "score", bands=False, rules=rules,
+                lines, "speed-up of time to first token (×)", "score", bands=False, rules=rules,
                 front=[{"x": -p["x"], "y": p["y"]} for p in front],
                 range_=charts.score_range(lines, *(value for _, value, _ in rules)), size=(620, 220),
             ).with_title(f"Score against speed: {scope}")
@@ -320,6 +321,8 @@ def _lines(data: PageData, scope: str, x: Callable[[Mapping[str, Any]], float | 
         known = [point for point in points if point is not None]
         if not known:
             continue
+        if x is _ratio:
+            known = [point | {"busy": False} for point in known]  # nothing in the picture is a time
         start = None
         alike = not data.figures[scope, places[0]].get("why")
         if alike and not first.is_base and first.base is not None:
@@ -339,11 +342,16 @@ def _point(
         return None
     setting = data.settings[place]
     return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
-            "method": setting.method}  # fmt: skip
+            "method": setting.method, "busy": row["busy"]}  # fmt: skip
 
 
 def _speed_up(row: Mapping[str, Any]) -> float | None:
     return 1.0 if row.get("is_base") else row.get("first_token_speedup")
+
+
+def _hollow(lines: Sequence[Line]) -> list[str]:
+    """Return what hollow points mean, where there are any."""
+    return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
@@ -374,11 +382,13 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
                 charts.line_chart(lines, f"{title}, ms (median)", "score", bands=False, front=front,
                                   range_=charts.score_range(lines)).with_title(f"Score against {title}")
             )  # fmt: skip
+            notes += [line for line in _hollow(lines) if line not in notes]
     if len(devices) > 1:
         names = ", ".join(map(str, sorted(devices, key=str)))
         notes.append(f"Times are of different devices ({names}) and do not compare, so there is no Pareto front.")
     elif timed:
         notes.append("On the ringed settings, the Pareto front, no other is both better and faster.")
+    notes += _paired(data, scope)
     without: dict[str, list[str]] = {}
     for place, row in _rows(data, scope):
         if not _comparable(row) and row["prefill_s"] is not None:
@@ -386,6 +396,11 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
             without.setdefault(why, []).append(data.settings[place].name)
     notes += [f"{', '.join(names)}: in no picture of times: {why}." for why, names in without.items()]
     return found, [described(data, scope), *notes]
+
+
+def _paired(data: PageData, scope: str) -> list[str]:
+    """Return how times are drawn, where any setting's are set beside base's."""
+    return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 
 def _comparable(row: Mapping[str, Any]) -> bool:
@@ -407,11 +422,13 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     found = []
     stages = [
         {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
-         "colour": charts.STAGES[stage]}
+         "colour": charts.STAGES[stage], "busy": row["busy"]}
         for one, row in rows for stage in STAGES if row[f"{stage}_s"] is not None
     ]  # fmt: skip
+    told = []
     if len({row["name"] for row in stages}) > 1:
         found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))
+        told = _paired(data, scope) + [series.PALE] * any(row["busy"] for row in stages)
     for name, unit, scale, title in (
         ("kv_bytes", "MB", 1e-6, "KV cache after prefill"),
         ("peak_memory_bytes", "GB", 1e-9, "Peak memory of the GPU"),
@@ -424,7 +441,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         if len(bars) > 1:
             found.append(charts.bar_chart([bar | {"part": ""} for bar in bars], unit).with_title(title))
     more = len(_rows(data, scope)) - len(rows)
-    told = [f"The first {_MOST_BARS} settings; {more} more have no bars."] * bool(more)
+    told += [f"The first {_MOST_BARS} settings; {more} more have no bars."] * bool(more)
     return found, [described(data, scope), *told]
 
 
@@ -514,11 +531,6 @@ def _machine(data: PageData) -> Section:
         ]
         groups.setdefault(tuple(str(value or "–") for value in about), []).append(one.name)
     names = ("model", "checkpoint", "device", "dtype", "attention", "certified", "environment")
-    rows = [
-        {
-            "settings": "all" if len(own) == len(data.settings) else ", ".join(own),
-            **dict(zip(names, about, strict=True)),
-        }
-        for about, own in groups.items()
-    ]
-    return Section("machine", "Machine and versions", [Table.of(rows)])
+    of = ["all" if len(own) == len(data.settings) else ", ".join(own) for own in groups.values()]
+    rows = [{"settings": name, **dict(zip(of, told, strict=True))} for name, *told in zip(names, *groups, strict=True)]
+    return Section("machine", "Machine and versions", [Table.of(rows, foreign=True)])

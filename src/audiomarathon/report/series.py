@@ -25,6 +25,13 @@ _MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross"
 _DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
 BASE = "#222222"
 
+PAIRED = (
+    "Prefill times of a setting are base's median divided by the setting's speed-up: the median of each sample's own "
+    "ratio to base."
+)
+"""How a setting's times are drawn beside base's: two medians of other moments differ with the machine, too."""
+HOLLOW, PALE = "Hollow points: times of a busy machine.", "Pale bars: times of a busy machine."
+
 
 def palette(count: int) -> list[str]:
     """Return as many colours, repeated where there are not enough."""
