@@ -186,6 +186,28 @@ def test_keyboard_walks_the_list(opened: Any) -> None:
     assert opened.switch_to.active_element.tag_name == "body"
 
 
+def test_buttons_walk_the_list(opened: Any) -> None:
+    first = one(opened, "#detail h3").text
+    one(opened, "#next").click()
+    assert one(opened, "#detail h3").text != first
+    one(opened, "#previous").click()
+    assert one(opened, "#detail h3").text == first
+
+
+def test_keys_are_told_only_where_there_are_some(opened: Any) -> None:
+    touch = opened.execute_script("return matchMedia('(hover: none)').matches")  # a machine without a mouse, too
+    assert one(opened, ".keys").is_displayed() != touch
+
+
+def test_a_clip_that_is_not_there_is_told(opened: Any) -> None:
+    """As on a page that was moved to another machine; the address is of the sample that is shown."""
+    opened.execute_script("detail({ ...samples[0], audio: ['file:///nowhere/a%20clip.wav'] })")
+    told = WebDriverWait(opened, 5, poll_frequency=0.05).until(lambda page_: one(page_, "#detail .odd"))
+    assert "on the machine that made this page (/nowhere/a clip.wav)" in told.text
+    assert "--audio embed" in told.text
+    assert opened.find_elements(By.CSS_SELECTOR, "#detail audio") == []
+
+
 def test_player_picture_and_prompt_of_a_sample(opened: Any) -> None:
     player = one(opened, "#detail audio")
     seconds = opened.execute_async_script(

@@ -88,7 +88,7 @@ class Choice(Scorer):
         return [f"all right answers are of one class ({classes[0]}): macro-F1 is that class's F1"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return how many of each class are chosen rightly; nothing where almost every sample is a class of its own."""
+        """Return the recall of each class; nothing where almost every sample is a class of its own."""
         import pandas as pd
 
         truths = {name: _classes(own)[0] for name, own in verdicts.items()}
@@ -102,7 +102,7 @@ class Choice(Scorer):
                 rights = [self.right(one) for one, truth in zip(own, truths[name], strict=True) if truth == label]
                 row |= {label: sum(rights) / len(rights) if rights else None, f"{label}_said": f"n {len(rights)}"}
             rows.append(row)
-        return {"Share of each class that is chosen rightly": pd.DataFrame(rows, dtype=object)}
+        return {"Recall per class": pd.DataFrame(rows, dtype=object)}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
         """Return the accuracy of guessing evenly among the options."""

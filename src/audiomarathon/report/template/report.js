@@ -16,6 +16,16 @@ function node(name, attributes = {}, ...children) {
   return element;
 }
 
+// Names break after - and _ only.
+function breakable(within) {
+  for (const cell of within.querySelectorAll("th")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
+    while (texts.nextNode()) found.push(texts.currentNode);
+    for (const text of found) text.replaceWith(...text.data.split(/(?<=[-_])/).flatMap((part, place) => (place ? [node("wbr"), part] : [part])));
+  }
+}
+breakable(document);
+
 // A picture is as wide as its place allows, with room for its axis and for names at the ends of lines.
 function fitted(spec, room) {
   const names = spec.datasets.labels || spec.datasets.bars || [];
@@ -38,7 +48,8 @@ function draw(section) {
   box.replaceChildren(...figures.map(({ figure }) => figure));
   for (const { place, spec, title } of figures) {
     // An interpreter of expressions, so that the page needs no right to run code made of text.
-    const options = { renderer: "svg", actions: false, ast: true, mode: "vega-lite", config: data.config };
+    const legend = { ...data.config.legend, ...(box.clientWidth < 480 ? { columns: 2 } : {}) };
+    const options = { renderer: "svg", actions: false, ast: true, mode: "vega-lite", config: { ...data.config, legend } };
     vegaEmbed(place, { ...fitted(spec, box.clientWidth - 24), description: title }, options);
   }
   for (const notes of section.querySelectorAll(".notes")) {
@@ -156,10 +167,20 @@ function stripOf(reply) {
   return node("div", { class: "strip" }, node("span", { text: settings[reply.setting].name }), canvas);
 }
 
+// A page that was moved lacks the clips that it links to.
+function player(address) {
+  const element = node("audio", { controls: "", preload: "metadata", src: address });
+  let path = address.replace("file://", "");
+  try { path = decodeURI(path); } catch { /* a name that is not UTF-8 */ }
+  const text = address.startsWith("data:") ? "This browser cannot play the audio." : `The audio lies on the machine that made this page (${path}); audiomarathon report --audio embed puts it inside.`;
+  element.addEventListener("error", () => element.replaceWith(node("p", { class: "note odd", text })));
+  return element;
+}
+
 function detail(sample) {
   const parts = [node("h3", { text: `${taskOf(sample)}: ${sample.id}` }),
     node("p", { class: "note", text: `${shown(sample.seconds, 1)} s${sample.truncated ? " (cut short for the model)" : ""} · cluster ${sample.cluster ?? "–"} · right answer ${sample.answer ?? "–"}${sample.event ? ` · deciding event at ${shown(sample.event[0], 1)} s` : ""}` })];
-  for (const address of sample.audio) parts.push(node("audio", { controls: "", preload: "none", src: address }));
+  for (const address of sample.audio) parts.push(player(address));
   // In one column with the strips, so that a moment stands at the same place in all of them.
   if (sample.picture) parts.push(node("div", { class: "strip" }, node("span", { text: "spectrogram" }), spectrogram(sample)));
   parts.push(...sample.replies.filter((reply) => reply.kept).map(stripOf));
@@ -170,6 +191,7 @@ function detail(sample) {
   });
   parts.push(node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Replies" }, table(["setting", "reply", "verdict", "rule", "finish"], rows)));
   find("#detail").replaceChildren(...parts);
+  breakable(find("#detail"));
 }
 
 function choices(select, values) {
@@ -190,6 +212,7 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
+for (const [name, step] of [["#previous", -1], ["#next", 1]]) find(name).addEventListener("click", () => { if (visible.length) select(selected + step); });
 find("#theme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
