@@ -127,7 +127,7 @@ class TestRows:
             a_run(tmp_path, label, [True] * 4)
         rows_of(tmp_path)
         read_status([tmp_path])
-        assert searched == ["audiomarathon.benchmarks", "audiomarathon.tasks"]
+        assert searched == ["audiomarathon.benchmarks", "audiomarathon.tasks", "audiomarathon.methods"]
 
     def test_of_a_task_are_the_same_whatever_stands_beside_it(self, tmp_path: Path) -> None:
         for task in ("desed", "tau"):
@@ -201,7 +201,7 @@ class TestTimes:
         [
             (a_session("t", cpu="other"), {}, "on another machine"),
             (a_session("t", threads=1), {}, "on another machine"),
-            (a_session("t", busy=3.0), {}, "on a machine that was busy"),
+            (a_session("t", busy=1.0), {}, "on a machine that others used"),
             (a_session("t"), {"dtype": "float16"}, "in another precision"),
         ],
     )
@@ -218,6 +218,19 @@ class TestTimes:
         row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
         assert (row.timed, row.busy) == (4, True)
         assert "dart-0.5-layer2 in tau: the machine was busy while times were taken" in notes(compared(tmp_path), {})
+
+    @pytest.mark.parametrize(
+        ("device", "threads", "busy"), [("a cpu", 2, True), ("a cpu", 1, False), ("gpu", 2, False)]
+    )
+    def test_one_process_of_others_takes_a_core_only_from_a_run_that_needs_all(
+        self, tmp_path: Path, device: str, threads: int, busy: bool
+    ) -> None:
+        """Measured on two cores: two threads take two to three times as long beside it, one thread does not."""
+        for label in ("base-0", "dart-0.5-layer2"):
+            folder = a_run(tmp_path, label, [True] * 4, device=device)
+            changed(folder, sessions=[a_session("s", threads=threads, busy=1.0)])
+        row = rows_of(tmp_path)["tau", "dart-0.5-layer2"]
+        assert (row.timed, row.busy) == (4, busy)
 
     def test_of_the_samples_of_one_session(self, base: Path, tmp_path: Path) -> None:
         """As a resumed run has them; `savings` of the same runs says the same."""
@@ -240,6 +253,61 @@ class TestTimes:
         assert row.speed_ups["first_token"] is not None
         told = "no decode speed-up of dart-0.5-layer2 in tau: 16 and 64 tokens were forced"
         assert told in notes(compared(tmp_path), {})
+
+
+class TestConclusion:
+    """The line that says what the table shows."""
+
+    def test_names_what_is_clear(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 24)
+        a_run(tmp_path, "dart-0.5-layer2", [False] * 24)
+        a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
+        assert notes(compared(tmp_path), {})[-1] == "clear after Holm: dart-0.5-layer2 in tau"
+
+    def test_says_how_small_a_difference_could_have_been_seen(self, tmp_path: Path) -> None:
+        for task, count in (("tau", 12), ("desed", 18)):
+            a_run(tmp_path, "base-0", [True] * count, task=task)
+            a_run(tmp_path, "dart-0.5-layer2", [True] * (count - 1) + [False], task=task)
+        found = compared(tmp_path)
+        (low, high) = next(row.verdict.interval for row in found.rows if row.scope == "overall")
+        told = f"; 12–18 samples a task, overall ±{(high - low) / 2:.2f}"
+        assert notes(found, {})[-1] == f"no clear difference: none has p (Holm) under 0.05{told}"
+
+    def test_says_which_tasks_have_few_clusters(self, tmp_path: Path) -> None:
+        for task, count in (("tau", 9), ("desed", 10)):
+            a_run(tmp_path, "base-0", [True] * count, task=task)
+            a_run(tmp_path, "dart-0.5-layer2", [True, False] * (count // 2), task=task)
+        assert [line for line in notes(compared(tmp_path), {}) if "clusters" in line] == [
+            "tau: fewer than ten clusters, so intervals are somewhat too narrow"
+        ]
+
+
+class TestAlike:
+    """Two kinds of nothing: replies that are the same, and a difference that is small."""
+
+    @pytest.mark.parametrize(
+        ("label", "tokens", "wrong", "told"),
+        [
+            ("snapkv-0.5", 2, 0, "= base"),  # the letter, which prefill gives, and the end
+            ("snapkv-0.5", 3, 0, "same replies"),
+            ("frame-0.5-layer2", 2, 0, "same replies"),
+            ("snapkv-0.5", 2, 1, ""),
+        ],
+    )
+    def test_is_said_beside_the_difference(
+        self, tmp_path: Path, label: str, tokens: int, wrong: int, told: str
+    ) -> None:
+        a_run(tmp_path, "base-0", [True] * 4)
+        changed_records(a_run(tmp_path, label, [True] * (4 - wrong) + [False] * wrong), new_tokens=tokens)
+        found = comparison(compared(tmp_path)).frame.iloc[0]
+        assert found["difference_said"] == told
+        assert (found["p"] is None) == (found["p_holm"] is None) == (told == "= base")
+
+    def test_a_mean_is_only_as_alike_as_its_tasks(self, tmp_path: Path) -> None:
+        for task, tokens in (("tau", 2), ("desed", 3)):
+            a_run(tmp_path, "base-0", [True] * 4, task=task)
+            changed_records(a_run(tmp_path, "snapkv-0.5", [True] * 4, task=task), new_tokens=tokens)
+        assert [row.alike for row in rows_of(tmp_path).values()] == ["same replies", "= base", "same replies"]
 
 
 class TestRefusals:

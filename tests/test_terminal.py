@@ -54,8 +54,12 @@ class TestFitted:
         [
             (120, ["some words that may wrap", "0.833 [0.500, 1.000]", "12.34"], False),
             (90, ["0.833 [0.500, 1.000]", "12.34", "frame-0.5-layer2"], False),
-            (84, ["0.833 [0.500, 1.000]", "frame-0.5-layer2", "librispeech", "left out for want of width: MB"], True),
-            (60, ["frame-0.5-layer2", "librispeech", "left out for want of width: MB"], True),
+            (
+                84,
+                ["0.833 [0.500, 1.000]", "frame-0.5-layer2", "librispeech", "not shown, terminal too narrow: MB"],
+                True,
+            ),
+            (60, ["frame-0.5-layer2", "librispeech", "not shown, terminal too narrow: MB"], True),
         ],
     )
     def test_text_wraps_then_columns_go_then_figures_wrap(self, width: int, whole: list[str], gone: bool) -> None:
@@ -89,7 +93,7 @@ def test_100_columns_keep_what_a_method_saves(tmp_path: Path) -> None:
     run = tables.results([one.result for one in settings])
     drawn = [for_width(table, 100) for table in (scores, run, saved)]
     headings = [[str(column.header) for column in table.columns] for table in drawn]
-    assert all("left out" in shown(table, 100) for table in drawn)
+    assert all("not shown" in shown(table, 100) for table in drawn)
     assert {"score [95 % interval]", "score − base [95 %]", "audio tokens", "KV MB"} <= {*headings[0]}
     assert {"score [95 % interval]", "LLM prefill ms", "audio tokens", "KV MB"} <= {*headings[1]}
     assert headings[2] == [saved.heading(name) for name in saved.columns if name != "scoring_s"]

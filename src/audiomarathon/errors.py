@@ -6,6 +6,8 @@ without a traceback and exits with the class's code.
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from pathlib import Path
 
 
@@ -16,6 +18,14 @@ def told(error: BaseException) -> str:
     except BaseException:  # a stranger's exception may not even have a message
         text = "its message cannot be shown"
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
+
+
+def warn(message: str) -> None:
+    """Warn the user, at the line that called this package: a notebook shows no line of ours."""
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class AudioMarathonError(Exception):

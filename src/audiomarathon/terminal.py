@@ -160,7 +160,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
         if 0 <= room < wanted:
             column.width = low + (high - low) * room // wanted
     if gone:
-        told = f"left out for want of width: {', '.join(gone)}"
+        told = f"not shown, terminal too narrow: {', '.join(gone)}"
         table.caption = f"{table.caption}\n{told}" if table.caption else told
         table.caption_justify = "left"
     return table

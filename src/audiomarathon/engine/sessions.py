@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +14,11 @@ from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
+from audiomarathon.errors import warn
 from audiomarathon.runs.folder import RunFolder
-from audiomarathon.runs.summary import is_busy
+from audiomarathon.runs.summary import foreign_count, is_busy, threads_of
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
@@ -29,9 +30,10 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
     begin = engine.state()
     machine = engine.machine() | {"gpu_before": begin["gpu"], "load_before": begin["load"]}
     if (others := machine.pop("other_gpu_processes")) and engine.setup.settings.timing:
-        warnings.warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}", stacklevel=2)
+        warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}")
+    threads = threads_of(machine, engine.setup.hardware.name)
     if engine.setup.settings.timing:
-        _warn_if_busy(begin["load"])
+        _warn_if_busy(begin["load"], threads)
     clock = time.monotonic()
     before = [dict(job.folder.records) for job in jobs]
     facts = facts_of(engine.setup, task, data, plan.samples) | {
@@ -49,7 +51,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
     engine.evaluate(plan, jobs)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
-        _warn_if_busy(end["load"])
+        _warn_if_busy(end["load"], threads)
     ended = {
         "settings_side_by_side": len(jobs),
         "wall_s": wall,
@@ -61,12 +63,12 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         _end_session(job.folder, old, ended)
 
 
-def _warn_if_busy(load: Mapping[str, Any] | None) -> None:
-    if load and is_busy(load):
-        warnings.warn(
-            f"{load['foreign_processes']:.0f} busy processes of others on {load['cores']} cores: times will suffer; "
-            "wait for them, or use --no-timing",
-            stacklevel=3,
+def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
+    if load and is_busy(load, threads):
+        found = counted(foreign_count(load), "busy process", "busy processes")
+        warn(
+            f"{found} of others on {load['cores']} cores: times will suffer; wait for them, or run without times "
+            "(--no-timing; in Python timing=False)"
         )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.engine.environment import device_name
 from audiomarathon.engine.setup import Setup
+from audiomarathon.errors import warn
 from audiomarathon.fingerprint import by_rule_1
 from audiomarathon.runs.folder import identity_hash
 from audiomarathon.settings import cache_folder
@@ -51,12 +51,11 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         return None
     if held["verdict"] != PASS:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
-        warnings.warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}", stacklevel=2)
+        warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
-        warnings.warn(
+        warn(
             f"{setup.spec.key}: weak fingerprint: its certificate of {held['date']} names the checkpoint by a hash "
-            "that misses most changes; run `audiomarathon certify` again",
-            stacklevel=2,
+            "that misses most changes; run `audiomarathon certify` again"
         )
     return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 

@@ -118,8 +118,8 @@ KINDS: Mapping[str, Kind] = {
     # Comparisons.
     "difference": Kind("difference [95 %]", _DIFFERENCE),
     "p": Kind("p", _P),
-    "p_holm": Kind("Holm", _P),
-    "mcnemar_p": Kind("McNemar", _P),
+    "p_holm": Kind("p (Holm)", _P),
+    "mcnemar_p": Kind("p (McNemar)", _P),
     # Published tables count in hundredths.
     "mine": Kind("mine × 100 [95 %]", ".1f", 100),
     "weighted": Kind("weighted F1", ".1f", 100),

@@ -14,7 +14,8 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table
-from audiomarathon.results.pairs import ACROSS
+from audiomarathon.results.compare import is_clear
+from audiomarathon.results.pairs import ACROSS, AS_BASE
 from audiomarathon.text import counted, flags_of
 
 if TYPE_CHECKING:
@@ -302,7 +303,8 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
     verdict = row.verdict
     low, high = verdict.interval or (None, None)
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
-    significant = row.p_adjusted is not None and row.p_adjusted < 0.05 and verdict.difference
+    significant = is_clear(row) and verdict.difference
+    fixed = row.alike == AS_BASE  # a test of what cannot differ says nothing
     return {
         "tasks": " ".join(row.tasks),
         "setting": row.side,
@@ -317,10 +319,11 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "difference": verdict.difference,
         "difference_low": low,
         "difference_high": high,
+        "difference_said": row.alike,
         "difference_mark": "" if not significant else "better" if significant > 0 else "worse",
-        "p": verdict.p,
-        "p_holm": row.p_adjusted,
-        "mcnemar_p": row.mcnemar,
+        "p": None if fixed else verdict.p,
+        "p_holm": None if fixed else row.p_adjusted,
+        "mcnemar_p": None if fixed else row.mcnemar,
         **{
             f"{stage}_speedup{end}": value
             for stage, speed in row.speed_ups.items()

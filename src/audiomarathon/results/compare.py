@@ -13,7 +13,7 @@ from typing import Any
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.paired import DRAWS, Drawn, PairedResult, holm, judge
-from audiomarathon.results.pairs import STAGES, Pairs, mean_scores, measured, speed_up
+from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, mean_scores, measured, speed_up
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
 
@@ -49,6 +49,10 @@ class Comparison:
         where there are no times that can be compared.
     untimed
         Why speed-ups are withheld, of all stages or of decode; "" where they are not.
+    clusters
+        The fewest of any task.
+    alike
+        Why there is no difference: see :attr:`Pairs.alike`; "" where replies differ.
     across, busy
         Whether times are of different sessions, and whether the machine was busy while any were taken.
     """
@@ -68,8 +72,15 @@ class Comparison:
     mcnemar: float | None
     speed_ups: Mapping[str, Mapping[str, Any] | None]
     untimed: str
+    clusters: int = 0
+    alike: str = ""
     across: bool = False
     busy: bool = False
+
+
+def is_clear(row: Comparison) -> bool:
+    """Whether a difference is significant after Holm."""
+    return row.p_adjusted is not None and row.p_adjusted < 0.05
 
 
 @dataclass(frozen=True)
@@ -266,9 +277,15 @@ def row_of(
         untimed="; ".join(
             dict.fromkeys(one.untimed or one.undecoded for one in members if one.untimed or one.undecoded)
         ),
+        clusters=min(one.pair.clusters for one in members),
+        alike=_alike([one.alike for one in members]),
         across=any(one.across for one in members),
         busy=any(one.timed and one.busy for one in members),
     )
+
+
+def _alike(members: Sequence[str]) -> str:
+    return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
 
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:

@@ -17,6 +17,8 @@ import numpy as np
 
 from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.costs.prefill import ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
@@ -24,7 +26,7 @@ from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import busy, note_of
+from audiomarathon.runs.summary import busy, foreign_count, note_of
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
@@ -34,6 +36,7 @@ STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "first_token": lambda record: time_of(record, "prefill"),
     "decode_per_token": lambda record: (record.forced_decode or {}).get("per_token"),
 }
+AS_BASE = "= base"
 ACROSS = "times are of different sessions on the same machine, quiet in both"
 
 _SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
@@ -152,6 +155,16 @@ class Pairs:
         return np.random.default_rng([seed, *self.task.key.encode()])
 
     @property
+    def alike(self) -> str:
+        """ "= base" where no reply can differ from base's, "same replies" where none does, "" where some do."""
+        if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
+            return ""
+        own, of_base = self.run.identity, self.base.method == Base().label
+        from_prefill = note_of(self.run.facts) == ONE_TOKEN and all(_one_token(one.record) for _, one in self.pairs)
+        fixed = from_prefill and of_base and own.get("checkpoint") == self.base.identity.get("checkpoint")
+        return AS_BASE if fixed else "same replies"
+
+    @property
     def mcnemar(self) -> float | None:
         """p of McNemar's exact test; None where samples are not independent, or replies can be partly right."""
         rights = [[self.task.scorer.right(pair[side]) for pair in self.pairs] for side in (1, 0)]
@@ -190,6 +203,11 @@ class Pairs:
         own, other = ((one.facts.get("environment") or {}).get("packages") or {} for one in (self.run, self.base))
         names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
         return ", ".join(f"{name} {own.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
+
+
+def _one_token(record: Record) -> bool:
+    """Whether a reply is one token, beside the token that ends it."""
+    return record.new_tokens is not None and record.new_tokens - (record.finish == "stop") <= 1
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
@@ -290,8 +308,8 @@ def _not_across(run: Run, base: Run) -> str:
     loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
     if any(load.get("foreign_processes") is None for load in loads):
         return "times of another session, of which the machine's load is not on record"
-    if any(busy(one.facts, list(one.records.values())) for one in (run, base)):
-        return "times of another session, on a machine that was busy"
+    if any(map(foreign_count, loads)):  # within a session settings take turns; across sessions nothing evens out
+        return "times of another session, on a machine that others used"
     return ""
 
 

@@ -72,15 +72,33 @@ def note_of(facts: Mapping[str, Any]) -> str:
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
-    """Whether others kept more cores busy than there are, before or after a session that timed some of the records."""
+    """Whether others took cores from a session that timed some of the records, before or after it."""
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [one for one in facts.get("sessions") or () if one.get("started") in begun]
-    return any(is_busy(session.get(name)) for session in sessions for name in ("load_before", "load_after"))
+    device = (facts.get("identity") or {}).get("device")
+    loads = [(session, session.get(name)) for session in sessions for name in ("load_before", "load_after")]
+    return any(is_busy(load, threads_of(session, device)) for session, load in loads)
 
 
-def is_busy(load: Mapping[str, Any] | None) -> bool:
-    """Whether others keep more cores busy than there are: each core is shared then, and times grow by as much."""
-    return bool(load) and (load.get("foreign_processes") or 0.0) > load.get("cores", math.inf)  # type: ignore[union-attr]
+def threads_of(session: Mapping[str, Any], device: object) -> int:
+    """Return how many threads of a session compute at once: those of its workers on a CPU, one beside a GPU."""
+    machine = session.get("environment") or {}
+    on_cpu = device is not None and device == machine.get("cpu")
+    return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
+
+
+def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
+    """Whether others and a run's own threads are more than the cores, so that they wait for each other.
+
+    One process beside two threads on two cores makes LLM prefill two to three times as slow; beside one thread it does
+    not show.
+    """
+    return bool(load) and 0 < foreign_count(load) > load.get("cores", math.inf) - threads  # type: ignore[union-attr]
+
+
+def foreign_count(load: Mapping[str, Any] | None) -> int:
+    """Return how many busy processes of others a load has; what only few of its looks met rounds to none."""
+    return round((load or {}).get("foreign_processes") or 0.0)
 
 
 def _throughput(facts: Mapping[str, Any]) -> float | None:
