@@ -225,7 +225,7 @@ class TestTimes:
     def test_one_process_of_others_takes_a_core_only_from_a_run_that_needs_all(
         self, tmp_path: Path, device: str, threads: int, busy: bool
     ) -> None:
-        """Measured on two cores: two threads take two to three times as long beside it, one thread does not."""
+        """Measured on two cores: two threads take two to five times as long beside it, one thread does not."""
         for label in ("base-0", "dart-0.5-layer2"):
             folder = a_run(tmp_path, label, [True] * 4, device=device)
             changed(folder, sessions=[a_session("s", threads=threads, busy=1.0)])
@@ -262,7 +262,7 @@ class TestConclusion:
         a_run(tmp_path, "base-0", [True] * 24)
         a_run(tmp_path, "dart-0.5-layer2", [False] * 24)
         a_run(tmp_path, "frame-0.5-layer2", [True] * 23 + [False])
-        assert notes(compared(tmp_path), {})[-1] == "clear after Holm: dart-0.5-layer2 in tau"
+        assert notes(compared(tmp_path), {})[-1] == "clear after Holm: dart-0.5-layer2 in tau (-1.000)"
 
     def test_says_how_small_a_difference_could_have_been_seen(self, tmp_path: Path) -> None:
         for task, count in (("tau", 12), ("desed", 18)):
@@ -411,6 +411,15 @@ class TestRefusals:
         a_run(tmp_path, "base-0", [True] * 4)
         with pytest.raises(SettingsError, match="did you mean 'base-0'"):
             find_reference(read_systems([tmp_path]), "bas-0")
+
+    def test_a_method_names_its_only_setting(self, tmp_path: Path) -> None:
+        a_run(tmp_path, "base-0", [True] * 4)
+        a_run(tmp_path, "random-0.9-layer2", [True] * 4)
+        as_control(a_run(tmp_path / "silence", "random-0.9-layer2", [True] * 4))
+        assert compared(tmp_path, against="random").reference == "random-0.9-layer2"
+        a_run(tmp_path, "random-0.5-layer2", [True] * 4)
+        with pytest.raises(SettingsError, match=r"no setting is called random.*; there are base-0, random-0.5"):
+            compared(tmp_path, against="random")
 
 
 class TestNames:

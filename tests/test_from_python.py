@@ -15,7 +15,9 @@ from builders import records_in
 
 from audiomarathon import evaluate
 from audiomarathon.compression.pruners.fast_v import FastV
-from audiomarathon.errors import SettingsError
+from audiomarathon.embedded.without_data import toy_or_real
+from audiomarathon.errors import SettingsError, warn
+from audiomarathon.settings import RunSettings
 
 
 @dataclass
@@ -35,6 +37,13 @@ class KeepLast:
             yield
         finally:
             handle.remove()
+
+
+def test_a_warning_is_of_the_line_that_called(no_env) -> None:
+    """A notebook showed a line of the engine's code."""
+    with pytest.warns(UserWarning, match="the mini benchmark") as told:
+        toy_or_real(None, ["desed"], RunSettings.read({}), warn)
+    assert [one.filename for one in told] == [__file__]
 
 
 @pytest.fixture

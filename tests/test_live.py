@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import io
 import json
 import re
 import threading
@@ -124,6 +125,21 @@ def test_the_last_line_of_a_log_comes_once(job: Job, monkeypatch: pytest.MonkeyP
         job.folder.append(a_choice("a"))
         bar.update(1)
     assert len(said) == 1
+
+
+def test_a_notebook_has_one_line_that_is_written_anew(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate` was silent for minutes: a notebook's stderr is no terminal."""
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(live, "TABLE_EVERY_S", 0.0)
+    with watching(a_plan("ab"), [job], lambda _line: None) as watch:
+        for id_ in "ab":
+            job.folder.append(a_choice(id_))
+            watch.update()
+    first, second = stream.getvalue().strip("\r\n").split("\r")
+    assert first.startswith("tau: 1 of 2 samples")
+    assert second.startswith("tau: 2 of 2 samples")
+    assert len(first) == len(second.rstrip("\n"))  # nothing of a longer line is left
 
 
 class TestWatch:
@@ -297,8 +313,22 @@ class TestStatus:
         table = text.splitlines()[:place]
         (line,) = [line for line in text.splitlines()[place + 2 :] if line.strip()]
         assert line.split()[:4] == ["tau", "5", "of", "8"]
-        assert re.search(r" [45](\.\d+)? .*\d+ s ago +ends in (1 min \d+|5\d|60) s \(\d\d:\d\d\)", line)
+        assert re.search(r" [23](\.\d+)? .*\d+ s ago +ends in (1 min \d+|5\d|60) s \(\d\d:\d\d\)", line)
         assert [line.split()[-1] for line in table if line.startswith("  tau")] == ["running", "running", "complete"]
+
+    def test_a_command_that_loads_its_model_is_starting(self, tmp_path: Path) -> None:
+        """It was an error for minutes: a sweep has logs, or a lock, before its first run."""
+        log = tmp_path / "results" / "logs" / "tau.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("=== begun\n")
+        code, text = status(tmp_path / "results")
+        assert (code, text) == (1, f"{tmp_path / 'results'}: starting, no run yet\n")
+        log.write_text("=== begun\nerror: no such model\n")
+        assert status(tmp_path / "results")[0] == 2
+        with (tmp_path / "results" / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (one,) = read_status([tmp_path / "results"])
+        assert (one.state, one.complete) == ("starting", False)
 
     def test_a_run_enters_while_somebody_looks(self, a_run) -> None:
         path = a_run("base-0", 2)

@@ -82,8 +82,11 @@ def test_the_comparison_is_that_of_the_command(results: Path, tmp_path: Path) ->
 
 
 def test_what_cannot_be_compared_is_refused(results: Path) -> None:
-    with pytest.raises(SettingsError, match="did you mean 'base-0'"):
-        compare_runs(results, "base")
+    with pytest.raises(SettingsError, match=r"no setting is called bas-0 .did you mean 'base-0'"):
+        compare_runs(results, "bas-0")
+    for odd in (3, [3]):
+        with pytest.raises(SettingsError, match="3 names no runs; allowed: folders"):
+            load_runs(odd)
     with pytest.raises(SettingsError, match="two settings"):
         compare_runs(results / "tau" / "M" / "base-0")
     with pytest.raises(RecordError, match="no such folder"):
@@ -118,7 +121,8 @@ def test_titles_and_notes_are_text_never_markup() -> None:
 
 def test_charts_are_drawn_by_task(results: Path) -> None:
     charts = load_runs(results).charts
-    assert list(charts) == ["tau"]
+    assert list(charts) == ["tau", "mean"]
+    assert charts["mean"] is charts["tau"]  # as README's snippet asks for it, whose runs are of one task
     assert charts["tau"]._repr_svg_().startswith("<svg")
 
 

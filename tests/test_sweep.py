@@ -146,10 +146,12 @@ class TestSweep:
             assert code == 0, out + err
 
     def test_writes_every_setting_beside_base(self, command) -> None:
-        code, out, _err = command(
+        code, out, err = command(
             "tau", "gtzan", "tau", "--methods", "random,snapkv", "--ratios", "0.0,0.5", "--decode-tokens", "4"
         )
         assert code == 0
+        last = "compare them: audiomarathon compare results; a page: audiomarathon report results"
+        assert err.splitlines()[-1] == last
         content = json.loads(Path("results/summary.json").read_text())
         assert content["complete"] is True
         assert content["failures"] == {}
@@ -186,7 +188,7 @@ class TestSweep:
         found = {path.parent.name: json.loads(path.read_text())["note"] for path in Path("results").rglob("run.json")}
         assert said in found.pop("pyramidkv-0.5")
         assert not any(said in note for note in found.values())
-        assert f"pyramidkv: {said}" in " ".join(Path("results/summary.txt").read_text().split())
+        assert f"pyramidkv in gtzan: {said}" in " ".join(Path("results/summary.txt").read_text().split())
 
     def test_without_base_nothing_is_compared(self, command) -> None:
         assert command("gtzan", "--methods", "frame:0.5", "--no-base")[0] == 0

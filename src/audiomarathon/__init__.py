@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 
-def evaluate(*tasks: str, model: str | None = None, method: object = None, **settings: Any) -> list[Result]:
+def evaluate(
+    *tasks: str, model: str | None = None, method: object = None, progress: bool | None = None, **settings: Any
+) -> list[Result]:
     """Evaluate a model on tasks from Python.
 
     Parameters
@@ -42,6 +44,8 @@ def evaluate(*tasks: str, model: str | None = None, method: object = None, **set
         A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of them, to be run
         side by side on each sample. Names without a ratio take `ratio`; None takes `PRUNE_METHOD`, else base. An object
         that prints itself by its address (a lambda) needs a name, which its folder gets too: `("mine-0.3", press)`.
+    progress
+        False shows nothing; None shows on a terminal, or in a notebook, how far the run is.
     **settings
         Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`; env vars fill the
         rest.
@@ -56,19 +60,19 @@ def evaluate(*tasks: str, model: str | None = None, method: object = None, **set
     AudioMarathonError
         For whatever is the caller's to mend.
     """
-    import warnings
     from dataclasses import replace
 
     from audiomarathon.compression.registry import as_method
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run
+    from audiomarathon.errors import warn
     from audiomarathon.settings import RunSettings
 
-    model, read = toy_or_real(model, tasks, RunSettings.read(**settings), warnings.warn)
+    model, read = toy_or_real(model, tasks, RunSettings.read(**settings), warn)
     wanted = method if isinstance(method, list) else [read.method if method is None else method]
     bare = replace(read, ratio=None) if len(wanted) > 1 else read  # beside others, base is what they are compared with
     methods = [as_method(one, bare if one == "base" else read) for one in wanted]
-    return list(run(tasks, model, read, methods))
+    return list(run(tasks, model, read, methods, progress=progress))
 
 
 def load_runs(runs: Source) -> Runs:
@@ -104,7 +108,8 @@ def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) ->
     runs
         As :func:`load_runs` takes them, or what it returned.
     against
-        The setting that all others are compared with; None is base, else the first.
+        The setting that all others are compared with, or its method where that has one setting (`random`); None is
+        base, else the first.
     seed
         Of the intervals and tests.
 

@@ -146,4 +146,4 @@ def look_up(name: str, among: Sequence[N], *, kind: str) -> N:
     names = [word for item in among for word in (item.key, *item.aliases)]
     allowed = ", ".join(item.key for item in among)
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
-    raise SettingsError(f"unknown {kind} {shown!r}{did_you_mean(name, names)}; allowed: {allowed}")
+    raise SettingsError(f"unknown {kind} {shown!r}{did_you_mean(name, names) or f'; allowed: {allowed}'}")

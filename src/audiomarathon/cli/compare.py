@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some (a sweep's results).")],
     against: Annotated[
-        str | None, typer.Option(help="The setting that all others are compared with; default base, else the first.")
+        str | None,
+        typer.Option(help="The setting to compare with, or its method; default base, else the first."),
     ] = None,
     at_latency: Annotated[
         float | None,

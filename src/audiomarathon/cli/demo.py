@@ -24,9 +24,14 @@ def demo(
     from audiomarathon.engine.run import run
     from audiomarathon.errors import AudioMarathonError
     from audiomarathon.files import writing
+    from audiomarathon.report.charts import library
     from audiomarathon.report.pictures import plot_settings
     from audiomarathon.settings import RunSettings, cache_folder
 
+    try:
+        _ = library("altair"), library("vl_convert")
+    except AudioMarathonError as error:
+        say(f"there will be no picture: {error}")
     with writing(cache_folder()):
         data = mini_benchmark()
     say(f"mini benchmark: {data}")

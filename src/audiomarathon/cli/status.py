@@ -92,11 +92,12 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
     from audiomarathon.text import plain
 
     now = datetime.datetime.now().astimezone()
-    readable = [one for one in found if one.problem is None]
+    readable = [one for one in found if one.task and one.problem is None]
     shown = []
     for checkpoint in sorted({one.checkpoint for one in readable}):
         runs = [one for one in readable if one.checkpoint == checkpoint]
         both = [tables.status(runs), *([tables.running(runs, now)] if any(one.alive for one in runs) else [])]
         shown += [for_width(table, width) for table in both]
     lines = (Text(plain(f"unreadable: {one.problem}")) for one in found if one.problem is not None)
-    return Group(*shown, *lines)
+    begun = (Text(plain(f"{one.folder}: starting, no run yet")) for one in found if one.state == "starting")
+    return Group(*shown, *lines, *begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -170,4 +171,7 @@ def _sweep(
     with showing_records():
         print_outcome(outcome, console())
     say(f"summary: {', '.join(str(settings.results / f'summary.{kind}') for kind in ('txt', 'csv', 'json'))}")
+    if outcome.groups:
+        place = shlex.quote(str(settings.results))
+        say(f"compare them: audiomarathon compare {place}; a page: audiomarathon report {place}")
     return 0 if swept.complete else 1

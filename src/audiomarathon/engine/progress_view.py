@@ -156,7 +156,8 @@ class Watch:
 def watching(
     plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
 ) -> Iterator[Counter]:
-    """Show how a task's settings come on: on a terminal as a table, else in a line every half a minute and at the end.
+    """Show how a task's settings come on: on a terminal as a table, in a notebook in a line written anew, else in
+    a line every half a minute and at the end.
 
     Parameters
     ----------
@@ -167,15 +168,18 @@ def watching(
     progress
         False shows nothing.
     """
-    terminal = sys.stderr.isatty()
     if progress is False:
         yield Watch(plan, jobs, lambda _look: None, float("inf"))
         return
-    if not terminal:
-        watch = Watch(plan, jobs, lambda look: say(look.line(_now())), LINE_EVERY_S)
+    if not sys.stderr.isatty():
+        in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+        tell, every_s = (_over_the_last, TABLE_EVERY_S) if in_notebook else (say, LINE_EVERY_S)
+        watch = Watch(plan, jobs, lambda look: tell(look.line(_now())), every_s)
         yield watch
         if watch.fresh != watch.told:
             watch.show()
+        if in_notebook:
+            print(file=sys.stderr)  # noqa: T201
         return
     from rich.console import Console
     from rich.live import Live
@@ -191,6 +195,11 @@ def watching(
             yield watch
         finally:
             watch.show()
+
+
+def _over_the_last(line: str) -> None:
+    """Print a line in place of the last one: a notebook takes a carriage return and none of a table's movements."""
+    print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def look_table(look: Look, now: datetime.datetime) -> Table:

@@ -10,6 +10,7 @@ from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.best import Candidate, Field
 from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, told
 from audiomarathon.results.pairs import ACROSS, AS_BASE, Pairs
+from audiomarathon.text import counted
 
 FEW_CLUSTERS = 10  # below it accuracy's interval held 91 to 94 % in simulation (docs/report.md)
 MOST_NAMED = 12  # differences, in one line
@@ -52,18 +53,19 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
 def _conclusion(rows: Sequence[Comparison]) -> list[str]:
     """Say which differences are clear; where none is, how small a difference could have been seen."""
     tested = [row for row in rows if row.p_adjusted is not None and row.alike != AS_BASE]
-    clear = [f"{row.side} in {row.scope}" for row in tested if is_clear(row)]
+    clear = [f"{row.side} in {row.scope} ({row.verdict.difference or 0:+.3f})" for row in tested if is_clear(row)]
     if clear:
         more = f" and {len(clear) - MOST_NAMED:,} more" if len(clear) > MOST_NAMED else ""
         return [f"clear after Holm: {', '.join(clear[:MOST_NAMED])}{more}"]
     if not tested:
         return []
     counts = sorted({row.samples for row in tested if len(row.tasks) == 1})
-    samples = "–".join(f"{count:,}" for count in dict.fromkeys([counts[0], counts[-1]])) if counts else ""
+    least = f"{counts[0]:,}–" if len(counts) > 1 else ""
+    samples = f"{least}{counted(counts[-1], 'sample')} a task" if counts else ""
     widest = max(tested, key=lambda row: len(row.tasks))
     ends = [row.verdict.interval for row in tested if row.tasks == widest.tasks and row.verdict.interval]
     reach = f"{widest.scope} ±{max(high - low for low, high in ends) / 2:.2f}" if ends else ""
-    told_of = ", ".join(filter(None, [samples and f"{samples} samples a task", reach]))
+    told_of = ", ".join(filter(None, [samples, reach]))
     return ["no clear difference: none has p (Holm) under 0.05" + (f"; {told_of}" if told_of else "")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from audiomarathon.engine.run import Result
+from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_text
 from audiomarathon.report import paper, tables
 from audiomarathon.report.charts import Chart
@@ -117,6 +118,8 @@ class Runs:
     def charts(self) -> dict[str, Chart]:
         """Score, LLM prefill and KV cache against the ratio, a picture a task and of their mean: as `plot` draws.
 
+        Of one task alone `mean` is the task's picture.
+
         Raises
         ------
         SettingsError
@@ -124,7 +127,8 @@ class Runs:
         """
         runs = [run for system in self.data.systems for run in system.runs.values()]
         drawn = {panel.name: of_panel(panel) for panel in panels_of(runs)}
-        return {name: chart for name, chart in drawn.items() if chart is not None}
+        found = {name: chart for name, chart in drawn.items() if chart is not None}
+        return found | ({"mean": next(iter(found.values()))} if len(found) == 1 else {})
 
     def __repr__(self) -> str:
         """Return the summaries as a terminal shows them."""
@@ -153,7 +157,9 @@ def load_runs(source: Source) -> Runs:
     """Read runs; see :func:`audiomarathon.load_runs`."""
     if isinstance(source, Runs):
         return source
-    given = [source] if isinstance(source, str | Path | Result) else source
+    given = [source] if isinstance(source, str | Path | Result) or not isinstance(source, Iterable) else list(source)
+    if odd := next((one for one in given if not isinstance(one, str | Path | Result)), None):
+        raise SettingsError(f"{odd!r} names no runs; allowed: folders, what evaluate returned, or a list of these")
     return Runs(PageData(read_systems([one.folder if isinstance(one, Result) else Path(one) for one in given])))
 
 

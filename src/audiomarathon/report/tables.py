@@ -14,7 +14,7 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table
-from audiomarathon.results.compare import is_clear
+from audiomarathon.results.compare import LeftOut, is_clear, told
 from audiomarathon.results.pairs import ACROSS, AS_BASE
 from audiomarathon.text import counted, flags_of
 
@@ -211,11 +211,10 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     timed = [name for name in (*stages, *latencies) if any(row[name] is not None for row in rows)]
     cost = ("cost",) * any(row["cost"] is not None for row in rows)
     shown = ("task", "setting", "n", "score", *more, *(timed or stages), "_tokens", "kv_bytes", *cost)
-    notes: dict[str, list[str]] = {}
-    for one in found:
-        for note in one.summary.get("notes") or ():
-            notes.setdefault(note, []).append(one.method.partition("-")[0])
-    lines = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
+    noted = [(one.method.partition("-")[0], one.summary) for one in found]
+    lines = told(
+        dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
+    )
     least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never what a method saves
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
 
@@ -467,7 +466,7 @@ def status(found: Sequence[RunStatus]) -> Table:
                 "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
             }
         )
-    kinds = {"answered": Kind("answered"), "score": Kind("running score [95 %]", ".3f"), "state": Kind(left=True)}
+    kinds = {"answered": Kind("answered"), "score": Kind("score [95 %]", ".3f"), "state": Kind(left=True)}
     return Table.of(rows, title=found[0].checkpoint, kinds=kinds)
 
 
@@ -485,12 +484,13 @@ def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
             {
                 "task": task,
                 "answered": f"{answered:,} of {expected:,}",
-                "samples/min": sum(one.samples_per_minute or 0 for one in runs) or None,
-                "audio s/s": sum(one.audio_s_per_s or 0 for one in runs) or None,
+                # All settings answer a sample before the next, so that each one's rate is that of samples.
+                "samples/min": max(one.samples_per_minute or 0 for one in runs) or None,
+                "audio s/s": max(one.audio_s_per_s or 0 for one in runs) or None,
                 "last record": f"{min(quiet):.0f} s ago" if quiet else None,
                 "end": ending(max(left), now) if left else None,
             }
         )
     kinds = {name: Kind(form=".4g") for name in ("samples/min", "audio s/s")}
-    kinds |= {"task": Kind("running", left=True), "answered": Kind("answers"), "end": Kind(left=True)}
+    kinds |= {"task": Kind("running", left=True), "answered": Kind("answers"), "end": Kind("this task", left=True)}
     return Table.of(rows, kinds=kinds, least=("audio s/s",))

@@ -15,6 +15,8 @@ from audiomarathon.records import Record
 from audiomarathon.runs.progress import Progress, progress_of
 from audiomarathon.runs.read import Run, run_folders
 
+STARTING_S = 900  # from a log's last line to the first record: a large model loads for minutes
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -49,7 +51,7 @@ class RunStatus:
     @property
     def complete(self) -> bool:
         """Whether every sample is answered."""
-        return self.problem is None and self.progress.complete
+        return self.problem is None and bool(self.task) and self.progress.complete
 
     @property
     def state(self) -> str:
@@ -57,7 +59,7 @@ class RunStatus:
         if self.problem is not None:
             return "unreadable"
         if self.alive:
-            return "running"
+            return "running" if self.task else "starting"
         if self.complete:
             return "complete"
         if self.progress.answered + self.progress.errors == self.progress.expected:
@@ -72,12 +74,27 @@ class RunStatus:
 def read_status(paths: Sequence[Path]) -> list[RunStatus]:
     """Return how each run stands, of folders that are runs or hold some.
 
+    Where a command has only begun, and there is no run yet, the folder itself is `starting`.
+
     Raises
     ------
     RecordError
-        When there is no run.
+        When there is no run, and none begins.
     """
-    return [_status(folder) for folder in run_folders(paths)]
+    try:
+        return [_status(folder) for folder in run_folders(paths)]
+    except RecordError:
+        if starting := [RunStatus(path, alive=True) for path in paths if _is_starting(path)]:
+            return starting
+        raise
+
+
+def _is_starting(results: Path) -> bool:
+    """Whether a run's folder is locked, or a log was written of late and does not end in an error."""
+    logs = [file for file in results.glob("logs/*.log") if time.time() - file.stat().st_mtime < STARTING_S]
+    latest = max(logs, key=lambda file: file.stat().st_mtime, default=None)
+    last = latest.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if latest else ["error"]
+    return not any(line.startswith("error") for line in last) or any(map(is_held, results.rglob(".lock")))
 
 
 def _status(folder: Path) -> RunStatus:

@@ -139,6 +139,8 @@ def missing_controls(systems: Sequence[System]) -> dict[str, str]:
 def find_reference(systems: Sequence[System], name: str | None) -> System:
     """Return the system that all others are compared with: the one named, else base, else the first.
 
+    The name of a method is enough where one setting of it is there: `random` for `random-0.9-layer2`.
+
     Raises
     ------
     SettingsError
@@ -149,11 +151,10 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
     if name is None:
         ordered = sorted(systems, key=lambda system: bool(system.control))  # the tasks as they are come first
         return next((system for system in ordered if system.is_base), ordered[0])
-    if name not in by_name:
-        raise SettingsError(
-            f"--against {name}: no such setting there{did_you_mean(name, by_name)}; there are {', '.join(by_name)}"
-        )
-    return by_name[name]
+    of_method = [one for one in systems if one.identity.get("method") == name and not one.control]
+    if name not in by_name and len(of_method) != 1:
+        raise SettingsError(f"no setting is called {name}{did_you_mean(name, by_name)}; there are {', '.join(by_name)}")
+    return by_name.get(name) or of_method[0]
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:

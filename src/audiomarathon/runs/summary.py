@@ -90,7 +90,7 @@ def threads_of(session: Mapping[str, Any], device: object) -> int:
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
     """Whether others and a run's own threads are more than the cores, so that they wait for each other.
 
-    One process beside two threads on two cores makes LLM prefill two to three times as slow; beside one thread it does
+    One process beside two threads on two cores makes LLM prefill two to five times as slow; beside one thread it does
     not show.
     """
     return bool(load) and 0 < foreign_count(load) > load.get("cores", math.inf) - threads  # type: ignore[union-attr]
