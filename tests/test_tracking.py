@@ -20,9 +20,11 @@ import task_folders
 from builders import records_in
 from typer.testing import CliRunner
 
+from audiomarathon.benchmarks import get_task
 from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run
+from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.tracking import following, registry
@@ -65,11 +67,14 @@ def go(tiny_checkpoint: Path, tmp_path: Path, no_env) -> Callable[..., list[Resu
     """Run tau on the tiny checkpoint, told to trackers."""
     task_folders.build_tau(tmp_path / "data" / "TAU")
 
-    def call(*trackers: Tracker, ratios=(), say=lambda _line: None, **flags) -> list[Result]:
+    def call(
+        *trackers: Tracker, ratios=(), say=lambda _line: None, command=run, tasks=("tau",), **flags
+    ) -> list[Result]:
         place = {"data": str(tmp_path / "data"), "model_path": str(tiny_checkpoint), "results": tmp_path / "out"}
         settings = RunSettings.read({}, **{"max_new_tokens": 3, "limit": 3, **place, **flags})
         methods = [get_method("base"), *(get_method("frame", ratio) for ratio in ratios)]
-        return list(run(["tau"], "qwen2.5-omni", settings, methods, progress=False, trackers=trackers, say=say))
+        found = command(tasks, "qwen2.5-omni", settings, methods, progress=False, trackers=trackers, say=say)
+        return found.results if command is sweep else list(found)
 
     return call
 
@@ -123,18 +128,26 @@ def test_a_tracker_that_fails_is_left_out_and_costs_nothing(go, hook: str) -> No
     (result,) = go(hurt, well, say=lines.append)
     assert result.summary["complete"]
     assert [line for line in lines if "warning" in line] == [
-        "warning: noting no longer tracks tau: OSError: no route to host"
+        "warning: noting failed in tau, is told no more: OSError: no route to host"
     ]
     hooks = ["started", "scored", "finished"]
     assert [one for one, *_rest in well.calls] == hooks
     assert [one for one, *_rest in hurt.calls] == hooks[: hooks.index(hook)]
 
 
+@pytest.mark.parametrize("command", [run, sweep])
+def test_a_tracker_that_fails_in_one_task_holds_up_no_other(go, command: Callable[..., Any]) -> None:
+    """A server that hangs costs a minute a call: it was asked again in every task."""
+    lines: list[str] = []
+    go(Noting(started=OSError("no route")), say=lines.append, limit=1, command=command, tasks=[get_task("tau")] * 2)
+    assert sum("warning: noting" in line for line in lines) == 1
+
+
 def test_a_tracker_that_exits_ends_no_run(go) -> None:
     lines: list[str] = []
     (result,) = go(Noting(scored=SystemExit(3)), say=lines.append)
     assert result.summary["complete"]
-    assert "warning: noting no longer tracks tau: SystemExit: 3" in lines
+    assert "warning: noting failed in tau, is told no more: SystemExit: 3" in lines
 
 
 def test_a_score_that_cannot_be_worked_out_is_left_out(go, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +209,7 @@ def test_a_store_that_mlflow_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch
     vars(exceptions).update(MlflowException=RefusedError)
     monkeypatch.setitem(sys.modules, "mlflow", package)
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
-    with pytest.raises(SettingsError, match=r"--track mlflow: file:runs cannot be used: .*maintenance mode"):
+    with pytest.raises(SettingsError, match=r"file:runs cannot be used: .*ALLOW_FILE_STORE=true; else .*sqlite:///"):
         open_trackers("mlflow")
 
 
@@ -250,7 +263,7 @@ def test_mlflow_holds_the_curves_the_identity_and_the_summary(go, server: str, t
         for metric in ("answered", "llm_prefill_s"):
             assert [one.step for one in client.get_metric_history(shown.info.run_id, metric)] == [1, 2, 3]
         assert shown.data.metrics["score"] == result.summary["score"]
-        assert shown.data.metrics["final.score"] == result.summary["score"]
+        assert shown.data.metrics["final/score"] == result.summary["score"]
         file = client.download_artifacts(shown.info.run_id, "summary.json", str(tmp_path))
         assert json.loads(Path(file).read_text()) == json.loads((result.folder / "summary.json").read_text())
     curve = client.get_metric_history(runs["tau tiny-omni frame by ratio"].info.run_id, "score")

@@ -108,9 +108,10 @@ def run(
             check_folders(setup, task, data)
         return not all(is_finished(setup, task, data) for task, data in loaded)
 
+    told_of = list(trackers)
     with opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress) as (setup, engine):
         for task, data in loaded:
-            yield from run_task(setup, engine, task, data, say, trackers)
+            yield from run_task(setup, engine, task, data, say, told_of)
 
 
 def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
@@ -201,7 +202,7 @@ def run_task(
     task: Task,
     data: Loaded,
     say: Callable[[str], None] = lambda _line: None,
-    trackers: Sequence[Tracker] = (),
+    trackers: list[Tracker] | None = None,
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield their results when it is finished.
 
@@ -240,7 +241,7 @@ def run_task(
             if corpus:
                 job.folder.write_corpus(corpus)
         clips = plan.clips or {}
-        finished = stack.enter_context(following(trackers, task, jobs, setup.checkpoint.folder_name, clips, say))
+        finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
         stays = settings.attn_only and all(job.folder.done(clips) >= set(clips) for job in jobs)
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)

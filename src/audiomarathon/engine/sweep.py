@@ -160,7 +160,7 @@ def sweep(
         called first.
     """
     check_batch_size(settings, methods)
-    swept, ready = Swept(), []
+    swept, ready, told_of = Swept(), [], list(trackers)
     for task in tasks:
         with _log(logs, task, say, swept, begins=True) as tell:
             ready.append((task, load_task(task, settings, tell)))
@@ -188,7 +188,7 @@ def sweep(
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                _run_one(*opened_as, task, data, tell, swept, trackers)
+                _run_one(*opened_as, task, data, tell, swept, told_of)
             _write(finished, swept, say)
     return swept
 
@@ -208,7 +208,7 @@ def _run_one(
     data: Loaded,
     tell: Callable[[str], None],
     swept: Swept,
-    trackers: Sequence[Tracker],
+    trackers: list[Tracker],
 ) -> None:
     settings = counted(len(setup.methods), "setting")
     tell(f"{task.key}: {counted(len(data.samples), 'sample')} in {data.folder}, {settings}")

@@ -27,8 +27,8 @@ _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 class Following:
     """The runs of one task, told to trackers."""
 
-    def __init__(self, trackers: Sequence[Tracker], task: Task, say: Callable[[str], None]) -> None:
-        self._trackers, self._task, self._say = list(trackers), task, say
+    def __init__(self, trackers: list[Tracker], task: Task, say: Callable[[str], None]) -> None:
+        self._trackers, self._task, self._say = trackers, task, say
         self._curves: dict[str, _Curve] = {}
 
     def start(self, job: Job, checkpoint: str, *, swept: bool, clips: Mapping[str, str]) -> None:
@@ -66,7 +66,7 @@ class Following:
                 getattr(tracker, hook)(*what)
             except (Exception, SystemExit) as error:  # a server that is gone must not cost the night
                 self._trackers.remove(tracker)
-                self._say(f"warning: {tracker.key} no longer tracks {self._task.key}: {plain(told(error))}")
+                self._say(f"warning: {tracker.key} failed in {self._task.key}, is told no more: {plain(told(error))}")
 
 
 class _Curve:
@@ -108,7 +108,7 @@ class _Curve:
 
 @contextmanager
 def following(
-    trackers: Sequence[Tracker],
+    trackers: list[Tracker],
     task: Task,
     jobs: Sequence[Job],
     checkpoint: str,
@@ -119,6 +119,8 @@ def following(
 
     Parameters
     ----------
+    trackers
+        One that fails is taken out: it would hold up every task to come.
     jobs
         Their folders must be entered.
     clips

@@ -22,7 +22,7 @@ _COUNTS = ("n", "errors", "unparsed", "peak_memory_bytes", "kv_bytes")
 
 
 class MLflow(Tracker):
-    """Writes runs to an MLflow server, or to a folder."""
+    """Writes runs to an MLflow server, or to a database (`sqlite:///mlflow.db`)."""
 
     key = "mlflow"
 
@@ -49,7 +49,10 @@ class MLflow(Tracker):
             found = self._client.get_experiment_by_name(name)
             self._experiment = found.experiment_id if found else self._client.create_experiment(name)
         except (MlflowException, OSError) as error:
-            raise SettingsError(f"--track mlflow: {get_tracking_uri()} cannot be used: {told(error)}") from None
+            place = get_tracking_uri()
+            folder = "a folder only with MLFLOW_ALLOW_FILE_STORE=true; else a server, or sqlite:///mlflow.db"
+            reason = folder if "://" not in place or place.startswith("file:") else told(error)
+            raise SettingsError(f"--track mlflow: {place} cannot be used: {reason}") from None
         self._runs: dict[str, str] = {}
         self._known: dict[str, int] = {}
         self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
@@ -77,7 +80,7 @@ class MLflow(Tracker):
             self._client.set_terminated(id_, "KILLED")
             return
         figures = _figures(summary)
-        self._log(id_, {int(summary["n"]): {f"final.{name}": value for name, value in figures.items()}})
+        self._log(id_, {int(summary["n"]): {f"final/{name}": value for name, value in figures.items()}})
         for name in ("summary.json", "run.json"):
             self._client.log_artifact(id_, str(run.folder / name))
         self._client.set_terminated(id_, "FINISHED" if summary["complete"] else "FAILED")
