@@ -41,7 +41,7 @@ def compare(
     Differences are paired: the interval is a bootstrap over clusters (speakers, passages, locations), p a sign-flip
     permutation test over clusters, Holm's p corrects for the number of rows of the same kind (tasks, groups, overall).
     Speed-ups are medians of reference ÷ setting, of samples timed in one session, or in several where machine,
-    precision, sharing and load agree, which is then said.
+    precision and sharing agree and no process of others was busy, which is then said.
     The control `random` stands beside every pruner, or "not run".
     """
     from audiomarathon.report import render, tables
