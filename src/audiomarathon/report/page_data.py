@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from audiomarathon.benchmarks.registry import weights_of
-from audiomarathon.compression.press import ONE_TOKEN
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
@@ -20,11 +18,10 @@ from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.best import Candidate, field_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
-from audiomarathon.results.pairs import Pairs, speed_up_alone
+from audiomarathon.results.pairs import AS_BASE, speed_up_alone
 from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.read import Run
-from audiomarathon.runs.summary import note_of
 from audiomarathon.text import flags_of
 
 STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
@@ -271,12 +268,11 @@ class PageData:
         own = comparison_row(row)
         kept = {name: own[name] for name in own if name.startswith(("difference", "p", "llm_", "first_", "decode_per"))}
         n, timed = self._n(scope, place), row.timed
-        kept["difference_said"] = ""
         kept["first_token_speedup_said"] = f"n {timed}" if timed not in (0, n) else ""
         assert setting.base is not None
         shared = [compared[setting.base].shared[row.side][task] for task in row.tasks]
         kept["llm_prefill_speedup"] = speed_up_alone(shared, "llm_prefill")
-        if base_own := sum(map(_is_base_by_construction, shared)):
+        if base_own := sum(pairs.alike == AS_BASE for pairs in shared):
             some = f" in {base_own} of {len(shared)} tasks" if base_own < len(shared) else ""
             kept["difference_said"] = f"= base by construction{some}"
             kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a class of the page: it may wrap
@@ -325,14 +321,6 @@ class PageData:
         return Advice(
             name, best, field.row(best), other, field.samples, list(field.ids), "", left_out, shown.get(best.name)
         )
-
-
-def _is_base_by_construction(pairs: Pairs) -> bool:
-    """Whether a press left every reply as base's: of one token each, which prefill gives before the cache shrinks."""
-    both = [(base.record, own.record) for base, own in pairs.pairs]
-    alike = all(base.reply == own.reply for base, own in both)
-    one_token = all((own.new_tokens or math.inf) - (own.finish == "stop") <= 1 for _, own in both)  # its end is counted
-    return ONE_TOKEN in note_of(pairs.run.facts) and alike and one_token
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:

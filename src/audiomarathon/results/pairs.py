@@ -160,7 +160,7 @@ class Pairs:
         if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
             return ""
         own, of_base = self.run.identity, self.base.method == Base().label
-        from_prefill = note_of(self.run.facts) == ONE_TOKEN and all(_one_token(one.record) for _, one in self.pairs)
+        from_prefill = ONE_TOKEN in note_of(self.run.facts) and all(_one_token(one.record) for _, one in self.pairs)
         fixed = from_prefill and of_base and own.get("checkpoint") == self.base.identity.get("checkpoint")
         return AS_BASE if fixed else "same replies"
 
