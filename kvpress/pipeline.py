@@ -44,7 +44,7 @@ def timing_table(shown: Sequence[Answer]) -> Table:
 
 
 @with_settings(
-    "layer", "scope", "model_path", "device", "dtype", "attn_implementation", "max_new_tokens", "decode_tokens"
+    "layer", "at", "scope", "model_path", "device", "dtype", "attn_implementation", "max_new_tokens", "decode_tokens"
 )
 def pipeline(
     audio: Annotated[list[Path], typer.Argument(help="Audio files: WAV, FLAC, OGG, MP3, at any rate.")],

@@ -106,6 +106,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", default="random,fast_v,dart,snapkv", help="[%(default)s]")
     parser.add_argument("--ratios", type=joined(float), default=[0.3, 0.5, 0.9], help="[0.3,0.5,0.9]")
     parser.add_argument("--layer", type=at_least(0), default=2)
+    parser.add_argument("--at", choices=("layer", "input"), default="layer")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N [%(default)s]")
     parser.add_argument("--dtype", default="auto", help="[bfloat16 on a GPU, float32 on a CPU]")
     parser.add_argument("--attn-implementation", choices=ATTENTION, default="sdpa")
@@ -134,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(threads)
     hardware = find_hardware(RunSettings.read({}, device=flags.device, dtype=flags.dtype))
     gpu = hardware.device.startswith("cuda")
-    named = [get_method(name, ratio, flags.layer) for name in flags.methods.split(",") for ratio in flags.ratios]
+    names = flags.methods.split(",")
+    named = [get_method(name, ratio, flags.layer, at=flags.at) for name in names for ratio in flags.ratios]
     methods = list({method.label: method for method in (Base(), *named)}.values())  # each once, however often named
     lm = random_model(flags.config, hardware.device, hardware.dtype, flags.attn_implementation)
     if flags.cpu_time:

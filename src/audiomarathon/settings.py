@@ -119,6 +119,9 @@ class RunSettings:
         _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which token pruning drops tokens", _WHOLE_NUMBER
     )
     scope: str = _setting(_METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "What presses may remove; all is text too")
+    at: str = _setting(
+        _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where token pruning drops tokens; input is before the LLM"
+    )
     limit: int = _setting(
         _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples a task, stratified", "a whole number; 0 = all samples"
     )
@@ -215,6 +218,11 @@ class RunSettings:
             raise SettingsError(f"PRUNE_RATIO={self.ratio:g} with PRUNE_METHOD={self.method}: give one ratio, not two")
         if self.decode_tokens == 1:
             raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """Where methods work: what `get_method` takes beside a name and a ratio."""
+        return {"layer": self.layer, "scope": self.scope, "at": self.at}
 
     @classmethod
     def read(

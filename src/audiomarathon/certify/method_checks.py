@@ -13,7 +13,7 @@ import torch
 
 from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.certify.oracles import Hidden, HiddenEntries
+from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
 from audiomarathon.compression.dropping import call_of
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
@@ -60,12 +60,17 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     (kept,) = generation.kept_positions
     if wrong := _wrong_positions(bench.inputs, kept):
         return Finding.fail(wrong)
+    (merge,) = generation.merges or (None,)
     pruned, whole = entered
     rows = [part.index_select(-2, kept.to(part.device)) for part in whole]
-    if not all(torch.equal(part, row) for part, row in zip(pruned, rows, strict=True)):
+    if merge is not None:
+        audio = bench.inputs.audio_mask[0].nonzero().flatten()
+        places = torch.isin(kept, audio.cpu()).nonzero().flatten()
+        rows[0] = rows[0].index_copy(-2, places.to(rows[0].device), merged(whole[0], audio, merge))
+    if not all(torch.allclose(part, row, rtol=1e-5, atol=1e-6) for part, row in zip(pruned, rows, strict=True)):
         return Finding.fail(f"what enters layer {method.layer} is not the tokens that were said to be kept")
     reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
-    hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer))
+    hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
     found, moves = bench.match(reply, hidden), match(reply, bench.base).distance
     where = "" if method == usual else f"at layer {method.layer}, since {usual.layer} is refused: "
     figure = f"{where}{found.figure(bench.tolerance)}; moves base by {moves:.2g}"

@@ -6,7 +6,7 @@ Written without a line of the code that removes: same tokens and same logits mus
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from audiomarathon.compression.method import Method
+from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:
@@ -59,6 +60,33 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
 
     with _hooked(layers, {i: hook(i) for i in range(first, len(layers))}):
         yield
+
+
+def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
+    """Return what a merge makes of the audio tokens of (…, S, D): (…, k, D), by one product with a matrix (k, N)."""
+    weights = torch.zeros(len(merge.kept), len(audio), dtype=torch.float64)
+    weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.double().cpu()
+    found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].double()
+    return found.to(states.dtype)
+
+
+@contextmanager
+def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Iterator[None]:
+    """Put, in prefill, the merged states in the places of the tokens that are kept; batch of one."""
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if hidden.shape[-2] == 1:
+            return None
+        hidden = hidden.clone()
+        hidden[..., audio[merge.kept.to(audio.device)].to(hidden.device), :] = merged(hidden, audio, merge)
+        return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
+
+    handle = layer.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -131,19 +159,27 @@ class Hidden(Method):
     ----------
     kept
         Prompt positions that stay.
+    merge
+        How audio tokens are merged into those that stay; None where they are dropped.
     """
 
     key: ClassVar[str] = "hidden"
 
     kept: torch.Tensor | None = None
     first: int = 0
+    merge: Merge | None = None
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """See :meth:`Method.applied_to`."""
         assert self.kept is not None
-        prompt = inputs.audio_mask.shape[1]
-        with _masks_possible(lm), hidden_instead_of_dropped(lm.decoder_layers, self.first, self.kept, prompt):
+        prompt, layers = inputs.audio_mask.shape[1], lm.decoder_layers
+        with ExitStack() as stack:
+            stack.enter_context(_masks_possible(lm))
+            stack.enter_context(hidden_instead_of_dropped(layers, self.first, self.kept, prompt))
+            if self.merge is not None:
+                audio = inputs.audio_mask[0].nonzero().flatten()
+                stack.enter_context(overwritten(layers[self.first], audio, self.merge))
             yield Trace(tuple(inputs.audio_tokens))
 
 

@@ -31,7 +31,7 @@ class _Question:
     transcription: bool = False
 
 
-@with_settings("layer", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
+@with_settings("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 def explain(
     sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or audio files of your own.")],
     methods: Annotated[
@@ -165,4 +165,7 @@ def _label(method: Any) -> str:
     if method.key == "base":
         return "base"
     parts = [part for part in (getattr(method, "first", None), getattr(method, "second", None)) if part is not None]
-    return "\n+ ".join(f"{part.key} {part.ratio:g}" for part in parts or [method])
+    places = {True: "\nat input", False: ""}
+    return "\n+ ".join(
+        f"{part.key} {part.ratio:g}{places[getattr(part, 'at', '') == 'input']}" for part in parts or [method]
+    )

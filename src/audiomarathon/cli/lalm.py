@@ -378,7 +378,7 @@ class _Door:
 
         settings = replace(chosen.settings, results=runs / chosen.part)
         named = [name.strip() for name in methods.split(",") if name.strip()]
-        swept = grid(named, parse_ratios(ratios), layer=settings.layer, scope=settings.scope) if named else None
+        swept = grid(named, parse_ratios(ratios), **settings.places) if named else None
         found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
         for one in found:
             done = _read(one.folder)

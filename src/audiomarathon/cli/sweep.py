@@ -116,7 +116,7 @@ def run_sweep(
     spec = get_local_model(model)
     chosen = list({task.key: task for task in chosen}.values())
     names = [name.strip() for name in (methods.strip() or DEFAULT_METHOD).split(",") if name.strip()]
-    settings_to_run = grid(names, parse_ratios(ratios), layer=settings.layer, scope=settings.scope, base=base)
+    settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
     if plan:

@@ -1,9 +1,10 @@
 """The mechanics of dropping tokens at layer K by hooks: gathering, masks, and getting out of the way in decode.
 
-In prefill, the hook on layer K gathers the hidden states of the kept tokens; the hooks on layers K… gather the side
-inputs that the model's loop passes again to each layer (rotary cos and sin, position ids, mask, Gemma 3n's per-layer
-inputs), bound by signature since some models pass them by position. In decode a layer needs a hook only where it is
-given a mask or has a window; elsewhere its hook has removed itself.
+In prefill, the hook on layer K gathers the hidden states of the kept tokens, or sums those that are merged; the hooks
+on layers K… gather the side inputs that the model's loop passes again to each layer (rotary cos and sin, position ids,
+mask, Gemma 3n's per-layer inputs), bound by signature since some models pass them by position. In decode a layer needs
+a hook only where it is given a mask or has a window; elsewhere its hook has removed itself. At the input a hook on the
+rotary embedding closes positions up, in prefill and decode.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from audiomarathon.compression.layers import source_of, window_of
+from audiomarathon.models.merge import Merge
 
 if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
@@ -43,6 +45,10 @@ class Drop:
         Shape (B, S'): kept positions, once chosen.
     inside
         For each sample whether all chosen indices were in range.
+    contiguous
+        Whether kept tokens take new positions without gaps, instead of keeping theirs.
+    merges
+        For each sample how its audio tokens are merged; None where some are dropped.
     """
 
     audio: list[torch.Tensor]
@@ -53,9 +59,11 @@ class Drop:
     prompt: int
     index: torch.Tensor
     inside: list[torch.Tensor] = field(default_factory=list)
+    contiguous: bool = False
+    merges: tuple[Merge | None, ...] = ()
 
     @classmethod
-    def plan(cls, inputs: Inputs, budgets: Sequence[int]) -> Drop:
+    def plan(cls, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool = False) -> Drop:
         """Lay out a batch whose samples keep `budgets` audio tokens each."""
         mask = inputs.audio_mask
         audio = [row.nonzero().flatten() for row in mask]
@@ -66,21 +74,35 @@ class Drop:
         places = torch.arange(width, device=mask.device)
         filler = places[None] < torch.tensor([width - n for n in lengths], device=mask.device)[:, None]
         none_yet = torch.empty(0, dtype=torch.long)
-        return cls(audio, text, text_after, filler, min(lengths) < width, mask.shape[1], none_yet)
+        any_filler = min(lengths) < width
+        return cls(audio, text, text_after, filler, any_filler, mask.shape[1], none_yet, contiguous=contiguous)
 
-    def keep(self, chosen: Sequence[torch.Tensor]) -> None:
-        """Fix the choice: for each sample the indices into its audio positions that stay.
+    def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
+        """Fix the choice: for each sample the indices into its audio positions that stay, or how these are merged.
 
         An index out of range would end a GPU's process: it is moved inside, and `inside` says so without a GPU sync.
         """
-        picks = [pick.to(audio.device) for audio, pick in zip(self.audio, chosen, strict=True)]
-        self.inside = [((pick >= 0) & (pick < len(audio))).all() for audio, pick in zip(self.audio, picks, strict=True)]
-        rows = [
-            torch.cat([text, audio[pick.clamp(0, len(audio) - 1)]]).sort().values
-            for text, audio, pick in zip(self.text, self.audio, picks, strict=True)
-        ]
+        self.merges = tuple(one if isinstance(one, Merge) else None for one in chosen)
+        self.inside, rows = [], []
+        for text, audio, one in zip(self.text, self.audio, chosen, strict=True):
+            pick = (one.kept if isinstance(one, Merge) else one).to(audio.device)
+            self.inside.append(((pick >= 0) & (pick < len(audio))).all())
+            if isinstance(one, Merge):
+                self.inside.append(((one.group >= 0) & (one.group < len(pick))).all())
+            rows.append(torch.cat([text, audio[pick.clamp(0, len(audio) - 1)]]).sort().values)
         width = self.filler.shape[1]
         self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
+
+    def states(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return what enters layer K of the tokens left: (…, B, S, D) to (…, B, S', D), merged where they merge."""
+        left = self.rows(hidden)
+        for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
+            if merge is not None:
+                spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
+                places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers look like position 0
+                summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
+                left[..., row, :, :] = left[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
+        return left
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions, on the CPU."""
@@ -152,10 +174,33 @@ class Drop:
         list
             Handles; the caller removes them.
         """
-        return [
+        handles = [
             self._attach(decoder, index, decide if index == first else None)
             for index in range(first, len(decoder.layers))  # type: ignore[arg-type]
         ]
+        return [*handles, self._close_up(decoder)] if self.contiguous else handles
+
+    def _close_up(self, decoder: Any) -> Any:
+        """Number what is left of each prompt from its first token on, without gaps, and what follows after it."""
+        signature = inspect.signature(decoder.rotary_emb.forward)
+        filled = self.filler.sum(-1)
+        padded = self.prompt - torch.tensor([len(a) + len(t) for a, t in zip(self.audio, self.text, strict=True)])
+        padded = padded.to(filled.device)
+        gone = self.prompt - padded - (self.filler.shape[1] - filled)
+
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+            call = call_of(signature, args, kwargs)
+            given = call["position_ids"]  # (…, B or 1, S)
+            if given.shape[-1] == 1:
+                call["position_ids"] = given - gone[:, None].to(given.device)
+            else:
+                given = given.expand(*given.shape[:-2], len(gone), -1)
+                begin = given.gather(-1, padded.to(given.device)[:, None].expand(*given.shape[:-1], 1))
+                places = torch.arange(self.filler.shape[1], device=given.device) - filled.to(given.device)[:, None]
+                call["position_ids"] = begin + places.clamp(min=0)
+            return (), call
+
+        return decoder.rotary_emb.register_forward_pre_hook(hook, with_kwargs=True)
 
     def _attach(self, decoder: Any, index: int, decide: Callable[[torch.Tensor], None] | None) -> Any:
         layer = decoder.layers[index]
@@ -174,8 +219,9 @@ class Drop:
                 return (), call
             if decide is not None:
                 decide(hidden)
-                call["hidden_states"] = self.rows(hidden)
-            call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
+                call["hidden_states"] = self.states(hidden)
+            if not self.contiguous:  # else they were made for what is left
+                call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
             if call.get("per_layer_input") is not None:
                 call["per_layer_input"] = self.rows(call["per_layer_input"])
             if call.get("position_ids") is not None:

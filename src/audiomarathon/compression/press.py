@@ -116,7 +116,7 @@ class KVPress(Method):
             return
         trace.expected_lengths = lengths
         audio = inputs.audio_mask[0].nonzero().flatten()
-        squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], inputs.audio_mask.shape[1], trace)
+        squeeze = _Squeeze(self, lm, audio, inputs.seeds[0], trace.prompt or inputs.audio_mask.shape[1], trace)
         with ExitStack() as stack:
             squeeze.attach(stack)
             yield trace

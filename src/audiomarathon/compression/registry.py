@@ -26,6 +26,8 @@ from audiomarathon.compression.presses.tova import Tova
 from audiomarathon.compression.pruners.dart import Dart
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.pruners.merge_adjacent import MergeAdjacent
+from audiomarathon.compression.pruners.merge_frame import MergeFrame
 from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.pruners.segment_fast_v import SegmentFastV
 from audiomarathon.errors import SettingsError
@@ -35,7 +37,7 @@ from audiomarathon.settings import RunSettings
 
 BUILT_IN: tuple[Method, ...] = (
     Base(),
-    *(Random(), Frame(), FastV(), Dart(), SegmentFastV()),
+    *(Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame()),
     Knorm(),
     KVRandom(),
     KeyDiff(),
@@ -53,8 +55,10 @@ def all_methods() -> tuple[Method, ...]:
     return (*BUILT_IN, *plugins("audiomarathon.methods", Method, BUILT_IN))  # type: ignore[type-abstract]
 
 
-def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio") -> Method:
-    """Return the method that `name` stands for, with its ratio and, where it has them, its layer and scope.
+def get_method(
+    name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio", at: str = "layer"
+) -> Method:
+    """Return the method that `name` stands for, with its ratio and, where it has them, its layer, its scope and `at`.
 
     Parameters
     ----------
@@ -73,7 +77,11 @@ def get_method(name: str, ratio: float | None = None, layer: int = 2, scope: str
         raise SettingsError(
             f"method {name[:60]!r}: one method a run; a sweep takes several: audiomarathon sweep --methods {name[:60]}"
         )
-    parts = [_get_one(part, ratio, layer, scope) for part in name.split("+")]
+    first, *after = name.split("+")
+    parts = [
+        _get_one(first, ratio, layer, scope, at),
+        *(_get_one(part, ratio, layer, scope, "layer") for part in after),
+    ]
     if len(parts) == 1:
         return parts[0]
     if len(parts) > 2:
@@ -105,7 +113,7 @@ def _names(methods: tuple[Method, ...]) -> set[str]:
     return {word.lower() for one in methods for word in (one.key, *one.aliases)}
 
 
-def _get_one(name: str, ratio: float | None, layer: int, scope: str) -> Method:
+def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) -> Method:
     name, own = split_ratio(name)
     if own is not None:
         try:
@@ -131,10 +139,12 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str) -> Method:
         return found
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
-    settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope}
+    settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at}
     names = {field.name for field in dataclasses.fields(found)}
     if scope != "audio" and "scope" not in names:
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
+    if at != "layer" and "at" not in names:
+        raise SettingsError(f"PRUNE_AT={at}: {found.key} works on the caches of the layers; allowed: layer")
     return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
 
 
@@ -144,8 +154,8 @@ def as_method(method: object, settings: RunSettings) -> Method:
     Parameters
     ----------
     method
-        A name or a place (:func:`get_method`) takes its ratio, layer and scope from the settings; `fast_v:0.5` has its
-        own ratio. A press that prints itself by its address is named: `("mine-0.3", press)`.
+        A name or a place (:func:`get_method`) takes its ratio, and where it works, from the settings; `fast_v:0.5` has
+        its own ratio. A press that prints itself by its address is named: `("mine-0.3", press)`.
 
     Raises
     ------
@@ -155,7 +165,7 @@ def as_method(method: object, settings: RunSettings) -> Method:
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
-        return get_method(method, settings.ratio, settings.layer, settings.scope)
+        return get_method(method, settings.ratio, **settings.places)
     if isinstance(method, tuple) and len(method) == 2 and isinstance(method[0], str) and callable(method[1]):
         return Foreign(press=method[1], name=method[0])
     if callable(method):

@@ -1,7 +1,8 @@
-"""Dropping audio tokens at layer K: layers below K see every token, later ones compute and cache only the kept ones.
+"""Dropping or merging audio tokens at layer K: layers below K see every token, later ones compute and cache k of them.
 
-Kept tokens stay in order and keep their positions. What a method may look at is an :class:`Evidence`; how tokens are
-dropped is in `dropping.py`.
+Kept tokens stay in order and keep their positions. At the input instead of a layer, the LLM never sees the others, and
+positions close up as in a shorter prompt. What a method may look at is an :class:`Evidence`; how tokens are dropped is
+in `dropping.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from audiomarathon.compression.layers import cached, source_of, window_of
-from audiomarathon.compression.method import Method, kept_count
+from audiomarathon.compression.layers import cached, has_windows, source_of, window_of
+from audiomarathon.compression.method import Method, kept_count, plain
 from audiomarathon.errors import MethodError
+from audiomarathon.models.merge import Merge
 from audiomarathon.models.trace import Trace
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ class Evidence:
         How many text tokens follow the last audio token.
     scored
         What the model made of the sample; None for methods that are not `scored`.
+    states
+        Hidden states of the audio tokens that enter layer K (at the input, embeddings), shape (N, D); None for methods
+        that do not declare `sees_states`.
     """
 
     positions: torch.Tensor
@@ -78,6 +83,7 @@ class Evidence:
     seed: int
     text_after: int = 0
     scored: Scored | None = None
+    states: torch.Tensor | None = None
 
     @property
     def seen(self) -> Scored:
@@ -88,31 +94,52 @@ class Evidence:
 
 @dataclass(frozen=True)
 class TokenPruner(Method):
-    """Base of the methods that drop audio tokens at layer K.
+    """Base of the methods that drop or merge audio tokens at layer K.
 
-    A subclass is one file that defines :meth:`select`; `scored = True` gives it attention, keys and hidden states, and
-    `ranks_by_attention = True` says that it uses the first, which a layer with a window leaves at zero for most audio.
+    A subclass is one file that defines :meth:`select`; `sees_states = True` gives it the audio tokens' hidden states,
+    `scored = True` attention, keys and hidden states of all, and `ranks_by_attention = True` says that it uses the
+    first, which a layer with a window leaves at zero for most audio. `at` is `layer` (K), or `input`.
     """
 
     saves: ClassVar[str] = "LLM prefill from layer K on, KV cache, decode"
     needs: ClassVar[str] = "no flash attention where layers have windows"
     scored: ClassVar[bool] = False
     ranks_by_attention: ClassVar[bool] = False
+    sees_states: ClassVar[bool] = False
 
     layer: int = 2
+    at: str = "layer"
 
     @abstractmethod
-    def select(self, evidence: Evidence) -> torch.Tensor:
-        """Choose which audio tokens stay.
+    def select(self, evidence: Evidence) -> torch.Tensor | Merge:
+        """Choose which audio tokens stay, or how they are merged.
 
         Returns
         -------
-        torch.Tensor
-            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order.
+        torch.Tensor or Merge
+            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order; or as many groups.
         """
+
+    @property
+    def first_layer(self) -> int:
+        """The first layer that computes fewer tokens."""
+        return 0 if self.at == "input" else self.layer
+
+    @property
+    def label(self) -> str:
+        """See :attr:`Method.label`; `frame-0.5-input` at the input."""
+        return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
+
+    def parameters(self) -> dict[str, Any]:
+        """Every field but the one of `layer` and `at` that says nothing: K at the input, and "layer" at a layer."""
+        unsaid = "at" if self.at == "layer" else "layer"
+        return {name: value for name, value in super().parameters().items() if name != unsaid}
 
     def check_config(self, config: Any) -> None:
         """Refuse a layer that the model does not have, and attention that gathering would get wrong."""
+        if self.at == "input":
+            self._check_input(config)
+            return
         layers, first = config.num_hidden_layers, int(self.scored)
         if not 0 <= self.layer < layers:
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
@@ -133,10 +160,21 @@ class TokenPruner(Method):
                 f"{self.layer - 1} of this model; K can be {able or 'nothing'} here, not {self.layer}"
             )
 
+    def _check_input(self, config: Any) -> None:
+        if self.scored:
+            raise MethodError(
+                f"{self.key}: it needs attention, which the input has not met yet; allowed: PRUNE_AT=layer"
+            )
+        if has_windows(config):
+            raise MethodError(
+                f"{self.key}: this model's sliding-window layers go by positions, so its prompt cannot be shortened; "
+                "allowed: PRUNE_AT=layer"
+            )
+
     def check(self, lm: AudioLM) -> None:
         """Refuse also flash attention where layers have windows: it would cut them by place among the kept tokens."""
         super().check(lm)
-        layers = range(self.layer, len(lm.decoder_layers))
+        layers = range(self.first_layer, len(lm.decoder_layers))
         if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
             raise MethodError(
                 f"{self.key}: under {lm.attn_implementation} this model's windows would be cut by place among the kept "
@@ -157,19 +195,27 @@ class TokenPruner(Method):
         if list(budgets) == totals:
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
             return
-        drop = Drop.plan(inputs, budgets)
+        drop = Drop.plan(inputs, budgets, contiguous=self.at == "input")
         everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
-        trace.positions = lambda layer: everything if layer < self.layer else drop.index[0]
+        trace.positions = lambda layer: everything if layer < self.first_layer else drop.index[0]
         layers, width = len(lm.decoder_layers), drop.filler.shape[1]
-        lengths = (inputs.audio_mask.shape[1],) * self.layer + (width,) * (layers - self.layer)
+        lengths = (inputs.audio_mask.shape[1],) * self.first_layer + (width,) * (layers - self.first_layer)
         trace.expected_lengths = cached(lm.decoder.config, lengths)
+        trace.prompt = width if drop.contiguous else None
         seen: list[Attention] = []
         shown = [positions.clone() for positions in drop.audio]
+        looks = self.scored or self.sees_states
 
-        def choose(entering: torch.Tensor | None) -> list[torch.Tensor]:
+        def choose(entering: torch.Tensor | None) -> list[torch.Tensor | Merge]:
             rows = zip(shown, budgets, inputs.seeds, drop.text_after, strict=True)
             return [
-                self._chosen(Evidence(*facts, _scored(lm, seen, entering, row) if self.scored else None))
+                self._chosen(
+                    Evidence(
+                        *facts,
+                        _scored(lm, seen, entering, row) if self.scored else None,
+                        _states(lm, entering, row, facts[0]) if self.sees_states else None,
+                    )
+                )
                 for row, facts in enumerate(rows)
             ]
 
@@ -177,17 +223,18 @@ class TokenPruner(Method):
             if self.scored:
                 watching = {lm.decoder_layers[self.layer - 1].self_attn: seen.append}
                 take_off = stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
-            else:
+            if not looks:
                 drop.keep(choose(None))  # nothing of the model is needed, so prefill need not wait for it
 
             def decide(entering: torch.Tensor) -> None:
                 if self.scored:
                     take_off()
+                if looks:
                     with trace.scoring(lm.clock):
                         drop.keep(choose(entering))
                     seen.clear()
 
-            for handle in drop.attach(lm.decoder, self.layer, decide):
+            for handle in drop.attach(lm.decoder, self.first_layer, decide):
                 stack.callback(handle.remove)
             yield trace
             if not all(drop.inside):  # asked only now, so that prefill does not wait for the device
@@ -195,28 +242,44 @@ class TokenPruner(Method):
             if not all(map(torch.equal, shown, drop.audio)):
                 raise MethodError(f"{self.label} changed the positions it was given; allowed: reading them")
             trace.kept_positions = drop.kept_positions()
+            trace.merges = drop.merges if any(drop.merges) else None
 
-    def _chosen(self, evidence: Evidence) -> torch.Tensor:
+    def _chosen(self, evidence: Evidence) -> torch.Tensor | Merge:
         import torch
 
         if evidence.n_keep == len(evidence.positions):
             return torch.arange(evidence.n_keep)
         chosen = self.select(evidence)
-        if chosen.shape != (evidence.n_keep,):
-            raise MethodError(
-                f"{self.key} chose {tuple(chosen.shape)} audio tokens where exactly {evidence.n_keep} are to stay"
-            )
-        if chosen.dtype not in (torch.int64, torch.int32):
-            raise MethodError(f"{self.label} chose audio tokens by {chosen.dtype}; allowed: indices, torch.int64")
+        if isinstance(chosen, Merge):
+            total, wanted = (len(evidence.positions),), (evidence.n_keep,)
+            for name, part, shape in (("kept", chosen.kept, wanted), ("group", chosen.group, total)):
+                self._refuse_odd(part, shape, f"{name} of a merge")
+            if chosen.weight.shape != total or not chosen.weight.is_floating_point():
+                raise MethodError(f"{self.label}: weights of its merge are not {total[0]} floats, one an audio token")
+            return chosen
+        self._refuse_odd(chosen, (evidence.n_keep,), "choice")
         return chosen
 
+    def _refuse_odd(self, indices: torch.Tensor, shape: tuple[int, ...], what: str) -> None:
+        import torch
 
-def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
-    (attention,) = seen
+        if indices.shape != shape:
+            raise MethodError(f"{self.key}: its {what} has shape {tuple(indices.shape)}, asked for is exactly {shape}")
+        if indices.dtype not in (torch.int64, torch.int32):
+            raise MethodError(f"{self.label}: its {what} is {indices.dtype}; allowed: indices, torch.int64")
+
+
+def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
+    """Return what enters layer K of one sample, shape (S, D), or only at some positions."""
     assert entering is not None
     if entering.dim() == 4:  # Gemma 3n's alternating updates: the states that the layer attends with, and predictions
         config: Any = lm.decoder.config
         entering = entering[config.altup_active_idx]
+    return entering[row] if at is None else entering[row, at.to(entering.device)]
+
+
+def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
+    (attention,) = seen
     one = replace(
         attention,
         query=attention.query[row : row + 1],
@@ -225,4 +288,5 @@ def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, r
         mask=None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None],
     )
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    return Scored(one.of_last_queries()[0, :, 0].to(lm.device), one.key[0].to(lm.device), entering[row], norm)
+    last = one.of_last_queries()[0, :, 0].to(lm.device)
+    return Scored(last, one.key[0].to(lm.device), _states(lm, entering, row), norm)

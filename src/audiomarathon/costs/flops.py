@@ -45,7 +45,7 @@ def drops_of(method: Method) -> Drops | None:
     if isinstance(method, Composed):
         return drops_of(method.first)
     if isinstance(method, TokenPruner):
-        return Drops(method.layer, method.ratio)
+        return Drops(method.first_layer, method.ratio)
     return Drops() if isinstance(method, (Base, KVPress)) else None
 
 

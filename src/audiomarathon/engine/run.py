@@ -90,11 +90,7 @@ def run(
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     spec = get_model(model)
-    methods = (
-        [get_method(settings.method, settings.ratio, settings.layer, settings.scope)]
-        if methods is None
-        else list(methods)
-    )
+    methods = [get_method(settings.method, settings.ratio, **settings.places)] if methods is None else list(methods)
     if len({method.label for method in methods}) < len(methods):
         raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
     check_batch_size(settings, methods)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -75,9 +75,7 @@ def _range(words: list[Decimal]) -> list[Decimal]:
     return [first + step * n for n in range(int((last - first) / step) + 1)]
 
 
-def grid(
-    names: Sequence[str], ratios: Sequence[float], *, layer: int = 2, scope: str = "audio", base: bool = True
-) -> list[Method]:
+def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **places: Any) -> list[Method]:
     """Return the settings that method names and ratios span.
 
     Parameters
@@ -87,6 +85,8 @@ def grid(
         own. Ratio 0 of any means base, which is there once, first.
     base
         Whether base is added when nothing named it.
+    places
+        `layer`, `scope` and `at`, as :func:`get_method` takes them.
 
     Raises
     ------
@@ -100,10 +100,10 @@ def grid(
         if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):
             raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
         if len(parts) > 1 or split_ratio(name)[1]:
-            named = get_method(name, layer=layer, scope=scope)
+            named = get_method(name, **places)
             found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
-            found += [_at(name, ratio, layer, scope) for ratio in ratios]
+            found += [_at(name, ratio, places) for ratio in ratios]
     if not found:
         raise SettingsError("no settings to run: --no-base, and no method is named")
     once: dict[str, Method] = {}
@@ -117,13 +117,13 @@ def _code(method: Method) -> list[str | None]:
     return [source_hash(part) for part in method.parts().values()]
 
 
-def _at(name: str, ratio: float, layer: int, scope: str) -> Method:
+def _at(name: str, ratio: float, places: Mapping[str, Any]) -> Method:
     method = get_method("base") if ratio == 0 else None
     if method is None:
         is_base = name.strip().lower() == Base.key
-        method = get_method(name, 0.0 if is_base else ratio, layer, scope)
+        method = get_method(name, 0.0 if is_base else ratio, **places)
     elif name.strip().lower() != Base.key:
-        get_method(name, 0.5, layer, scope)  # an unknown name is refused at ratio 0 too
+        get_method(name, 0.5, **places)  # an unknown name is refused at ratio 0 too
     return method
 
 

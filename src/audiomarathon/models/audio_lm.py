@@ -296,6 +296,7 @@ class AudioLM(ABC):
             encoder_peak_memory_bytes=timer.encoder_peak_memory_bytes(),
             scoring=sum(self.clock.seconds(start, end) for start, end in trace.spans),
             kept_positions=trace.kept_positions,
+            merges=trace.merges,
             logits=torch.stack(output.logits).cpu() if keep_logits else None,
             kept_entries=None if trace.kept_entries is None else tuple(kept.cpu() for kept in trace.kept_entries),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from audiomarathon.models.merge import Merge
 from audiomarathon.models.timing import Stages
 
 
@@ -56,6 +57,8 @@ class Generation:
         Seconds of the LLM prefill that the method spent on choosing.
     kept_positions
         For each sample the prompt positions that token pruning left; None when nothing was dropped.
+    merges
+        For each sample how its audio tokens were merged; None when none was.
     kept_entries
         For each layer which entries of its cache a press kept, boolean, shape (Hkv, entries); empty without a press,
         None unless asked for.
@@ -69,6 +72,7 @@ class Generation:
     peak_memory_bytes: int | None
     scoring: float = 0.0
     kept_positions: tuple[torch.Tensor, ...] | None = None
+    merges: tuple[Merge | None, ...] | None = None
     logits: torch.Tensor | None = None
     kept_entries: tuple[torch.Tensor, ...] | None = None
     encoder_peak_memory_bytes: int | None = None

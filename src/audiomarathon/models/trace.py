@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from audiomarathon.models.merge import Merge
     from audiomarathon.models.timing import Clock
 
 
@@ -26,10 +27,14 @@ class Trace:
     kept_positions
         For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
         when nothing was dropped. Known when the block ends.
+    merges
+        For each sample how its audio tokens were merged into those left; None for one that was not, or for all.
     spans
         Marks of the model's clock around the work of choosing.
     positions
         Given a layer, the prompt positions that it computes in prefill, in order (at batch 1); None where it is all.
+    prompt
+        How many positions the prompt takes where it was shortened at the input; None where they stay as they are.
     expected_lengths
         How long each layer's cache is to be after prefill, if the method does what it says; held against the cache.
     kept_entries
@@ -39,8 +44,10 @@ class Trace:
 
     kept_audio_tokens: tuple[int | None, ...]
     kept_positions: tuple[torch.Tensor, ...] | None = None
+    merges: tuple[Merge | None, ...] | None = None
     spans: list[tuple[Any, Any]] = field(default_factory=list)
     positions: Callable[[int], torch.Tensor] | None = None
+    prompt: int | None = None
     expected_lengths: tuple[int, ...] | None = None
     kept_entries: list[torch.Tensor] | None = None
 

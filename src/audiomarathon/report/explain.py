@@ -70,7 +70,8 @@ class Strip:
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     """Return for each audio token of a batch of one the share of (layer, head) pairs whose cache keeps it.
 
-    Token pruning counts from the layer at which it drops: 0 or 1. A press on top of it is averaged over all layers.
+    Token pruning counts from the layer at which it drops: 0 or 1, and of a merged token its share of what it is merged
+    into. A press on top of it is averaged over all layers.
 
     Parameters
     ----------
@@ -93,7 +94,12 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
         else:
             total += share
     kept: Floats = (total / len(entries))[audio]
-    return kept
+    (merge,) = generation.merges or (None,)
+    if merge is None:
+        return kept
+    group, weight = merge.group.cpu().numpy(), merge.weight.double().cpu().numpy()
+    spread: Floats = kept[merge.kept.cpu().numpy()][group] * weight / np.bincount(group, weight)[group]
+    return spread
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
@@ -170,7 +176,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
 
 _LEGEND = (
     "Shade: how much of that moment stays, from none (blank) to all (full colour). "
-    "Token pruning: the share of its audio tokens. Presses: of its cache entries, over layers and heads."
+    "Token pruning: the share of its audio tokens; merged: of the tokens they become. Presses: of its cache entries."
 )
 
 

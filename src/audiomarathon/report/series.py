@@ -51,11 +51,12 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def line_of(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the method, and its layer and scope where those of the others that run it differ in them."""
+    """Return the method, and its layer, `at` and scope where those of the others that run it differ in them."""
     method = method_and_ratio(identity)[0]
     kin = [other for other in others if method_and_ratio(other)[0] == method]
-    differing = [name for name in ("layer", "scope") if len({_parameter(other, name) for other in kin}) > 1]
-    return " ".join([method, *(f"{name} {_parameter(identity, name)}" for name in differing)])
+    differing = [name for name in ("layer", "at", "scope") if len({_parameter(other, name) for other in kin}) > 1]
+    said = ((name, _parameter(identity, name)) for name in differing)
+    return " ".join([method, *(f"{name} {value}" for name, value in said if value)])
 
 
 def conditions(identity: Identity, reference: Identity, names: Sequence[str] = TIMED) -> str:

@@ -1,0 +1,40 @@
+"""Merge adjacent: the most similar neighbours, averaged (after A-ToMe)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.models.merge import Merge
+
+
+@dataclass(frozen=True)
+class MergeAdjacent(TokenPruner):
+    """Join the N − k pairs of neighbours whose hidden states are most alike, and average what is joined.
+
+    Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, merge neighbours by the
+    cosine similarity of their keys, pair by pair in several layers. Here it is one step with an exact budget: joining
+    the most similar pairs first is single-linkage clustering along time. Of equal pairs the earlier is joined. Tokens
+    with others between them, of two clips say, are joined only when nothing else is left.
+    """
+
+    key: ClassVar[str] = "merge_adjacent"
+    title: ClassVar[str] = "most similar neighbours averaged"
+    paper: ClassVar[str] = "2306.16009"
+    sees_states: ClassVar[bool] = True
+
+    def select(self, evidence: Evidence) -> Merge:
+        """See :meth:`TokenPruner.select`."""
+        import torch
+        from torch.nn.functional import normalize
+
+        assert evidence.states is not None
+        positions = evidence.positions
+        states = normalize(evidence.states.float(), dim=-1)
+        alike = (states[1:] * states[:-1]).sum(-1).to(positions.device)
+        alike = alike.masked_fill(positions.diff() > 1, -2.0)
+        joined = alike.sort(descending=True, stable=True).indices
+        apart = joined[len(joined) - (evidence.n_keep - 1) :]
+        starts = torch.cat([apart.new_zeros(1), apart + 1]).sort().values
+        return Merge.average_from(starts, len(positions))

@@ -1,0 +1,25 @@
+"""Merge frame: equal spans of time, averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from audiomarathon.compression.pruners.frame import at_stride
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.models.merge import Merge
+
+
+@dataclass(frozen=True)
+class MergeFrame(TokenPruner):
+    """Average the audio tokens of k equal spans; each average stands where :class:`Frame` keeps one token.
+
+    So the two differ in one thing: what is between the kept places is averaged in, or dropped.
+    """
+
+    key: ClassVar[str] = "merge_frame"
+    title: ClassVar[str] = "averages of equal spans of audio tokens"
+
+    def select(self, evidence: Evidence) -> Merge:
+        """See :meth:`TokenPruner.select`."""
+        return Merge.average_from(at_stride(evidence), len(evidence.positions))

@@ -1,0 +1,237 @@
+"""Merging audio tokens, and shortening the prompt before the LLM, do exactly what their labels say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from conftest import skip_unless_carried
+from hypothesis import given
+from hypothesis import strategies as st
+from test_token_pruning import generate as _generate
+
+from audiomarathon.certify.oracles import Hidden
+from audiomarathon.compression.method import Base, Method, kept_count
+from audiomarathon.compression.pruners.frame import Frame
+from audiomarathon.compression.pruners.merge_adjacent import MergeAdjacent
+from audiomarathon.compression.pruners.merge_frame import MergeFrame
+from audiomarathon.compression.pruners.random import Random
+from audiomarathon.compression.registry import get_method
+from audiomarathon.compression.token_pruner import Evidence, TokenPruner
+from audiomarathon.costs.flops import drops_of
+from audiomarathon.errors import MethodError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
+from audiomarathon.models.merge import Merge
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.report.explain import shares_kept
+
+STEPS = 6  # that decode goes on is tested for dropping
+MERGERS = [MergeAdjacent(0.7, layer=2), MergeFrame(0.5, layer=0)]
+
+
+def generate(lm: AudioLM, prompts: list[Prompt], method: Method, steps: int = STEPS) -> Generation:
+    return _generate(lm, prompts, method, steps)
+
+
+class OneHot(TokenPruner):
+    """Merges with all the weight on the tokens that `frame` keeps."""
+
+    key = "one_hot"
+
+    def select(self, evidence: Evidence) -> Merge:
+        kept = Frame(self.ratio).select(evidence)
+        total = len(evidence.positions)
+        weight = torch.zeros(total).index_fill_(0, kept, 1.0)
+        return Merge(kept, (torch.arange(total) >= kept[:, None]).sum(0) - 1, weight)
+
+
+class TestMerging:
+    @pytest.mark.parametrize("method", MERGERS, ids=lambda m: m.label)
+    def test_equals_hiding_with_merged_states_put_in_alone_and_in_a_batch(
+        self, any_lm: AudioLM, prompts: list[Prompt], method: Method
+    ) -> None:
+        skip_unless_carried(any_lm, method)
+        together = generate(any_lm, prompts, method)
+        for row, prompt in enumerate(prompts):
+            found = generate(any_lm, [prompt], method)
+            (total,) = any_lm.prepare([prompt]).audio_tokens
+            assert found.kept_audio_tokens == (kept_count(total, method.ratio),)
+            ((merge,), (kept,)) = found.merges, found.kept_positions
+            oracle = generate(any_lm, [prompt], Hidden(kept=kept, first=method.layer, merge=merge))
+            torch.testing.assert_close(found.logits, oracle.logits, atol=5e-5, rtol=1e-4)
+            torch.testing.assert_close(together.logits[:, row], oracle.logits[:, 0], atol=5e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("layer", [0, 2])
+    def test_all_weight_on_one_token_is_dropping_to_the_bit(
+        self, any_lm: AudioLM, prompts: list[Prompt], layer: int
+    ) -> None:
+        dropped, merged = (generate(any_lm, prompts, kind(0.6, layer=layer)) for kind in (Frame, OneHot))
+        assert torch.equal(dropped.logits, merged.logits)
+        assert dropped.kv_lengths == merged.kv_lengths
+
+
+def shorter_prompt(lm: AudioLM, prompt: Prompt, kept: torch.Tensor, merge: Merge | None) -> torch.Tensor:
+    """Logits of a prompt that never had the other tokens: layer by layer on embeddings, without a cache or a hook."""
+    inputs, caught = lm.prepare([prompt]), []
+    handle = lm.decoder_layers[0].register_forward_pre_hook(
+        lambda _module, args, kwargs: caught.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    Base().generate(lm, inputs, max_new_tokens=1)
+    handle.remove()
+    states, found = caught[0], []
+    if merge is not None:
+        audio, states = inputs.audio_mask[0].nonzero().flatten(), states.clone()
+        for group, spot in enumerate(audio[merge.kept].tolist()):
+            own = merge.group == group
+            states[0, spot] = (caught[0][0, audio[own]].double() * merge.weight[own][:, None]).sum(0).float()
+    states = states[:, kept]
+    with torch.inference_mode():
+        for _ in range(STEPS):
+            length = states.shape[1]
+            mask = torch.full((1, 1, length, length), torch.finfo(states.dtype).min).triu(1)
+            rotation = tuple(part[None] for part in lm.rotation(0, length))
+            x = states
+            for layer in lm.decoder_layers:
+                x = layer(x, attention_mask=mask, position_ids=torch.arange(length)[None], position_embeddings=rotation)
+                x = x[0] if isinstance(x, tuple) else x
+            found.append(lm.lm_head(lm.decoder.norm(x)[:, -1]))
+            states = torch.cat([states, lm.decoder.embed_tokens(found[-1].argmax(-1))[:, None]], dim=1)
+    return torch.stack(found)
+
+
+AT_INPUT = [kind(0.6, at="input") for kind in (Random, MergeAdjacent)]
+
+
+class TestInput:
+    @pytest.mark.parametrize("method", AT_INPUT, ids=lambda m: m.label)
+    def test_equals_a_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt], method: Method) -> None:
+        skip_unless_carried(any_lm, method)
+        together = generate(any_lm, prompts, method)
+        for row, prompt in enumerate(prompts):
+            found = generate(any_lm, [prompt], method)
+            ((merge,), (kept,)) = found.merges or (None,), found.kept_positions
+            assert set(found.kv_lengths) == {len(kept)}
+            oracle = shorter_prompt(any_lm, prompt, kept, merge)
+            torch.testing.assert_close(found.logits, oracle, atol=5e-5, rtol=1e-4)
+            torch.testing.assert_close(together.logits[:, row], oracle[:, 0], atol=5e-5, rtol=1e-4)
+
+    def test_a_press_on_top_sees_the_shorter_prompt(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+        """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
+        pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
+        kept = generate(lm, prompts[:1], pruned, 1).kept_positions[0]
+        rotations = []
+        rotation = lm.rotation
+        lm.rotation = lambda start, count: rotations.append(start) or rotation(start, count)  # type: ignore[method-assign]
+        try:
+            found = generate(lm, prompts[:1], joined)
+        finally:
+            del lm.rotation
+        assert set(rotations) == {len(kept)}
+        (left,) = generate(lm, prompts[:1], pruned, 1).kept_audio_tokens
+        assert found.kept_audio_tokens == (kept_count(left, 0.5),)
+        assert set(found.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
+
+    def test_labels_parameters_and_places(self) -> None:
+        method = get_method("merge_frame", 0.5, 2, at="input")
+        assert (method.label, method.parameters()) == ("merge_frame-0.5-input", {"ratio": 0.5, "at": "input"})
+        at_layer = get_method("merge_frame", 0.5, 2)
+        assert (at_layer.label, at_layer.parameters()) == ("merge_frame-0.5-layer2", {"ratio": 0.5, "layer": 2})
+        joined = get_method("frame:0.5+snapkv:0.3", at="input")
+        assert joined.label == "frame-0.5-input+snapkv-0.3"
+        assert drops_of(joined).layer == drops_of(method).layer == 0
+
+    @pytest.mark.parametrize("name", ["fast_v:0.5", "dart:0.5"])
+    def test_what_goes_by_attention_is_refused(self, lm: AudioLM, name: str) -> None:
+        with pytest.raises(MethodError, match=r"attention.*allowed: PRUNE_AT=layer"):
+            get_method(name, at="input").check(lm)
+
+    def test_a_press_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"PRUNE_AT=input: snapkv .*allowed: layer"):
+            get_method("snapkv:0.5", at="input")
+
+
+def evidence_of(states: list[float], k: int, positions: list[int] | None = None) -> Evidence:
+    """States that are unit vectors at these angles, in degrees."""
+    angles = torch.tensor(states).deg2rad()
+    places = torch.tensor(positions) if positions else torch.arange(len(states)) + 3
+    return Evidence(places, k, 0, states=torch.stack([angles.cos(), angles.sin()], dim=1))
+
+
+class TestSelection:
+    def test_the_most_similar_neighbours_are_joined_by_hand(self) -> None:
+        #                 0-1: 1°, 1-2: 50°, 2-3: 2°, 3-4: 3°, 4-5: 90°
+        angles = [0.0, 1.0, 51.0, 53.0, 56.0, 146.0]
+        for k, starts in ((6, [0, 1, 2, 3, 4, 5]), (5, [0, 2, 3, 4, 5]), (3, [0, 2, 5]), (2, [0, 5]), (1, [0])):
+            merge = MergeAdjacent(0.5).select(evidence_of(angles, k))
+            assert merge.kept.tolist() == starts
+            assert merge.group.tolist() == [sum(place >= start for start in starts) - 1 for place in range(6)]
+
+    def test_equal_pairs_are_joined_from_the_beginning(self) -> None:
+        assert MergeAdjacent(0.5).select(evidence_of([0.0] * 5, 3)).kept.tolist() == [0, 3, 4]
+
+    def test_two_clips_are_joined_last(self) -> None:
+        apart = evidence_of([0.0, 80.0, 80.0, 160.0], 2, [3, 4, 9, 10])
+        assert MergeAdjacent(0.5).select(apart).kept.tolist() == [0, 2]
+
+    @given(st.integers(1, 400), st.floats(0.001, 0.999), st.integers(0, 99))
+    def test_groups_are_runs_and_weights_average(self, total: int, ratio: float, seed: int) -> None:
+        k = kept_count(total, ratio)
+        generator = torch.Generator().manual_seed(seed)
+        states = torch.randn(total, 4, generator=generator)
+        evidence = Evidence(torch.arange(total), k, 0, states=states)
+        for method in (MergeAdjacent(ratio), MergeFrame(ratio)):
+            merge = method.select(evidence)
+            runs = [states[merge.group == group] for group in range(k)]
+            assert merge.kept.tolist() == [int((merge.group == group).nonzero()[0]) for group in range(k)]
+            assert (merge.group.diff() >= 0).all()
+            torch.testing.assert_close(merge.of(states), torch.stack([run.mean(0) for run in runs]))
+
+    def test_merge_frame_stands_where_frame_keeps(self) -> None:
+        evidence = Evidence(torch.arange(10), 4, 0)
+        assert MergeFrame(0.6).select(evidence).kept.tolist() == Frame(0.6).select(evidence).tolist() == [0, 2, 5, 7]
+
+    def test_any_groups_and_weights_are_summed(self) -> None:
+        merge = Merge(torch.tensor([1, 2]), torch.tensor([1, 0, 1, 0]), torch.tensor([0.5, 2.0, -1.0, 0.25]))
+        states = torch.randn(3, 4, 5)
+        first, second = 2 * states[:, 1] + 0.25 * states[:, 3], 0.5 * states[:, 0] - states[:, 2]
+        torch.testing.assert_close(merge.of(states), torch.stack([first, second], dim=1))
+
+
+def _spoilt(**parts: object) -> TokenPruner:
+    class Spoilt(OneHot):
+        def select(self, evidence: Evidence) -> Merge:
+            return dataclasses.replace(super().select(evidence), **parts)
+
+    return Spoilt(0.5)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"kept": torch.arange(2)}, r"its kept of a merge has shape \(2,\), asked for is exactly"),
+        ({"group": torch.zeros(2)}, "its group of a merge has shape"),
+        ({"weight": torch.ones(3)}, "weights of its merge are not .* floats"),
+        ({"group": None}, "an index is out of range"),
+    ],
+)
+def test_a_merge_that_makes_no_sense_is_refused(
+    lm: AudioLM, prompts: list[Prompt], parts: dict[str, object], message: str
+) -> None:
+    if parts.get("group", 0) is None:
+        parts = {"group": torch.full((lm.prepare(prompts[:1]).audio_tokens[0],), 10_000)}
+    with pytest.raises(MethodError, match=message):
+        generate(lm, prompts[:1], _spoilt(**parts), 1)
+
+
+def test_shades_of_a_merge_sum_up_to_the_tokens_left(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare(prompts[:1])
+    for name in ("merge_frame:0.6", "merge_adjacent:0.6", "merge_frame:0.6+knorm:0.5"):
+        found = get_method(name).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        shares = shares_kept(inputs, found)
+        assert len(shares) == inputs.audio_tokens[0]
+        if "+" not in name:
+            assert shares.sum() == pytest.approx(found.kept_audio_tokens[0])
+            assert (shares > 0).all()
+        assert shares.max() <= 1
