@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from audiomarathon.compression.attention import Attention
+    from audiomarathon.compression.ragged import RaggedLayer
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
@@ -63,16 +64,23 @@ class Cached:
 
 #: What a reader of a press's scores has to know.
 ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
+BY_HEAD = "the ratio holds on average over a layer's heads; each decode step spreads them out to the longest"
+#: The share of its own k that every head keeps where heads share a budget: NVIDIA's kvpress' default for Ada-KV.
+SAFEGUARD = 0.2
 
 
 @dataclass(frozen=True)
 class KVPress(Method):
-    """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`."""
+    """Base of the methods that shrink the cache. A subclass is one file that defines :meth:`score`.
+
+    With `by_head = True` the heads of a layer share one budget (Ada-KV): scores are compared across them.
+    """
 
     saves: ClassVar[str] = "KV cache, decode"
     needs: ClassVar[str] = "batch size 1, full attention"
     note: ClassVar[str] = ONE_TOKEN
     batches: ClassVar[bool] = False
+    by_head: ClassVar[bool] = False
 
     scope: str = "audio"
 
@@ -92,6 +100,15 @@ class KVPress(Method):
             raise MethodError(
                 f"{self.key}: this model's sliding-window layers keep a cache of their own, which presses do not "
                 "shrink; allowed here: token pruning (`audiomarathon list methods`)"
+            )
+
+    def check(self, lm: AudioLM) -> None:
+        """Refuse also heads of different lengths under flash attention, which takes no mask that tells them apart."""
+        super().check(lm)
+        if self.by_head and "flash" in lm.attn_implementation:
+            raise MethodError(
+                f"{self.key}: heads that keep different numbers of entries need masks of their own, which "
+                f"{lm.attn_implementation} does not take; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
             )
 
     @contextmanager
@@ -182,16 +199,18 @@ class _Squeeze:
             after_handle.remove()  # prefill is over for this layer
             call = call_of(signature, args, kwargs)
             with self.trace.scoring(self.lm.clock):
-                self._compress(
-                    call["past_key_values"].layers[index], index, seen.pop(index), call["position_embeddings"]
-                )
+                self._compress(call["past_key_values"].layers, index, seen.pop(index), call["position_embeddings"])
             if take_off is not None:
                 take_off()
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = call_of(signature, args, kwargs)
             given = call.get("attention_mask")
-            if given is None:
+            if self.press.by_head:
+                if call["hidden_states"].shape[-2] == 1:
+                    call["attention_mask"] = self._heads_mask(call["past_key_values"].layers[index], given)
+                    return (), call
+            elif given is None:
                 before_handle.remove()  # no mask in prefill, none in decode: no hook needed
             elif call["hidden_states"].shape[-2] == 1:
                 cached = call["past_key_values"].get_seq_length(index)
@@ -208,8 +227,19 @@ class _Squeeze:
         cos, sin = self.lm.rotation(self.prompt, count)
         return cos.to(device), sin.to(device)
 
-    def _compress(self, cache: Any, index: int, attention: Attention, rotation: Any) -> None:
+    def _heads_mask(self, cache: RaggedLayer, given: torch.Tensor | None) -> torch.Tensor:
+        """Return which entries each query head of the next token sees, shape (1, H, 1, entries)."""
+        from audiomarathon.compression.dropping import like_given
+
+        config: Any = self.lm.decoder.config
+        visible = cache.visible(1)
+        visible = visible.repeat_interleave(config.num_attention_heads // len(visible), dim=0)
+        return like_given(visible, given).transpose(0, 1)
+
+    def _compress(self, caches: list[Any], index: int, attention: Attention, rotation: Any) -> None:
         import torch
+
+        from audiomarathon.compression.ragged import RaggedLayer, across_heads
 
         length = attention.key.shape[2]
         device = attention.key.device
@@ -243,10 +273,19 @@ class _Squeeze:
         # the device. Stable: of equal scores (infinities above all) the earlier entry stays everywhere.
         most = torch.finfo(score.dtype).max
         worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
+        stay = length - len(candidates) + budget
+        if self.press.by_head:
+            certain = length - len(candidates) + int(SAFEGUARD * budget)
+            mask = across_heads(worth, stay, certain)
+            if self.trace.kept_entries is not None:
+                self.trace.kept_entries.append(mask)
+            caches[index] = RaggedLayer(attention.key, attention.value, mask)
+            return
         best = worth.sort(dim=-1, descending=True, stable=True).indices
-        kept = best[:, : length - len(candidates) + budget].sort(dim=-1).values  # (Hkv, entries)
+        kept = best[:, :stay].sort(dim=-1).values  # (Hkv, entries)
         if self.trace.kept_entries is not None:
             self.trace.kept_entries.append(torch.zeros_like(score, dtype=torch.bool).scatter_(1, kept, value=True))
         heads = torch.arange(len(kept), device=device)[:, None]
+        cache = caches[index]
         cache.keys = attention.key[:, heads, kept]
         cache.values = attention.value[:, heads, kept]

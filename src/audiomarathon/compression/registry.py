@@ -14,6 +14,8 @@ from audiomarathon.compression.composed import Composed
 from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.from_place import method_at
 from audiomarathon.compression.method import Base, Method
+from audiomarathon.compression.presses.ada_expected_attention import AdaExpectedAttention
+from audiomarathon.compression.presses.ada_snapkv import AdaSnapKV
 from audiomarathon.compression.presses.audio_kv import AudioKV
 from audiomarathon.compression.presses.expected_attention import ExpectedAttention
 from audiomarathon.compression.presses.keydiff import KeyDiff
@@ -47,6 +49,8 @@ BUILT_IN: tuple[Method, ...] = (
     ExpectedAttention(),
     PyramidKV(),
     AudioKV(),
+    AdaSnapKV(),
+    AdaExpectedAttention(),
 )
 
 

@@ -1,0 +1,79 @@
+"""A cache layer whose heads hold different numbers of entries, and how a layer's budget is shared out to its heads.
+
+Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference", arXiv
+2407.11550.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicLayer
+
+
+class RaggedLayer(DynamicLayer):  # type: ignore[misc]
+    """What a press left of a prompt, each head its own number of entries, and behind it what decode adds to all heads.
+
+    The prompt's entries lie head after head without a gap, so that what is freed is freed: `keys` and `values` have
+    shape (1, Hkv, S', d), where S' is the mean over heads, and row i of head h is *not* an entry of head h. Only for
+    the length of one layer's attention are they spread out to the longest head; `visible` says which places are real.
+
+    Parameters
+    ----------
+    keys, values
+        Of the whole prompt, shape (1, Hkv, S, d).
+    kept
+        Which entries stay, boolean, shape (Hkv, S).
+    """
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor) -> None:
+        super().__init__()
+        heads, size = keys.shape[1], keys.shape[3]
+        self.lazy_initialization(keys, values)
+        self.keys, self.values = (part[0][kept].view(1, heads, -1, size) for part in (keys, values))
+        self.new_keys, self.new_values = (part[:, :, :0].clone() for part in (keys, values))
+        lengths = kept.sum(-1)
+        width = int(lengths.max())
+        places = torch.arange(width, device=keys.device) - (width - lengths[:, None])  # filled up on the left
+        self.real = places >= 0
+        self.places = (lengths.cumsum(0) - lengths)[:, None] + places.clamp(min=0)
+
+    def visible(self, more: int) -> torch.Tensor:
+        """Return which places of each head's spread-out entries are real, `more` new ones included: (Hkv, entries)."""
+        fresh = self.new_keys.shape[2] + more
+        return torch.cat([self.real, self.real.new_ones(len(self.real), fresh)], dim=-1)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add new entries to every head; return all, spread out: two tensors of shape (1, Hkv, entries, d)."""
+        self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
+        self.new_values = torch.cat([self.new_values, value_states], dim=-2)
+        old = (part.flatten(0, 2)[self.places][None] for part in (self.keys, self.values))
+        keys, values = (torch.cat(pair, dim=-2) for pair in zip(old, (self.new_keys, self.new_values), strict=True))
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        """Return the mean number of entries of a head."""
+        return int(self.keys.shape[2] + self.new_keys.shape[2])
+
+
+def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
+    """Return which entries stay when the heads of a layer share one budget, boolean, shape (Hkv, S).
+
+    The best of all heads together stay, of equal ones that of the earlier head and place.
+
+    Parameters
+    ----------
+    worth
+        Of each entry, shape (Hkv, S).
+    entries
+        How many stay, the mean over heads.
+    certain
+        So many of its best every head keeps whatever the others have: Ada-KV's safeguard.
+    """
+    best = worth.sort(dim=-1, descending=True, stable=True).indices[:, :certain]
+    worth = worth.scatter(1, best, torch.inf)
+    ranked = worth.flatten().sort(descending=True, stable=True).indices[: entries * len(worth)]
+    return torch.zeros_like(worth, dtype=torch.bool).flatten().index_fill(0, ranked, value=True).view_as(worth)
