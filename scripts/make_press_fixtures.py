@@ -24,7 +24,7 @@ from transformers import DynamicCache, Qwen2ForCausalLM
 import kvpress
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from plain_qwen2 import PRESSES, PROMPT, RATIOS, places_in, plain_qwen2, prompt_ids
+from plain_qwen2 import BY_HEAD, PRESSES, PROMPT, RATIOS, places_in, plain_qwen2, prompt_ids
 
 TARGET = Path(__file__).parents[1] / "tests/data/presses/kvpress-0.5.5.npz"
 MARGIN = 1e-5  # of the spread of scores: what rounding on another machine must not cross
@@ -47,6 +47,13 @@ def main() -> None:
             press = getattr(kvpress, class_name)(compression_ratio=its_ratio, **settings)
             golden[f"{name}-{k}"] = kept_by(press, model, prompt, full)
             margin = min(margins)
+            margins.clear()
+            print(f"{name}-{k}: {golden[f'{name}-{k}'].sum(-1).tolist()}, margin {margin:.1e}")
+            assert margin > MARGIN, f"{name} {k}: two scores at the limit differ by {margin:.1e}: take another seed"
+    for name, (class_name, counts) in BY_HEAD.items():
+        for k in counts:
+            golden[f"{name}-{k}"] = kept_by_heads(getattr(kvpress, class_name)(1 - (k + 0.5) / PROMPT), model, prompt)
+            (margin,) = [min(margins)]
             margins.clear()
             print(f"{name}-{k}: {golden[f'{name}-{k}'].sum(-1).tolist()}, margin {margin:.1e}")
             assert margin > MARGIN, f"{name} {k}: two scores at the limit differ by {margin:.1e}: take another seed"
@@ -80,6 +87,28 @@ def kept_by(
             rest = row[row < row.max()]  # what is certain to stay has the highest score, one more than the rest
             spread = float(rest.max() - rest.min()) or 1.0
             margins.append(float(row[chosen].min() - row[~chosen].max()) / spread)
+    return kept
+
+
+def kept_by_heads(press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor) -> np.ndarray:
+    """Return what AdaKVPress keeps by the scores of `press`: it hides the rest, and the cache stays as long."""
+    scores: list[torch.Tensor] = []
+    score = press.score
+
+    def remembered(*args: object, **kwargs: object) -> torch.Tensor:
+        scores.append(score(*args, **kwargs))  # of which AdaKVPress then raises those that are certain to stay
+        return scores[-1]
+
+    press.score = remembered
+    with kvpress.AdaKVPress(press)(model):
+        model(prompt, past_key_values=DynamicCache())
+    kept = np.ones((len(scores), *scores[0].shape[1:]), dtype=bool)
+    for index, layer in enumerate(model.model.layers):
+        _batch, heads, places = layer.self_attn.masked_key_indices
+        kept[index, heads, places] = False
+        rows, chosen = scores[index][0], torch.from_numpy(kept[index])
+        rest = rows[rows < rows.max()]
+        margins.append(float(rows[chosen].min() - rows[~chosen].max()) / float(rest.max() - rest.min()))
     return kept
 
 

@@ -18,7 +18,13 @@ PRESSES = {
     "expected_attention": ("ExpectedAttentionPress", {}),
     "pyramidkv": ("PyramidKVPress", {"window_size": 8}),
 }
-RATIOS = {320: 0.2, 180: 0.55, 100: 0.75}  # by k; PROMPT · ratio is a whole number
+# Under NVIDIA's AdaKVPress: the class whose scores it shares a layer's budget out by, and the k at which no two scores
+# of different heads are too close to call.
+BY_HEAD = {
+    "ada_snapkv": ("SnapKVPress", (340, 320)),
+    "ada_expected_attention": ("ExpectedAttentionPress", (340, 180, 100)),
+}
+RATIOS = {340: 0.15, 320: 0.2, 180: 0.55, 100: 0.75}  # by k; PROMPT · ratio is a whole number
 
 
 def plain_qwen2(seed: int = 0) -> Qwen2ForCausalLM:

@@ -18,6 +18,7 @@ from audiomarathon.certify.oracles import HiddenEntries
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.presses.pyramidkv import PyramidKV
+from audiomarathon.compression.ragged import across_heads
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.compression.token_pruner import TokenPruner
 from audiomarathon.errors import MethodError, SettingsError
@@ -25,7 +26,8 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
 
-PRESSES = [method for method in all_methods() if isinstance(method, KVPress)]
+PRESSES = [method for method in all_methods() if isinstance(method, KVPress) and not method.by_head]
+BY_HEAD = [method for method in all_methods() if isinstance(method, KVPress) and method.by_head]
 STEPS = 24
 
 
@@ -125,6 +127,83 @@ def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
     return same.float().argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("press", BY_HEAD, ids=lambda press: press.key)
+class TestByHead:
+    """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
+
+    def test_ratio_zero_is_bit_identical_to_base(self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        skip_unless_carried(any_lm, press)
+        base, zero = generate(any_lm, prompts[0], Base()), generate(any_lm, prompts[0], press)
+        assert torch.equal(base.logits, zero.logits)
+
+    @pytest.mark.parametrize("ratio", [0.3, 0.9])
+    def test_keeps_k_on_average_all_text_and_as_many_bytes_as_entries(
+        self, lm: AudioLM, prompts: list[Prompt], press: KVPress, ratio: float
+    ) -> None:
+        press = dataclasses.replace(press, ratio=ratio)
+        inputs = lm.prepare(prompts[:1])
+        (total,), (length,), k = inputs.audio_tokens, inputs.prompt_tokens, kept_count(inputs.audio_tokens[0], ratio)
+        with caches_caught(lm) as caught:
+            full = generate(lm, prompts[0], Base(), 1)
+            pressed = press.generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+        text = length - total
+        assert pressed.kv_lengths == (text + k,) * 4
+        held = [part.untyped_storage().nbytes() for one in caught[1].layers for part in (one.keys, one.values)]
+        assert pressed.kv_bytes == sum(held) == full.kv_bytes * (text + k) // length
+        assert any(len(set(kept.sum(-1).tolist())) > 1 for kept in pressed.kept_entries)
+        for kept, before, after in zip(pressed.kept_entries, caught[0].layers, caught[1].layers, strict=True):
+            assert kept[:, ~inputs.audio_mask[0]].all()
+            assert (kept[:, inputs.audio_mask[0]].sum(-1) >= int(0.2 * k)).all()
+            assert torch.equal(before.keys[0][kept], after.keys[0].flatten(0, 1))
+            assert torch.equal(before.values[0][kept], after.values[0].flatten(0, 1))
+
+    def test_equals_hiding_the_same_entries_in_decode(
+        self, any_lm: AudioLM, prompts: list[Prompt], press: KVPress
+    ) -> None:
+        skip_unless_carried(any_lm, press)
+        inputs = any_lm.prepare(prompts[:1])
+        done = dataclasses.replace(press, ratio=0.7).generate(
+            any_lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True, keep_entries=True
+        )
+        hidden = generate(any_lm, prompts[0], HiddenEntries(kept=done.kept_entries))
+        assert hidden.replies == done.replies
+        torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
+
+    def test_leaves_nothing_behind(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        generate(lm, prompts[0], dataclasses.replace(press, ratio=0.5), 2)
+        assert sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in lm.model.modules()) == 0
+
+    def test_flash_attention_is_refused(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress) -> None:
+        monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
+        with pytest.raises(MethodError, match="masks of their own, which flash_attention_2 does not take"):
+            press.check(lm)
+
+    @pytest.mark.parametrize("first", ["frame:0.5", "merge_adjacent:0.5"])
+    def test_it_works_on_what_pruning_left(
+        self, lm: AudioLM, prompts: list[Prompt], press: KVPress, first: str
+    ) -> None:
+        (total,), (length,) = (lm.prepare(prompts[:1]).audio_tokens, lm.prepare(prompts[:1]).prompt_tokens)
+        left = kept_count(total, 0.5)
+        joined = generate(lm, prompts[0], get_method(f"{first}+{press.key}:0.5"), 3)
+        above, below = (length - total + kept_count(count, 0.5) for count in (left, total))
+        assert joined.kv_lengths == (below, below, above, above)
+
+
+@given(st.integers(1, 5), st.integers(1, 30), st.integers(0, 99), st.data())
+def test_heads_share_a_budget_as_a_plain_loop_does(heads: int, length: int, seed: int, data: st.DataObject) -> None:
+    worth = torch.randint(0, 6, (heads, length), generator=torch.Generator().manual_seed(seed)).float()
+    entries = data.draw(st.integers(0, length))
+    certain = data.draw(st.integers(0, entries))
+    kept = {(head, place) for head in range(heads)
+            for place in sorted(range(length), key=lambda place: -float(worth[head, place]))[:certain]}  # fmt: skip
+    rest = sorted(
+        ((head, place) for head in range(heads) for place in range(length) if (head, place) not in kept),
+        key=lambda spot: -float(worth[spot]),
+    )
+    kept |= set(rest[: entries * heads - len(kept)])
+    assert {tuple(spot) for spot in across_heads(worth, entries, certain).nonzero().tolist()} == kept
+
+
 class TestComposed:
     @pytest.mark.parametrize("press", ["snapkv", "knorm", "expected_attention", "audio_kv"])
     def test_the_press_works_on_what_pruning_left(self, lm: AudioLM, prompts: list[Prompt], press: str) -> None:
@@ -162,9 +241,9 @@ class TestPyramid:
 
 def test_every_method_is_listed_with_a_paper_or_as_control() -> None:
     keys = {method.key: method for method in all_methods()}
-    assert len(keys) == 1 + 5 + 9
+    assert len(keys) == 1 + 7 + 11
     without = {key for key, method in keys.items() if not method.paper}
-    assert without == {"base", "random", "kv_random"}
+    assert without == {"base", "random", "kv_random", "merge_frame"}
     assert all(isinstance(m, TokenPruner | KVPress | Base) for m in keys.values())
 
 

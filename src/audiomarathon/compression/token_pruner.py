@@ -266,7 +266,7 @@ class TokenPruner(Method):
         if indices.shape != shape:
             raise MethodError(f"{self.key}: its {what} has shape {tuple(indices.shape)}, asked for is exactly {shape}")
         if indices.dtype not in (torch.int64, torch.int32):
-            raise MethodError(f"{self.label}: its {what} is {indices.dtype}; allowed: indices, torch.int64")
+            raise MethodError(f"{self.label} gave a {what} of {indices.dtype}; allowed: indices, torch.int64")
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
