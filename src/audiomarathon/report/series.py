@@ -17,8 +17,8 @@ TIMED = (*ASKED, "device")
 _HASHES = ("checkpoint", "prompts", "data")
 
 # Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
-# lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021) and four of
-# ColorBrewer's. Eighteen hues are too many for any eye: every line is also labelled at its end, and has a style and a marker of its own.
+# lines and its black is base's. Then, with dashed lines, Paul Tol's "muted" (2021) and four of ColorBrewer's. Eighteen
+# hues are too many for any eye: every line is also labelled at its end, and has a style and a marker of its own.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195")
 _MORE_COLOURS = (
     *("#117733", "#882255", "#661100", "#332288", "#44AA99", "#999933", "#AA4499"),
