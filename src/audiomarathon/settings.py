@@ -118,10 +118,10 @@ class RunSettings:
     layer: int = _setting(
         _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which token pruning drops tokens", _WHOLE_NUMBER
     )
-    scope: str = _setting(_METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "What presses may remove; all is text too")
     at: str = _setting(
         _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where token pruning drops tokens; input is before the LLM"
     )
+    scope: str = _setting(_METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "What presses may remove; all is text too")
     limit: int = _setting(
         _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples a task, stratified", "a whole number; 0 = all samples"
     )
