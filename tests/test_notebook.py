@@ -178,5 +178,5 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     kinds = [kind for output in outputs for kind in output.get("data", ())]
-    assert (kinds.count("text/html"), kinds.count("image/svg+xml")) == (4, 1)
+    assert (kinds.count("text/html"), kinds.count("image/svg+xml")) == (5, 1)
     assert (tmp_path / "results" / "first_look.html").exists()
