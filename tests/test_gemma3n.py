@@ -189,7 +189,8 @@ class TestMethods:
                 method.check_config(E4B)
             return
         carried = [layer for layer in range(35) if carries(get_method(method.key, 0.5, layer=layer))]
-        expected = {"random": range(19), "frame": range(19), "dart": range(1, 19)}
+        expected = dict.fromkeys(("random", "frame", "merge_adjacent", "merge_frame"), range(19))
+        expected["dart"] = range(1, 19)
         assert carried == list(expected.get(method.key, (5, 10, 15)))
 
     @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> No
     assert (row["shared"], row["difference_said"]) == (6, "")
     finished(a_run(tmp_path / "b", "base-0", [True] * 4))
     a_pruned(tmp_path / "b", rights=[True] * 8)
-    assert data_of(tmp_path / "b").figures["tau", 1]["difference_said"] == "n 4"
+    assert data_of(tmp_path / "b").figures["tau", 1]["difference_said"] == "same replies, n 4"
 
 
 class TestOddRuns:

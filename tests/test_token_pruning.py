@@ -204,8 +204,10 @@ class TestNames:
             get_method("random", ratio)
 
     def test_unknown_method_lists_what_there_is(self) -> None:
-        with pytest.raises(SettingsError, match=r"'frame'.*allowed: base, random, frame"):
+        with pytest.raises(SettingsError, match=r"did you mean 'frame'"):
             get_method("fram", 0.5)
+        with pytest.raises(SettingsError, match="allowed: base, random, frame"):
+            get_method("nothing_like_it", 0.5)
 
     def test_labels_carry_no_binary_noise(self) -> None:
         assert get_method("frame", 0.1 + 0.2).label == "frame-0.3-layer2"

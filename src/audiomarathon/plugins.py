@@ -137,7 +137,7 @@ def look_up(name: str, among: Sequence[N], *, kind: str) -> N:
     Raises
     ------
     SettingsError
-        When there is none: one line with the nearest name and all that are allowed.
+        When there is none: one line with the nearest name, or all that are allowed where none is near.
     """
     wanted = name.strip().lower()
     for item in among:

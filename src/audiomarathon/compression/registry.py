@@ -110,7 +110,8 @@ def find_method(name: str, ratio: float | None = None) -> Method:
     try:
         return look_up(name, known, kind="method")
     except SettingsError as error:
-        raise SettingsError(f"{error}, FILE.py:CLASS, PACKAGE.MODULE:CLASS") from None
+        more = ", FILE.py:CLASS, PACKAGE.MODULE:CLASS" if "allowed: " in str(error) else ""
+        raise SettingsError(f"{error}{more}") from None
 
 
 def _names(methods: tuple[Method, ...]) -> set[str]:
