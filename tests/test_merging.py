@@ -123,12 +123,13 @@ class TestInput:
         kept = generate(lm, prompts[:1], pruned, 1).kept_positions[0]
         rotations = []
         rotation = lm.rotation
-        lm.rotation = lambda start, count: rotations.append(start) or rotation(start, count)  # type: ignore[method-assign]
+        lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
         try:
             found = generate(lm, prompts[:1], joined)
         finally:
             del lm.rotation
-        assert set(rotations) == {len(kept)}
+        assert {asked for asked, _turned in rotations} == {(len(kept), 512)}
+        assert all(map(torch.equal, rotations[0][1], lm.rotation(len(kept), 512)))
         (left,) = generate(lm, prompts[:1], pruned, 1).kept_audio_tokens
         assert found.kept_audio_tokens == (kept_count(left, 0.5),)
         assert set(found.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}

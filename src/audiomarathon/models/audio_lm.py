@@ -199,9 +199,12 @@ class AudioLM(ABC):
         return name
 
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated)."""
+        """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated).
+
+        Past the embedding's hooks: one that renumbers a shortened prompt would renumber these too.
+        """
         positions = torch.arange(start, start + count, device=self.device)[None]
-        cos, sin = self.decoder.rotary_emb(self.like, positions)  # type: ignore[operator]
+        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[operator]
         return cos[0], sin[0]
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
