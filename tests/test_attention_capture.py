@@ -16,6 +16,7 @@ from conftest import noise, skip_unless_carried
 from families import Family
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from audiomarathon.certify.oracles import HiddenEntries
 from audiomarathon.compression.attention import Attention as Given
 from audiomarathon.compression.external import Foreign
 from audiomarathon.compression.method import Base
@@ -169,6 +170,27 @@ class TestUnderMethods:
             assert (kept[0] != kept[1]).any()
             for head, top in enumerate(found.top_index[ROWS.index("generated"), layer]):
                 assert kept[head * len(kept) // found.mass.shape[2]][top].all()
+
+    @pytest.mark.parametrize("first", ["", "frame:0.5+"])
+    def test_heads_of_different_lengths_look_at_their_own_entries(
+        self, either_lm: AudioLM, prompt: Prompt, first: str
+    ) -> None:
+        method = get_method(f"{first}ada_snapkv:0.7")
+        inputs = either_lm.prepare([prompt])
+        done = method.generate(either_lm, inputs, max_new_tokens=1, keep_entries=True)
+        assert done.kept_entries is not None
+        assert any(len({*kept.sum(1).tolist()}) > 1 for kept in done.kept_entries)
+        found = capture(either_lm, inputs, method, prompt, max_new_tokens=NEW).profile[ROWS.index("generated")]
+        audio = inputs.audio_mask[0].nonzero().flatten()
+        for layer, kept in enumerate(done.kept_entries):
+            own = torch.arange(inputs.audio_mask.shape[1])
+            own = own if kept.shape[1] == len(own) else done.kept_positions[0]
+            alive = torch.isin(audio, own[kept.any(0)]).numpy()
+            assert (found[layer, alive] > 0).all()
+            assert (found[layer, ~alive] == 0).all()
+        if not first:
+            hidden = capture(either_lm, inputs, HiddenEntries(kept=done.kept_entries), prompt, max_new_tokens=NEW)
+            np.testing.assert_allclose(found, hidden.profile[ROWS.index("generated")], rtol=2e-3)
 
     def test_a_method_that_does_not_say_what_it_kept_is_refused(self, lm: AudioLM, prompt: Prompt) -> None:
         """Its columns cannot be told, where the cache is shorter than the prompt."""

@@ -261,7 +261,8 @@ class _Recorder:
         entries = self._positions(layer, device)[None]
         if self.trace.kept_entries:  # a press leaves each head its own
             kept = self.trace.kept_entries[layer].to(device)
-            entries = entries.expand(kept.shape)[kept].view(len(kept), -1)
+            own = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept ones last, in order:
+            entries = entries.expand(kept.shape).gather(1, own)  # a shorter head's filler, unseen, is before them
         entries = entries.repeat_interleave(heads // len(entries), 0)
         fresh = torch.full((heads, step), self.length, device=device)
         columns = torch.cat([entries, fresh], 1)
