@@ -474,13 +474,15 @@ class TestControl:
         ("label", "control"),
         [
             ("dart-0.5-layer2", "random-0.5-layer2"),
+            ("merge_frame-0.5-input", "random-0.5-input"),
             ("base-0", ""),
             ("dart-0-layer2", ""),
             ("snapkv-0.5", ""),
             ("fast_v-0.5-layer2+snapkv-0.3", ""),
+            ("frame-0.5-input+snapkv-0.3", ""),
         ],
     )
-    def test_is_random_at_the_same_ratio_and_layer(self, label: str, control: str) -> None:
+    def test_is_random_at_the_same_ratio_and_place(self, label: str, control: str) -> None:
         assert control_of(label) == control
 
     def test_is_fetched_when_it_lies_beside_a_run_that_was_named(self, tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ def _control_beside(folder: Path) -> Path | None:
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the same ratio and layer; "" where no pruner alone drops tokens."""
+    """Return the label of `random` at the same ratio and place; "" where no pruner alone drops tokens."""
     method, _, rest = label.partition("-")
-    pruned = "-layer" in rest and "+" not in label and not rest.startswith("0-")
+    pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
     return f"random-{rest}" if method and pruned else ""
 
 
