@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from audiomarathon.certify.oracles import HiddenEntries
 from audiomarathon.compression.method import Base, Method, kept_count
-from audiomarathon.compression.press import KVPress
+from audiomarathon.compression.press import Cached, KVPress
 from audiomarathon.compression.presses.pyramidkv import PyramidKV
 from audiomarathon.compression.ragged import across_heads
 from audiomarathon.compression.registry import all_methods, get_method
@@ -127,6 +127,12 @@ def positions(full: torch.Tensor, part: torch.Tensor) -> list[int]:
     return same.float().argmax(-1).tolist()
 
 
+def _first_head_first(_press: KVPress, cached: Cached) -> torch.Tensor:
+    """Score every entry of a head above all of the next head."""
+    heads, length = cached.key.shape[:2]
+    return -torch.arange(heads * length, dtype=torch.float32).view(heads, length)
+
+
 @pytest.mark.parametrize("press", BY_HEAD, ids=lambda press: press.key)
 class TestByHead:
     """Heads of a layer share a budget, and the cache that holds them frees what they do not keep."""
@@ -167,6 +173,15 @@ class TestByHead:
         )
         hidden = generate(any_lm, prompts[0], HiddenEntries(kept=done.kept_entries))
         assert hidden.replies == done.replies
+        torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
+
+    def test_a_head_may_keep_nothing(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:
+        """With fewer than 5 entries a head a fifth is none, and all text may go."""
+        uneven = type("Uneven", (type(press),), {"score": _first_head_first, "key": press.key})(0.99, scope="all")
+        inputs = lm.prepare(prompts[:1])
+        done = uneven.generate(lm, inputs, max_new_tokens=STEPS, ignore_end=True, keep_logits=True, keep_entries=True)
+        assert all(kept[0].any() and not kept[-1].any() for kept in done.kept_entries)
+        hidden = generate(lm, prompts[0], HiddenEntries(kept=done.kept_entries))
         torch.testing.assert_close(hidden.logits, done.logits, atol=2e-5, rtol=1e-4)
 
     def test_leaves_nothing_behind(self, lm: AudioLM, prompts: list[Prompt], press: KVPress) -> None:

@@ -37,7 +37,10 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         width = int(lengths.max())
         places = torch.arange(width, device=keys.device) - (width - lengths[:, None])  # filled up on the left
         self.real = places >= 0
-        self.places = (lengths.cumsum(0) - lengths)[:, None] + places.clamp(min=0)
+        begins = (lengths.cumsum(0) - lengths)[:, None]
+        self.places = (begins + places.clamp(min=0)).clamp(
+            max=heads * self.keys.shape[2] - 1
+        )  # the last head may be empty
 
     def visible(self, more: int) -> torch.Tensor:
         """Return which places of each head's spread-out entries are real, `more` new ones included: (Hkv, entries)."""
