@@ -204,7 +204,7 @@ class AudioLM(ABC):
         Past the embedding's hooks: one that renumbers a shortened prompt would renumber these too.
         """
         positions = torch.arange(start, start + count, device=self.device)[None]
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[operator]
+        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[union-attr]
         return cos[0], sin[0]
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002

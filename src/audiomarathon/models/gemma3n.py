@@ -89,7 +89,7 @@ class Gemma3n(AudioLM):
         """See :meth:`AudioLM.rotation`. Of the first layer: layers with a window turn faster than those without."""
         positions = torch.arange(start, start + count, device=self.device)[None]
         kind = self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions, kind)  # type: ignore[operator]
+        cos, sin = self.decoder.rotary_emb.forward(self.like, positions, kind)  # type: ignore[union-attr]
         return cos[0], sin[0]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:

@@ -50,7 +50,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`AudioLM.rotation`. The three rows of M-RoPE (time, height, width) are alike for text."""
         positions = torch.arange(start, start + count, device=self.device).expand(3, 1, -1)
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[operator]
+        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[union-attr]
         return cos[0], sin[0]
 
     @contextmanager
