@@ -236,3 +236,11 @@ def test_shades_of_a_merge_sum_up_to_the_tokens_left(lm: AudioLM, prompts: list[
             assert shares.sum() == pytest.approx(found.kept_audio_tokens[0])
             assert (shares > 0).all()
         assert shares.max() <= 1
+
+
+def test_shades_of_any_weights_are_shares(lm: AudioLM, prompts: list[Prompt]) -> None:
+    inputs = lm.prepare(prompts[:1])
+    (total,) = inputs.audio_tokens
+    signs = torch.tensor([1.0, -1.0]).repeat(total)[:total]
+    found = _spoilt(weight=signs).generate(lm, inputs, max_new_tokens=1, keep_entries=True)
+    assert shares_kept(inputs, found).sum() == pytest.approx(found.kept_audio_tokens[0])

@@ -101,8 +101,8 @@ class TokenPruner(Method):
     first, which a layer with a window leaves at zero for most audio. `at` is `layer` (K), or `input`.
     """
 
-    saves: ClassVar[str] = "LLM prefill from layer K on, KV cache, decode"
-    needs: ClassVar[str] = "no flash attention where layers have windows"
+    saves: ClassVar[str] = "LLM prefill from layer K on (at the input all of it), KV cache, decode"
+    needs: ClassVar[str] = "where layers have windows no flash attention, and K instead of the input"
     scored: ClassVar[bool] = False
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False

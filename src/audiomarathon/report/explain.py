@@ -97,8 +97,10 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     (merge,) = generation.merges or (None,)
     if merge is None:
         return kept
-    group, weight = merge.group.cpu().numpy(), merge.weight.double().cpu().numpy()
-    spread: Floats = kept[merge.kept.cpu().numpy()][group] * weight / np.bincount(group, weight)[group]
+    group, weight = merge.group.cpu().numpy(), merge.weight.double().abs().cpu().numpy()
+    spread: Floats = (
+        kept[merge.kept.cpu().numpy()][group] * weight / np.maximum(np.bincount(group, weight), 1e-12)[group]
+    )
     return spread
 
 
