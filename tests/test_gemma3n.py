@@ -203,6 +203,7 @@ class TestMethods:
             (Frame(0.5, layer=19), "frame: .*layer 18, .*K .*0–18 .*not 19"),
             (Dart(0.5, layer=19), "dart: .* K .*1–18 .*not 19"),
             (get_method("frame:0.5+knorm:0.5"), "knorm: .* a cache of their own"),
+            (Frame(0.5, at="input"), "frame: .*sliding-window .*prompt cannot be shortened; allowed: PRUNE_AT=layer"),
         ],
         ids=lambda value: getattr(value, "label", None),
     )

@@ -117,20 +117,21 @@ class TestInput:
             torch.testing.assert_close(found.logits, oracle, atol=5e-5, rtol=1e-4)
             torch.testing.assert_close(together.logits[:, row], oracle[:, 0], atol=5e-5, rtol=1e-4)
 
-    def test_a_press_on_top_sees_the_shorter_prompt(self, lm: AudioLM, prompts: list[Prompt]) -> None:
+    def test_a_press_on_top_sees_the_shorter_prompt(self, any_lm: AudioLM, prompts: list[Prompt]) -> None:
         """Expected attention rotates to the positions that follow the prompt: what those are, only the label tells."""
         pruned, joined = (get_method(name, at="input") for name in ("frame:0.5", "frame:0.5+expected_attention:0.5"))
-        kept = generate(lm, prompts[:1], pruned, 1).kept_positions[0]
+        skip_unless_carried(any_lm, joined)
+        kept = generate(any_lm, prompts[:1], pruned, 1).kept_positions[0]
         rotations = []
-        rotation = lm.rotation
-        lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
+        rotation = any_lm.rotation
+        any_lm.rotation = lambda *asked: rotations.append((asked, rotation(*asked))) or rotations[-1][1]  # type: ignore[method-assign]
         try:
-            found = generate(lm, prompts[:1], joined)
+            found = generate(any_lm, prompts[:1], joined)
         finally:
-            del lm.rotation
+            del any_lm.rotation
         assert {asked for asked, _turned in rotations} == {(len(kept), 512)}
-        assert all(map(torch.equal, rotations[0][1], lm.rotation(len(kept), 512)))
-        (left,) = generate(lm, prompts[:1], pruned, 1).kept_audio_tokens
+        assert all(map(torch.equal, rotations[0][1], any_lm.rotation(len(kept), 512)))
+        (left,) = generate(any_lm, prompts[:1], pruned, 1).kept_audio_tokens
         assert found.kept_audio_tokens == (kept_count(left, 0.5),)
         assert set(found.kv_lengths) == {len(kept) - left + kept_count(left, 0.5)}
 
