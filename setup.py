@@ -1,7 +1,7 @@
-"""The README as a package index shows it: a link to a file of the repository leads nowhere there.
+"""Prepare the README for a package index, where a link to a file of the repository leads nowhere.
 
 `REPOSITORY_URL=https://… python -m build` makes such links absolute; without an address they become plain text.
-Everything else stands in pyproject.toml.
+Everything else is in pyproject.toml.
 """
 
 import os

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What every folder's batch_test.sh opens: scripts/batch_test.sh FOLDER [options] [TASK ...]
+# Every folder's batch_test.sh calls this: scripts/batch_test.sh FOLDER [options] [TASK ...]
 # The work is in src/audiomarathon/cli/batch.py; PYTHON names another interpreter.
 set -euo pipefail
 
-# -P: nothing in the folder that a user stands in can pass for a module.
+# -P: never import modules from the current folder.
 python="${PYTHON:-python3}"
 if ! reason="$("$python" -P -c 'import audiomarathon' 2>&1)"; then
     last="${reason##*$'\n'}"

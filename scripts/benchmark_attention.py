@@ -1,10 +1,10 @@
-"""What capturing attention costs: CPU seconds beside one prefill, and bytes a sample beside whole maps.
+"""Measure the cost of capturing attention: CPU seconds against one prefill, and bytes a sample against whole maps.
 
   python scripts/benchmark_attention.py                                # a random model of 28 layers with 28 heads
   python scripts/benchmark_attention.py --model qwen2-audio --model-path FOLDER --seconds 30
 
-Captures and prefills take turns; the ratio is of their medians. Both are calls of `generate` for one token, the audio
-tower's output shared.
+Captures and prefills alternate, and the ratio is that of their medians. Both are calls of `generate` for one token that
+share the audio tower's output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPLY = 8  # tokens
 
 
 def measured(lm: AudioLM, seconds: float, repeats: int) -> tuple[list[tuple[float, float]], Attention]:
-    """Return the CPU seconds of each prefill and of the capture beside it, and what was captured."""
+    """Return the CPU seconds of each prefill, of the capture after it, and the captured attention."""
     noise = np.random.default_rng(0).standard_normal(round(seconds * lm.sampling_rate))
     prompt = Prompt("What is heard in this recording, and when?", ((0.1 * noise).astype(np.float32),))
     inputs, base, pairs = lm.prepare([prompt]), Base(), []
@@ -43,7 +43,7 @@ def measured(lm: AudioLM, seconds: float, repeats: int) -> tuple[list[tuple[floa
             middle = time.process_time()
             capture(lm, inputs, base, prompt, max_new_tokens=1)
             pairs.append((middle - start, time.process_time() - middle))
-        return pairs, capture(lm, inputs, base, prompt, max_new_tokens=REPLY)  # a file of no reply is smaller
+        return pairs, capture(lm, inputs, base, prompt, max_new_tokens=REPLY)  # a file without a reply is smaller
 
 
 @reporting_errors

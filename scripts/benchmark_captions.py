@@ -1,9 +1,10 @@
-"""What CIDEr-D costs, and how much of that is tokens.
+"""Measure the cost of CIDEr-D, and its tokenizer's share.
 
     python scripts/benchmark_captions.py [--items 1045] [--rounds 5]
 
-Made-up captions, five references an item, all texts different. By turns and with empty caches: CIDEr-D from raw text
-(tokens, n-grams, frequencies, scores), its tokens alone, and the same texts split at spaces. CPU seconds are compared.
+Synthetic captions, five references an item, all texts different. Three tasks alternate with empty caches: CIDEr-D from
+raw text (tokens, n-grams, frequencies, scores), its tokenizer alone, and splitting the texts at spaces. CPU seconds are
+compared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast raw corpora become long clips: the builder of `Segment/` against pydub and librosa doing the same.
+"""Measure how fast raw corpora become long clips: the builder of `Segment/` against pydub and librosa.
 
 Each side joins the same ten-second clips to clips of 150 s at 16 kHz mono. Ours is the whole builder: headers read,
 clips joined, manifest, hashes, metadata. Theirs is the loop that people write: load, mix down, resample, append, write.
-CPU seconds are compared, those of child processes included (pydub decodes anything but WAV in an ffmpeg process), since
-on a shared machine wall seconds tell how long one waited. Runs are interleaved.
+CPU seconds are compared, child processes included (pydub decodes anything but WAV in an ffmpeg process), because wall
+seconds on a shared machine include waiting. Runs are interleaved.
 
 The other tables: reading headers; seconds a clip from 100 to 2,000 clips; peak memory of a process that builds 2 GB.
 Needs pydub (`pip install pydub`; on Python 3.13 and later also audioop-lts), and ffmpeg for pydub on FLAC.
@@ -46,7 +46,7 @@ FORMATS = {
 
 
 def corpus(folder: Path, form: tuple[str, int, int, str], clips: int) -> list[Path]:
-    """Write a corpus in TAU's layout: eight different clips, and links to them under names of their own."""
+    """Write a corpus in TAU's layout: eight different clips, and links to them under other names."""
     suffix, rate, channels, subtype = form
     rng, paths = np.random.default_rng(0), []
     (folder / "audio").mkdir(parents=True)
@@ -73,7 +73,7 @@ def ours(folder: Path, out: Path) -> None:
 
 
 def with_pydub(paths: Sequence[Path], out: Path) -> None:
-    """Append segments, as pydub's own examples do."""
+    """Append segments, like pydub's examples."""
     from pydub import AudioSegment
 
     out.mkdir()
@@ -105,7 +105,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def in_turns(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return each side's median CPU seconds over interleaved runs, after one that is not counted."""
+    """Return each side's median CPU seconds over interleaved runs, after one warm-up run."""
     spent: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats + 1):
         for side, work in sides.items():
@@ -137,7 +137,7 @@ def joining_and_probing(clips: int, repeats: int) -> tuple[Table, Table]:
 
 
 def compared(root: Path, paths: Sequence[Path], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return each side's seconds of joining and of telling the lengths."""
+    """Return each side's seconds of joining and of reading lengths."""
     from pydub import AudioSegment
 
     def fresh(work: Callable[[Path], object]) -> None:
@@ -175,7 +175,7 @@ def growth(counts: Sequence[int], repeats: int) -> Table:
 
 
 def memory(gigabytes: float) -> str:
-    """Return the peak memory of a process that builds a corpus of this size, and of one that only imports."""
+    """Return the peak memory of a process that builds a corpus of this size, and of a process that only imports."""
     form = FORMATS["WAV 48 kHz stereo 24 bit (TAU)"]
     clips = round(gigabytes * 1e9 / (CLIP_S * form[1] * form[2] * 3))
     with tempfile.TemporaryDirectory() as name:
@@ -191,9 +191,9 @@ def memory(gigabytes: float) -> str:
 
 
 def child(arguments: Sequence[str]) -> None:
-    """Build, if told what, and print this process's peak memory in kB.
+    """Build if there are arguments, then print this process's peak memory in kB.
 
-    Linux's `ru_maxrss` of a child begins at its parent's size, so the kernel's own mark of this process is read.
+    Linux's `ru_maxrss` of a child begins at its parent's size, so the kernel's figure for this process is read.
     """
     if arguments:
         ours(Path(arguments[0]), Path(arguments[1]))

@@ -1,16 +1,16 @@
-"""What methods buy, on random-weight models of any size: encoder, LLM prefill, decode, memory, beside what is ideal.
+"""Measure what methods save on random-weight models of any size: encoder, LLM prefill, decode, memory, and the ideal.
 
   python scripts/benchmark_efficiency.py --config scaled --durations 30,90 --methods fast_v,snapkv --ratios 0.3,0.5,0.9
   python scripts/benchmark_efficiency.py --config qwen2.5-omni-3b --device cuda --dtype bfloat16
 
-Every setting is measured next to base, --repeats times, in an order that rotates. Speed-ups are medians over repeats of
-base ÷ setting. Beside each stand two yardsticks: what counted FLOPs promise (`ideal`), and a control: the same model,
-nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers from K on. What is lost
-against the ideal but not against the control is the hardware's doing, the rest is ours.
+Every setting is measured next to base, --repeats times, in rotating order. Speed-ups are medians over repeats of
+base ÷ setting. Each is compared with two yardsticks: the speed-up that counted FLOPs promise (`ideal`), and a control:
+the same model, nothing dropped, on a prompt that really is as short as the pruned one, counted for the layers from K
+on. A loss against the ideal but not against the control is due to the hardware, the rest to this project.
 
-`overhead` holds what the machinery itself costs, at the longest duration: choosing and gathering (their own time, as
-share of base prefill), and decode where one audio token was dropped, against the control, in pairs. What a sweep saves
-over separate runs is benchmark_sweep.py's.
+`overhead` is the cost of our code at the longest duration: the time of choosing and gathering (as share of base
+prefill), and decode after one dropped audio token against the control, in pairs. benchmark_sweep.py measures what a
+sweep saves over separate runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from audiomarathon.settings import ATTENTION, RunSettings
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the rows for people."""
+    """Return the rows as a readable table."""
     shown = Table(box=box.SIMPLE_HEAD)
     headings = ("s", "setting", "audio tokens", "KV MB", "peak GB", "encoder s", "LLM prefill s", "speed-up", "ideal")
     for heading in (*headings, "control", "scoring", "first token", "ideal", "decode ms", "speed-up"):
@@ -74,7 +74,7 @@ def _times(value: float | None) -> str:
 
 
 def at_least(low: float, read: Callable[[str], Any] = int) -> Callable[[str], Any]:
-    """Return a reader of numbers that refuses what is lower."""
+    """Return a parser of numbers that refuses lower values."""
 
     def number(text: str) -> Any:
         value = read(text)
@@ -86,7 +86,7 @@ def at_least(low: float, read: Callable[[str], Any] = int) -> Callable[[str], An
 
 
 def joined(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return a reader of several values joined by commas."""
+    """Return a parser of values joined by commas."""
 
     def values(text: str) -> list[Any]:
         return [read(part) for part in text.split(",")]
@@ -120,7 +120,7 @@ def read_flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-overhead", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark_efficiency.json"))
     flags = parser.parse_args(arguments)
-    if not flags.output.parent.is_dir():  # said now, not after an hour of measuring
+    if not flags.output.parent.is_dir():  # fail now, not after an hour of measuring
         parser.error(f"--output {flags.output}: there is no folder {flags.output.parent}")
     return flags
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gpu = hardware.device.startswith("cuda")
     names = flags.methods.split(",")
     named = [get_method(name, ratio, flags.layer, at=flags.at) for name in names for ratio in flags.ratios]
-    methods = list({method.label: method for method in (Base(), *named)}.values())  # each once, however often named
+    methods = list({method.label: method for method in (Base(), *named)}.values())  # drop repeated names
     lm = random_model(flags.config, hardware.device, hardware.dtype, flags.attn_implementation)
     if flags.cpu_time:
         lm.clock = CpuTimeClock()

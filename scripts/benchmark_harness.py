@@ -1,13 +1,13 @@
-"""What the harness itself costs: one timed pass against the published protocol, and the report on many runs.
+"""Measure the harness: one timed pass against the published protocol, the report on many runs, and lmms-eval.
 
     python scripts/benchmark_harness.py [--samples 10] [--runs 50 --records 1000] [--lmms-eval PYTHON --rounds 3]
 
 1. The published protocol answers each sample in two passes: one that makes a single token, called prefill, then the
-   whole generation once more, and it decodes and prepares the audio for each. Ours answers in one pass whose stages are
-   told apart inside. Same tiny model, same samples, interleaved; what counts is the ratio.
-2. `audiomarathon report` on made-up runs, in a process of its own: seconds, and peak memory.
+   whole generation again, and it decodes and prepares the audio for each. Ours answers in one pass and times its stages
+   inside. Same tiny model, same samples, interleaved; the ratio counts.
+2. `audiomarathon report` on synthetic runs, in a separate process: seconds, and peak memory.
 3. With `--lmms-eval`, the interpreter of an environment that has lmms-eval (docs/benchmarks.md says how to make one):
-   the same samples through its command and through ours, batch 1, by turns.
+   the same samples through its command and through ours, batch 1, alternating.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TOKENS = 16
 
 
 def ours(lm: AudioLM, task: Task, sample: Sample) -> None:
-    """Answer one sample as a timed run does."""
+    """Answer one sample like a timed run."""
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
     Base().generate(lm, lm.prepare([Prompt(task.prompt(sample), clips)]), max_new_tokens=TOKENS)
 
 
 def published(lm: AudioLM, task: Task, sample: Sample) -> None:
-    """Answer one sample as the release's scripts did: prefill, then everything again."""
+    """Answer one sample like the release's scripts: prefill, then everything again."""
     for tokens in (1, TOKENS):
         clips = tuple(librosa.load(path, sr=lm.sampling_rate, mono=True)[0] for path in sample.clips)
         inputs = lm.prepare([Prompt(task.prompt(sample), clips)])
@@ -81,7 +81,7 @@ def one_pass_or_two(count: int) -> None:
 
 
 def made_up_runs(root: Path, runs: int, records: int) -> None:
-    """Write run folders such as a sweep of ten settings over several tasks leaves."""
+    """Write run folders like those of a sweep of ten settings over several tasks."""
     tasks = ("tau", "gtzan", "desed", "vesus", "had")
     for number in range(runs):
         task, ratio = tasks[number % len(tasks)], number // len(tasks) / 100

@@ -1,11 +1,11 @@
-"""What judging costs beside the judges: summarising stored judgements, and the loop that asks for them.
+"""Measure the cost of judging without the judges' time: summarising stored judgements, and the loop that asks.
 
     python scripts/benchmark_judges.py [--clips 80] [--judges 3] [--rounds 3]
 
 1. `audiomarathon score` of a JASCO run with a judgement of every reply and anchor, against the same run without any and
-   against parsing the same files alone. Each is a process of its own; CPU seconds are compared.
-2. Judging that run with a judge whose answers are there at once: what the loop, the cache and the file take a request,
-   as a share of a fast judge's 0.5 s.
+   against parsing the same files. Each is a separate process; CPU seconds are compared.
+2. Judging that run with a judge that answers at once: the time of the loop, the cache and the file per request, as a
+   share of a fast judge's 0.5 s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from audiomarathon.judges.room import Bench, Case, judge_run
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 
-FAST = 0.5  # seconds a judgement of a judge that is called fast
+FAST = 0.5  # seconds a judgement of a fast judge
 ANSWER = "Explanation1: The provided audio sound is as told. {}\nRating: 1\nExplanation2: {}\nOrientation: Both"
 _READ = """
 import json, pathlib, sys
@@ -41,7 +41,7 @@ for file in pathlib.Path(sys.argv[1]).glob("*.jsonl"):
 
 
 class AtOnce(Judge):
-    """Gives an answer of the usual length without a moment's thought."""
+    """Answers at once, at the usual length."""
 
     key = "at-once"
 
@@ -56,7 +56,7 @@ class AtOnce(Judge):
 
 
 def replies(clips: int) -> list[Record]:
-    """Return replies of 40 words to the eight prompts of so many clips."""
+    """Return replies of 40 words to the eight prompts of this many clips."""
     found = []
     for clip in range(1, clips + 1):
         texts = {name: f"the {name} of clip {clip}" for name in COLUMNS}
@@ -103,7 +103,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, command in sides.items():
                 for place in (folder, bare):
-                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # nothing is left to go by
+                    (place / "verdicts-jasco.jsonl").unlink(missing_ok=True)  # or it would be reused
                 used[name].append(cost(command)[0])
         least = {name: min(seconds) for name, seconds in used.items()}
         summary = json.loads((folder / "summary.json").read_text())

@@ -1,13 +1,13 @@
-"""How fast clips become features: this project's pipeline against `librosa.load` and the feature extractor in sequence.
+"""Measure how fast clips become features: our pipeline against `librosa.load` and the feature extractor in sequence.
 
 Both sides decode 5-minute clips of 44.1 kHz stereo (MP3, FLAC, WAV; written by this script into a temporary folder),
 resample to 16 kHz mono and extract Whisper's 128-bin log-mel features, and both yield the same bits, which is checked.
-Ours does so as throughput mode does: whole clips in a pool of threads, one torch thread each, since decoding,
-resampling and the extractor's torch operations all release the interpreter lock. Runs are interleaved (ours, theirs,
-ours, theirs, …), so that a drifting machine slows both alike.
+Ours works as in throughput mode: whole clips in a pool of threads, one torch thread each, because decoding, resampling
+and the extractor's torch operations all release the interpreter lock. Runs are interleaved (ours, theirs, ours, theirs,
+…), so that a drifting machine slows both alike.
 
-The second table is the harness's own cost in timed mode: the share of the evaluation loop's wall time that is in none
-of the recorded stages (load, preprocess, encoder, LLM prefill, decode), on the embedded model and the mini benchmark.
+The second table is the harness overhead in timed mode: the share of the evaluation loop's wall time outside the
+recorded stages (load, preprocess, encoder, LLM prefill, decode), on the embedded model and the mini benchmark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Extract = Callable[[np.ndarray], Features]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds that one format took, one value a repeat.
+    """Seconds for one format, one value a repeat.
 
     Attributes
     ----------
@@ -64,12 +64,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast ours is; the median over pairs of neighbouring runs."""
+        """Speed-up of our side; the median over pairs of neighbouring runs."""
         return statistics.median(theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True))
 
 
 def write_clips(folder: Path, ending: str, *, seconds: float, clips: int) -> list[Path]:
-    """Write one clip of chords and of noise that swells and fades, and copies of it."""
+    """Write one clip of chords and swelling noise, and copies of it."""
     rng = np.random.default_rng(42)
     first = folder / f"0.{ending}"
     with soundfile.SoundFile(first, "w", SOURCE_RATE, 2) as file:
@@ -82,7 +82,7 @@ def write_clips(folder: Path, ending: str, *, seconds: float, clips: int) -> lis
 
 
 def feature_extractor() -> Extract:
-    """Return what models of the Qwen2.5-Omni family apply to a clip, whatever its length."""
+    """Return the feature extractor of the Qwen2.5-Omni family, for clips of any length."""
     extractor = WhisperFeatureExtractor(feature_size=128)
 
     def extract(samples: np.ndarray) -> Features:
@@ -172,7 +172,7 @@ def benchmark_audio(*, seconds: float, clips: int, repeats: int, workers: int) -
 
 
 def benchmark_overhead(*, repeats: int) -> list[tuple[float, float]]:
-    """Return wall seconds of the loop and the sum of the recorded stages, one pair a repeat."""
+    """Return the loop's wall seconds and the sum of the recorded stages, one pair a repeat."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.compression.method import Base
     from audiomarathon.embedded.mini_benchmark import mini_benchmark

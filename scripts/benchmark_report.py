@@ -1,11 +1,11 @@
-"""What a report of many runs costs: `audiomarathon report` against reading and parsing the same records alone.
+"""Measure the cost of a report of many runs: `audiomarathon report` against reading and parsing the same records.
 
-`--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on so many runs and on half as
+`--runs 10000 --samples 6` measures `status`, `score`, `report` and `compare` instead, on this many runs and on half as
 many, and prints how costs grow when runs double, and compare ÷ report.
 
-A real sweep of the embedded model is made (five tasks, ten settings, a few samples), and its records are repeated under
-other names up to the samples wanted; so every run folder is one that the commands accept. Each side is a process of its
-own. CPU seconds are compared, with those of child processes, for wall seconds tell how busy the machine was.
+A real sweep of the embedded model runs first (five tasks, ten settings, a few samples). Its records are repeated under
+other names up to the wanted number of samples, so the commands accept every run folder. Each side is a process. CPU
+seconds are compared, child processes included, because wall seconds show how busy the machine was.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ for file in pathlib.Path(sys.argv[1]).rglob("samples.jsonl"):
 
 
 def make_runs(root: Path, samples: int) -> int:
-    """Write fifty runs of so many samples each; returns how many runs there are."""
+    """Write fifty runs of this many samples each; return the number of runs."""
     command = [sys.executable, "-m", "audiomarathon", "sweep", *TASKS, "--model", "embedded", *GRID, "--limit", "8"]
     env = os.environ | {"AUDIOMARATHON_DATA": str(mini_benchmark()), "RESULTS_DIR": str(root)}
     subprocess.run(command, env=env, check=True, capture_output=True)
@@ -52,7 +52,7 @@ def make_runs(root: Path, samples: int) -> int:
 
 
 def multiply(source: Path, root: Path, runs: int) -> None:
-    """Fill a results folder with so many runs: those of `source`, then theirs again, as of slightly other ratios."""
+    """Fill a results folder with this many runs: those of `source`, then copies with slightly other ratios."""
     folders = sorted((file.parent for file in source.rglob("run.json")), key=lambda one: (one.name[:4] != "base", one))
     copies = (
         (folder, copy) for copy in itertools.count() for folder in folders if not copy or "base" not in folder.name
@@ -72,7 +72,7 @@ def multiply(source: Path, root: Path, runs: int) -> None:
 
 
 def print_growth(source: Path, root: Path, runs: int) -> None:
-    """Print what each command costs on half the runs and on all, and the ratios that matter."""
+    """Print the cost of each command on half the runs and on all, and their ratios."""
     used: dict[str, list[float]] = {}
     for size in (runs // 2, runs):
         results = root / str(size)
@@ -93,7 +93,7 @@ def _renamed(record: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def cost(command: list[str]) -> tuple[float, float, float]:
-    """Return CPU seconds, wall seconds and the peak of memory in GB of a command."""
+    """Return a command's CPU seconds, wall seconds and peak memory in GB."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

@@ -1,11 +1,11 @@
-"""How a run grows with Ray's workers: 1 to N on this machine, against the same run in one process.
+"""Measure how a run scales with Ray's workers: 1 to N on this machine, against the same run in one process.
 
   python scripts/benchmark_scaling.py                          # the embedded model, mini benchmark, CPU
   python scripts/benchmark_scaling.py --workers 1,2,4,8 --model qwen2.5-omni --data /data/AudioMarathon --device cuda
 
-Of each: seconds until all workers have loaded their model, seconds of the samples alone (from then on), and samples a
-second as a ratio to the local run's. Rounds are interleaved, so that a machine that grows slower does so for all; the
-median of the rounds is shown, with the least and the most. Replies are compared: any that differs ends the benchmark.
+For each number of workers it prints the seconds until all workers have loaded their model, the seconds of the samples
+from then on, and samples a second as a ratio to the local run's. Rounds are interleaved, so that a machine that slows
+down does so for all; the median of the rounds is shown, with minimum and maximum. A differing reply ends the benchmark.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from audiomarathon.settings import RunSettings
 
 
 def wait_for_all(engine: Engine | None) -> None:
-    """Return when every worker has loaded its model; a run itself begins with the first."""
+    """Return when every worker has loaded its model. (A run starts with the first ready worker.)"""
     while isinstance(engine, RayEngine) and engine.crew.starting:
         engine.crew.welcome(ray.wait([*engine.crew.starting])[0][0], timing=False)
 
 
 def measured(workers: int, flags: argparse.Namespace, results: Path) -> tuple[float, float, dict[str, str]]:
-    """Return what a run takes: seconds to be ready, seconds of the samples; and its replies. 0 is one process."""
+    """Return a run's seconds to be ready, its seconds of samples, and its replies. 0 workers: one process."""
     settings = RunSettings.read(
         {}, data=flags.data, results=results, limit=flags.samples, timing=False, device=flags.device, max_new_tokens=16
     )

@@ -1,12 +1,12 @@
-"""What a sweep of nine ratios costs against nine separate runs, as users start both: one process, and nine.
+"""Measure a sweep of nine ratios against nine separate runs, as users start both: one process, and nine.
 
   python scripts/benchmark_sweep.py --samples 10                     # the embedded model
   python scripts/benchmark_sweep.py --samples 3 --config scaled      # random weights (benchmark_efficiency.py)
 
 Both sides are `audiomarathon` commands on the mini benchmark (90 to 120 s of audio), measured whole: starting Python,
-loading the model, warming up every setting, and the samples. Beside the totals stands where the time went, from the
-records: the sweep decodes audio, extracts features and runs the audio tower once a sample, and nothing else is shared,
-since each setting's prefill and decode are to be timed. `rest` is starting, loading and warming up.
+loading the model, warming up every setting, and the samples. The records show where the time went: the sweep decodes
+audio, extracts features and runs the audio tower once a sample. Nothing else is shared, because each setting's prefill
+and decode are timed. `rest` is starting, loading and warming up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED, OWN = ("load", "preprocess", "encoder"), ("llm_prefill", "decode")
 
 
 def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, float]:
-    """Return what some `audiomarathon` commands take, one after the other: wall seconds and CPU seconds."""
+    """Run `audiomarathon` commands one after the other; return their wall seconds and CPU seconds."""
     clean = {name: value for name, value in os.environ.items() if name not in env_names()}
     wall, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     for command in commands:
@@ -48,7 +48,7 @@ def measured(commands: Sequence[Sequence[str]], **env: str) -> tuple[float, floa
 
 
 def split(results: Path, sharing: int) -> dict[str, float]:
-    """Return the seconds of each stage over all records of a folder; a shared one was spent by `sharing` records."""
+    """Return the seconds of each stage over all records of a folder; `sharing` records share a tower's time."""
     records = [json.loads(line) for file in results.rglob("samples.jsonl") for line in file.read_text().splitlines()]
     times = [record["time"] for record in records]
     return {stage: sum(one[stage] for one in times) / (sharing if stage in SHARED else 1) for stage in SHARED + OWN}

@@ -1,14 +1,14 @@
-"""X-ARES 0.1.3 itself beside ours: the same made tars, the same encoder, the same scores, CPU seconds of one thread.
+"""Compare X-ARES 0.1.3 with ours: the same synthetic tars, encoder and scores, in CPU seconds of one thread.
 
     python scripts/benchmark_xares.py --xares PYTHON [--quick] [--rounds 3] [--shapes esc50,desed,...]
 
 PYTHON is the interpreter of an environment with X-ARES (docs/benchmarks.md says how to make one). Both sides read one
-`*_task.py` and one `*_encoder.py`, by turns, each in a process of its own. X-ARES has another seed each round.
+`*_task.py` and one `*_encoder.py`, alternating, each in a separate process. X-ARES has another seed each round.
 
-Made tars: clips of 16 kHz with the pattern of their class, or of each event while it lasts, one of their own, and
-noise. `desed` and `maestro` are the released tasks: names, records, epochs and labels. Stood in for in X-ARES:
-torchaudio, which is not built for our torch (`load` by soundfile; nothing is resampled). The encoder is a linear map
-of framed audio, so that encoding weighs little.
+The tars hold synthetic clips of 16 kHz: the pattern of their class, or of each event while it lasts, a pattern for each
+clip, and noise. `desed` and `maestro` are the released tasks: names, records, epochs and labels. torchaudio is not
+built for our torch, so X-ARES gets a replacement (`load` uses soundfile; nothing is resampled). The encoder is a linear
+map of framed audio, so that encoding costs little.
 
 Exit code 1: the sides' kNN scores differ, or X-ARES' score of frames and ours of its checkpoint by more than 1e-8.
 Times are printed, never judged.
@@ -111,11 +111,11 @@ class Shape:
     crop
         Seconds of X-ARES' pieces; 0 takes clips whole.
     unlike
-        How strong a clip's own pattern is beside that of its class.
+        Strength of a clip's individual pattern relative to that of its class.
     events
-        Events a second, of which each lasts between `lasts` seconds; 0 for a clip with one class.
+        Events a second, each as long as `lasts` allows (seconds); 0 for a clip with one class.
     epochs
-        Of training; 0 for the task's own.
+        Training epochs; 0 for the task's default.
     """
 
     name: str
@@ -135,12 +135,12 @@ class Shape:
 
     @property
     def folds(self) -> list[int]:
-        """The folds, where the parts are folds."""
+        """The folds, if the parts are folds."""
         return [int(part) for part in self.parts if part.isdigit()]
 
     @property
     def task(self) -> FramedTask | None:
-        """The released task, where it labels frames."""
+        """The released task, if it labels frames."""
         (found,) = named([self.name]) if self.events else (None,)
         return found if isinstance(found, FramedTask) else None
 
@@ -168,7 +168,7 @@ _RELEASED = (
 
 
 def make_tars(shape: Shape, folder: Path) -> None:
-    """Write a tar a part, as X-ARES names them; the same shape gives the same bytes."""
+    """Write one tar a part, named as in X-ARES; the same shape gives the same bytes."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(SEED)
     patterns = random.standard_normal((shape.classes, BANDS))
@@ -195,7 +195,7 @@ def make_tars(shape: Shape, folder: Path) -> None:
 
 
 def drawn(random: np.random.Generator, shape: Shape, seconds: float, label: int) -> list[tuple[float, float, int]]:
-    """Return a clip's events, start and end in seconds and the class: the first has the clip's, or is the clip."""
+    """Return a clip's events: start and end in seconds, and class. The first has the clip's class or spans the clip."""
     if not shape.events:
         return [(0.0, seconds, label)]
     many = max(1, random.poisson(shape.events * seconds))
@@ -220,7 +220,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def write_files(shape: Shape, root: Path) -> tuple[Path, Path]:
-    """Write the task and the encoder, and return where."""
+    """Write the task and the encoder; return their paths."""
     settings: dict[str, Any] = {"name": shape.name, "env_root": str(root), "output_dim": shape.classes}
     settings |= {"torch_num_threads": 1, "num_encoder_workers": 0}
     task, encoder = root / f"{shape.name}_task.py", root / f"{shape.name}_encoder.py"
@@ -242,7 +242,7 @@ def write_files(shape: Shape, root: Path) -> tuple[Path, Path]:
 
 
 def one_side(side: str, python: str, env: Path, files: Sequence[Path], seed: int) -> dict[str, Any]:
-    """Run one side in a process of its own; return its seconds, scores and cache bytes."""
+    """Run one side in a separate process; return its seconds, scores and cache bytes."""
     out = env / "found.json"
     script = Path(__file__).parent / "harness" / "xares_side.py"
     line = [python, script, side, env, *files, str(seed), out]
@@ -256,7 +256,7 @@ def one_side(side: str, python: str, env: Path, files: Sequence[Path], seed: int
 
 
 def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Run both sides by turns; return what each found in each round."""
+    """Run both sides in turn; return the results of each round."""
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as name:
         env = Path(name)
@@ -274,7 +274,7 @@ def beside(shape: Shape, python: str, rounds: int) -> dict[str, list[dict[str, A
 
 
 def rows(shape: Shape, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """Return a row a case: seconds or bytes of both sides, their ratio, and the scores it gave."""
+    """Return one row a case: seconds or bytes of both sides, their ratio, and the scores."""
     theirs, ours = (found[side] for side in SIDES)
     seeds = [score for one in (ours if shape.task else ours[:1]) for score in one["MLP"]]
     scores = {"MLP": mlp_scores([one["MLP"][0] for one in theirs], seeds)}
@@ -309,7 +309,7 @@ def mlp_scores(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 
 def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the kNN score, or all that there are."""
+    """Return both sides' kNN scores, and whether they are equal."""
     all_of = {side: sorted({round(one["kNN"], 9) for one in found[side]}) for side in SIDES}
     theirs, ours = (", ".join(f"{score:.4f}" for score in all_of[side]) for side in SIDES)
     equal = len({*all_of["xares"], *all_of["audiomarathon"]}) == 1
@@ -317,7 +317,7 @@ def knn_scores(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def checkpoint_scores(theirs: Sequence[Mapping[str, Any]]) -> str:
-    """Return X-ARES' scores of frames beside ours of its checkpoints, and how far apart they are at most."""
+    """Return X-ARES' frame scores, ours of its checkpoints, and the greatest difference."""
     pairs = [(one["MLP"][0], one["checkpoint"]) for one in theirs]
     most = max(abs(them - us) for them, us in pairs)
     told = " · ".join(", ".join(f"{score:.4f}" for score in each) for each in zip(*pairs, strict=True))

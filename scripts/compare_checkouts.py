@@ -1,10 +1,10 @@
-"""Hold two versions of this repository against each other: same replies, tokens kept, cache, bytes and FLOPs.
+"""Compare two versions of this repository: same replies, tokens kept, cache, bytes and FLOPs.
 
 Usage: compare_checkouts.py OLD NEW [--families voxtral,phi4mm]
 
-OLD and NEW are folders that hold a checkout, or commits of this repository. In a process of its own each version builds
-the tiny random checkpoints of its tests and generates under every method, with sdpa and with eager attention, for one
-prompt of two clips and for a batch of three. Prints what differs; the exit code is 1 when anything does.
+OLD and NEW are folders with a checkout, or commits of this repository. In a separate process, each version builds the
+tiny random checkpoints of its tests and generates under every method, with sdpa and with eager attention, for one
+prompt of two clips and for a batch of three. Prints the differences; the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RATIO = 0.5
 JOINED = "frame:0.5+snapkv:0.3"
 SHOWN = 20
 
-#: Where a version of the package keeps what is needed here, the newest place first.
+#: Modules that hold the needed names in different versions of the package, newest first.
 PLACES = {
     "all_methods": ("compression.registry", "pruning.registry"),
     "get_method": ("compression.registry", "pruning.registry"),
@@ -40,7 +40,7 @@ PLACES = {
 
 
 def find(name: str) -> Any:
-    """Return a class or function of the package, wherever this version keeps it."""
+    """Return a class or function of the package from the module that has it in this version."""
     for place in PLACES[name]:
         with contextlib.suppress(ModuleNotFoundError):
             return getattr(importlib.import_module(f"audiomarathon.{place}"), name)
@@ -48,7 +48,7 @@ def find(name: str) -> Any:
 
 
 def trace(families: list[str]) -> dict[str, Any]:
-    """Return the facts of the version on the path, by name: every family, attention and method."""
+    """Return the facts of the importable version, by name: every family, attention and method."""
     import torch
     from families import FAMILIES  # of the tests of this version
 
@@ -67,7 +67,7 @@ def trace(families: list[str]) -> dict[str, Any]:
 
 
 def of_methods(lm: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a model does under every method, for one prompt and for a batch."""
+    """Yield a model's facts under every method, for one prompt and for a batch."""
     get_method, refused = find("get_method"), find("MethodError")
     names = [method.key for method in find("all_methods")()]
     methods = [get_method(name, 0.0 if name == "base" else RATIO) for name in names]
@@ -97,7 +97,7 @@ def generated(lm: Any, method: Any, inputs: Any) -> dict[str, Any]:
 
 
 def digest(tensor: Any) -> str:
-    """Return how many entries a tensor has, and a hash of them."""
+    """Return a tensor's number of entries, and their hash."""
     return f"{tuple(tensor.shape)} {hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()[:12]}"
 
 
@@ -119,7 +119,7 @@ def prompts() -> list[Any]:
 
 @contextlib.contextmanager
 def checkout(name: str) -> Iterator[Path]:
-    """Give a folder that holds a version: the one named, or a temporary work tree of a commit."""
+    """Yield the folder of a version: the named folder, or a temporary work tree of a commit."""
     if (Path(name) / "src" / "audiomarathon").is_dir():
         yield Path(name).resolve()
         return
@@ -134,7 +134,7 @@ def checkout(name: str) -> Iterator[Path]:
 
 
 def traced(name: str, families: list[str]) -> dict[str, Any]:
-    """Return the facts of a version, found out in a process of its own."""
+    """Return the facts of a version, found in a separate process."""
     print(name, file=sys.stderr)
     with checkout(name) as place:
         env = os.environ | {"PYTHONPATH": f"{place / 'src'}{os.pathsep}{place / 'tests'}"}
@@ -145,7 +145,7 @@ def traced(name: str, families: list[str]) -> dict[str, Any]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return a line for each fact that one version has and the other has not, or has otherwise."""
+    """Return one line for each fact that differs or is missing in one version."""
     lines = []
     for name in sorted({*old, *new}):
         before, after = old.get(name, "missing"), new.get(name, "missing")
@@ -160,7 +160,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Compare, or with `--trace` (a process of its own) find out the facts of the version on the path."""
+    """Compare, or with `--trace` (in the separate process) print the facts of the importable version."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", nargs="?", metavar="OLD")
     parser.add_argument("new", nargs="?", metavar="NEW")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bring tasks' data into AUDIOMARATHON_DATA (default: ./data) and verify it. Goes on where it was interrupted.
+# Download tasks' data into AUDIOMARATHON_DATA (default: ./data) and verify it. After an interruption, run it again.
 #
 #   scripts/download_data.sh vesus                  the smallest task, under 1 GB
 #   scripts/download_data.sh all                    all ten, 59 GB

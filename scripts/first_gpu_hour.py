@@ -1,6 +1,6 @@
-"""What scripts/first_gpu_hour.sh cannot say in bash: the machine, whether replies are equal, and the table.
+"""Do the parts of scripts/first_gpu_hour.sh that bash cannot: the machine, the comparison of replies, the table.
 
-python scripts/first_gpu_hour.py machine             # GPUs, the efficiency benchmark's size, all that results depend on
+python scripts/first_gpu_hour.py machine             # GPUs, the efficiency benchmark's size, facts that results need
 python scripts/first_gpu_hour.py replies LOCAL RAY -o replies.json
 python scripts/first_gpu_hour.py table OUT           # prints Markdown for docs/results.md and writes OUT/table.md
 """
@@ -45,7 +45,7 @@ EFFICIENCY = {
 
 
 def machine() -> None:
-    """Print three lines: the number of GPUs, a size for the efficiency benchmark, and what results depend on."""
+    """Print three lines: the number of GPUs, the efficiency benchmark's size, and the facts that results depend on."""
     import torch
 
     from audiomarathon.engine.environment import environment
@@ -58,7 +58,7 @@ def machine() -> None:
 
 
 def replies(local: Path, ray: Path, output: Path) -> int:
-    """Compare two folders of runs sample by sample, and write what differs; return 1 when anything does."""
+    """Compare two folders of runs sample by sample, and write the differences; return 1 if there are any."""
     here, there = ({one.method: one for one in read_runs([folder])} for folder in (local, ray))
     if here.keys() != there.keys():
         raise RecordError(f"{local} and {ray} hold other settings: {', '.join(here)}; {', '.join(there)}")
@@ -75,13 +75,13 @@ def replies(local: Path, ray: Path, output: Path) -> int:
 
 
 def answers(run: Run) -> Iterator[tuple[str, Any]]:
-    """Yield by sample what must not depend on who ran it: the reply, and what was kept."""
+    """Yield for each sample the facts that must not depend on workers: reply, kept tokens, cache lengths."""
     for id_, one in run.records.items():
         yield id_, (one.reply, one.clips, one.kept_audio_tokens, one.kv_lengths, one.new_tokens)
 
 
 def table(out: Path, *, dry: bool) -> None:
-    """Print what the steps found, as Markdown, and write it to `table.md`."""
+    """Print the results of the steps as Markdown, and write them to `table.md`."""
     certificate, measured, equal = (read(out / name) for name in FILES)
     parts = [f"**First GPU hour**{' (dry run on the CPU: its figures say nothing)' * dry}: {where(out)}"]
     parts.append(markdown(Table.of([state(out / step) for step in STEPS])))
@@ -108,7 +108,7 @@ def table(out: Path, *, dry: bool) -> None:
 
 
 def where(out: Path) -> str:
-    """Return the machine and the versions, as the first step noted them."""
+    """Return the machine and the versions that the first step recorded."""
     facts = json.loads((out / STEPS[0] / "inputs").read_text().splitlines()[-1])
     versions = [f"{name} {facts['packages'][name]}" for name in ("torch", "transformers")]
     ours = f"audiomarathon {facts['audiomarathon']} ({facts['commit'] or 'no checkout'})"
@@ -116,7 +116,7 @@ def where(out: Path) -> str:
 
 
 def state(folder: Path) -> dict[str, str]:
-    """Return a step's arguments, and its seconds, or else the last line of its log."""
+    """Return a step's arguments, and its seconds, or the last line of its log if it failed."""
     step = (folder / "inputs").read_text().partition("\n")[0]
     if (folder / "done").exists():
         return {"step": step, "state": "done", "s": (folder / "done").read_text().strip()}
@@ -126,13 +126,13 @@ def state(folder: Path) -> dict[str, str]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return what a step wrote; empty where it did not come to that."""
+    """Return a step's output; empty if it wrote none."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 @reporting_errors
 def main() -> int | None:
-    """Read the command line, do what it says."""
+    """Run the command that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("machine")

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The first hour on a GPU: what this machine, these weights and this version give, in one archive to send back.
+# The first hour on a GPU: test this machine, these weights and this version, and pack the results into one archive.
 #
 #     scripts/first_gpu_hour.sh [MODEL] [--data DIR] [--task TASK] [--out DIR] [--address HOST:PORT] [--dry-run]
 #
 # MODEL is one of `audiomarathon list models` [qwen2.5-omni-7b]; DIR holds the tasks' data [AUDIOMARATHON_DATA, or else
 # the mini benchmark]. Steps: doctor, certify, benchmark_efficiency.py, a sweep of one task, and one run by two workers
-# and by none. A step that is done is not done again; give the same command again after whatever stopped it.
-# --dry-run, and every call without a GPU, runs all of it on the CPU: the embedded model, the mini benchmark, few samples.
+# and by none. Finished steps are skipped; after an interruption give the same command again.
+# --dry-run, and every call without a GPU, runs all steps on the CPU: the embedded model, the mini benchmark, few samples.
 # Env: those of `audiomarathon run` (MODEL_PATH, DTYPE, SAMPLE_LIMIT …), RAY_ADDRESS for --address, PYTHON.
-# Exit code: 0 all done, 1 a step failed (the archive is made), 2 a wrong command, 130 interrupted.
+# Exit code: 0 all done, 1 a step failed (the archive is still made), 2 wrong command, 130 interrupted.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${PYTHON:-python3}"
-am=("$python" -P -m audiomarathon) # -P: nothing in the folder that a user stands in can pass for a module
+am=("$python" -P -m audiomarathon) # -P: never import modules from the current folder
 
 die() { # MESSAGE
     echo "error: $1" >&2
@@ -44,7 +44,7 @@ fi
 out="${out:-first_gpu_hour${dry:+_dry}}"
 failed=()
 
-# What a user gets wrong is said in one line, before the certificate's minutes.
+# Report a wrong command in one line before the certificate takes minutes.
 check() {
     checked="$("${am[@]}" doctor --model "$asked" 2>&1)" || [ $? -eq 1 ] || die "${checked##*error: }"
     local plan line
@@ -53,8 +53,8 @@ check() {
     die "$line"
 }
 
-# Call the function NAME with its folder and the arguments, unless it is done. Other arguments, another machine or
-# version, or other files ($also) undo it.
+# Call the function NAME with its folder and the arguments, unless it is done. It runs again if arguments, machine,
+# version or files ($also) changed.
 step() { # NAME [ARGUMENT ...]
     local folder="$out/$1" begun=$SECONDS code=0 before=""
     local inputs="$*"$'\n'"${also:-}"$'\n'"$machine"
@@ -124,7 +124,7 @@ also="$weights $clips" step sweep "${on[@]}" --methods "$methods" --ratios "$rat
 also="$weights $clips ${address:+cluster}" step two_workers "${on[@]}"
 
 "$python" "$here/first_gpu_hour.py" table "$out" ${dry:+--dry-run}
-# Records, summaries, logs and tables by their endings: no clip, no embedding, no attention gets in.
+# Pack records, summaries, logs and tables by their endings, so that no clip, embedding or attention gets in.
 if [ ! -e "$out/archive" ]; then
     archive="first_gpu_hour_$(uname -n)_$(date -u +%Y%m%d).tar.gz"
     (cd "$out" && find table.md doctor certify efficiency sweep two_workers -type f \( -name inputs -o -name log \

@@ -1,14 +1,14 @@
-"""Make tests/data/presses/kvpress-0.5.5.npz: which entries NVIDIA's kvpress 0.5.5 keeps of a tiny Qwen2's cache.
+"""Make tests/data/presses/kvpress-0.5.5.npz: the entries of a tiny Qwen2's cache that NVIDIA's kvpress 0.5.5 keeps.
 
-kvpress pins transformers < 5.3, so it has an environment of its own, in which audiomarathon is not installed:
+kvpress pins transformers < 5.3, so it needs a separate environment, without audiomarathon:
 
     python3 -m venv /tmp/kvpress-env
     /tmp/kvpress-env/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
     /tmp/kvpress-env/bin/pip install kvpress==0.5.5
     /tmp/kvpress-env/bin/python scripts/make_press_fixtures.py
 
-The file holds, for each press and k, booleans of shape (layers, KV heads, prompt): True is kept. Beside them are the
-last position's logits, so that a test can tell another model from other choices. The same file comes out every time.
+The file holds, for each press and k, booleans of shape (layers, KV heads, prompt): True is kept. It also holds the last
+position's logits, so that a test can tell a different model from different choices. Every run makes the same file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARGIN = 1e-5  # of the spread of scores: what rounding on another machine must 
 
 @torch.inference_mode()
 def main() -> None:
-    """Write the golden file, or stop where a choice hangs on rounding."""
+    """Write the golden file, or stop if a choice depends on rounding."""
     assert version("kvpress") == "0.5.5", f"kvpress {version('kvpress')} is installed; 0.5.5 is what the file is named"
     model, prompt = plain_qwen2(), prompt_ids()
     full = DynamicCache()
@@ -67,7 +67,7 @@ margins: list[float] = []  # of each layer and head of the press at hand
 def kept_by(
     press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor, full: DynamicCache
 ) -> np.ndarray:
-    """Return what `press` keeps, shape (layers, KV heads, prompt), and note how clear each choice was."""
+    """Return the entries that `press` keeps, shape (layers, KV heads, prompt), and record the margin of each choice."""
     scores: list[torch.Tensor] = []
     score = press.score
 
@@ -84,19 +84,19 @@ def kept_by(
         for head in range(kept.shape[1]):
             kept[index, head, places_in(before.keys[0, head], after.keys[0, head])] = True
             row, chosen = scores[index][0, head], torch.from_numpy(kept[index, head])
-            rest = row[row < row.max()]  # what is certain to stay has the highest score, one more than the rest
+            rest = row[row < row.max()]  # protected entries have the highest score, one more than the rest
             spread = float(rest.max() - rest.min()) or 1.0
             margins.append(float(row[chosen].min() - row[~chosen].max()) / spread)
     return kept
 
 
 def kept_by_heads(press: kvpress.ScorerPress, model: Qwen2ForCausalLM, prompt: torch.Tensor) -> np.ndarray:
-    """Return what AdaKVPress keeps by the scores of `press`: it hides the rest, and the cache stays as long."""
+    """Return the entries that AdaKVPress keeps by the scores of `press`; it hides the rest and shortens no cache."""
     scores: list[torch.Tensor] = []
     score = press.score
 
     def remembered(*args: object, **kwargs: object) -> torch.Tensor:
-        scores.append(score(*args, **kwargs))  # of which AdaKVPress then raises those that are certain to stay
+        scores.append(score(*args, **kwargs))  # AdaKVPress then raises the scores of protected entries
         return scores[-1]
 
     press.score = remembered

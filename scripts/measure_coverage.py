@@ -1,11 +1,11 @@
-"""How often the 95 % intervals hold the truth, of a task and of a mean over tasks, by clusters, in simulation.
+"""Simulate how often the 95 % intervals hold the truth, for a task and for a mean over tasks, by number of clusters.
 
     python scripts/measure_coverage.py [--runs 2000]
 
-Each run draws a made-up task (four classes; clusters of five samples that share a skill), takes the interval of the
-project's own functions, and looks whether the true figure, known from a draw of 400,000 samples, lies inside. The
-second table does the same for the mean over such tasks, of other numbers of clusters each, and with tasks among them
-that are so easy that now and then every reply is right.
+Each run draws a synthetic task (four classes; clusters of five samples that share a skill), computes the interval with
+the project's functions, and checks whether the true figure, known from a draw of 400,000 samples, lies inside. The
+second table does the same for the mean over such tasks with different numbers of clusters. Some of them are so easy
+that sometimes every reply is right.
 """
 
 import argparse
@@ -20,7 +20,7 @@ CLASSES, SIZE = 4, 5
 USUAL, EASY = (6.0, 3.0), (400.0, 2.0)  # skill is spread over clusters as a Beta distribution, of mean 0.67 and 0.995
 FIGURES = ("accuracy", "macro_f1")
 
-#: By what a row is called: the clusters of each task, and its skill.
+#: By name of the row: the clusters of each task, and its skill.
 MEANS: dict[str, list[tuple[int, tuple[float, float]]]] = {
     "3 tasks of 6": [(6, USUAL)] * 3,
     "10 tasks of 6": [(6, USUAL)] * 10,

@@ -1,10 +1,10 @@
-"""How long replies stay base's under each press, on the embedded model: the column "measured" of kvpress/README.md.
+"""Measure how long replies equal base's under each press, on the embedded model (kvpress/README.md, "measured").
 
   python scripts/measure_presses.py
 
 A reply's first token comes from prefill, which no press touches: one-letter answers never change. So the model
-transcribes the mini benchmark's speech for exactly 48 tokens, and what counts is how many of them come before the first
-that base did not say.
+transcribes the mini benchmark's speech for exactly 48 tokens, and the script counts how many of them come before the
+first that differs from base's.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from audiomarathon.settings import RunSettings
 
 
 def shared_beginning(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how many tokens two replies begin with in common."""
+    """Return the number of equal tokens at the beginning of two replies."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
 def main() -> None:
-    """Run base and every press on each clip; print a row a press."""
+    """Run base and every press on each clip; print one row a press."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ratio", type=float, default=0.9)
     parser.add_argument("--tokens", type=int, default=48)

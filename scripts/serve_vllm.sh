@@ -7,8 +7,8 @@
 #   MODEL_PATH=/models/phi4mm scripts/serve_vllm.sh phi4mm     a checkpoint in a folder (phi4mm needs one)
 #   PORT=8001 scripts/serve_vllm.sh voxtral                    default: 8000
 #
-# Run it in an environment with vLLM (pip install 'vllm[audio]'). It prints the command that asks the server; give that
-# one in the suite's environment. The flags are those that vLLM documents; no real weights were served by us.
+# Run it in an environment with vLLM (pip install 'vllm[audio]'). It prints the command that asks the server; run that
+# one in the suite's environment. The flags are those that vLLM documents; we have served no real weights.
 set -euo pipefail
 
 usage() { sed -n 's/^# \{0,1\}//; 2,11p' "$0"; }
@@ -63,6 +63,6 @@ Once the server says that it is up, in the suite's environment:
     OPENAI_BASE_URL=http://localhost:$port/v1 audiomarathon run tau --model openai --model-path $checkpoint --no-timing --batch-size 16
 
 TEXT
-# Greedy decoding, nothing else: without --generation-config vllm the checkpoint's penalties would be taken.
+# Greedy decoding only: without --generation-config vllm, vLLM would apply the checkpoint's penalties.
 exec vllm serve "${MODEL_PATH:-$checkpoint}" --served-model-name "$checkpoint" --port "$port" \
     --generation-config vllm --max-model-len "$length" "${limits[@]}" "${flags[@]}" "$@"

@@ -1,7 +1,7 @@
 """MkDocs hook: add the repository's pages outside `docs/` to the site, and point every relative link at its target.
 
 On GitHub a page links to files of the repository. On the site a link to a page leads to that page; a link to any other
-file leads to the repository where `REPOSITORY_URL` names it, and is plain text where nothing does.
+file leads to the repository if `REPOSITORY_URL` names it, and becomes plain text otherwise.
 """
 
 from __future__ import annotations

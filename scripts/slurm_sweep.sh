@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A sweep over all nodes of a Slurm job: Ray's head on the first node, a Ray node on each of the others, one worker a GPU.
+# A sweep over all nodes of a Slurm job: Ray's head on the first node, a Ray node on each other node, one worker a GPU.
 #
 #     sbatch --nodes 2 --gpus-per-node 4 --cpus-per-task 32 --time 12:00:00 \
 #         scripts/slurm_sweep.sh tau gtzan --model qwen2.5-omni --methods random,fast_v,dart --ratios 0.1:0.9:0.1
 #
 # Arguments are those of `audiomarathon sweep`. Activate the environment before sbatch, or name it: VENV=/path/to/venv.
-# Results, data and checkpoints have to lie where every node sees them. A job that runs out of time goes on where it
-# stopped when the same command is given again, on any number of nodes.
+# Every node must see results, data and checkpoints at the same paths. If a job runs out of time, submit it again with
+# any number of nodes: it continues where it stopped.
 #SBATCH --job-name=audiomarathon
 #SBATCH --ntasks-per-node=1
 #SBATCH --output=audiomarathon-%j.log
@@ -24,17 +24,17 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port="${RAY_PORT:-$((20000 + SLURM_JOB_ID % 20000))}" # two jobs may meet on a node
 cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}"
 gpus="${SLURM_GPUS_ON_NODE:-0}"
-# The first address that others can reach: Debian's hosts know themselves as 127.0.1.1.
+# The first address that other nodes can reach: Debian resolves its own name to 127.0.1.1.
 ip="$(srun --nodes 1 --ntasks 1 --nodelist "${nodes[0]}" bash -c 'hostname --ip-address; hostname --all-ip-addresses' |
     awk '{for (i = 1; i <= NF; i++) if ($i !~ /^127\.|:/ && !found++) print $i}')"
 address="${ip:-127.0.0.1}:$port"
-# Workers are what is measured, so they are not niced; nothing is reported to anybody; nobody else on the network may join.
+# Do not nice the measured workers, send no usage reports, and let nobody else on the network join.
 export RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
 export RAY_AUTH_TOKEN
 
-# srun holds each Ray node as a step of the job: they end with it, whatever happens. A step has one core unless it is
-# told (srun no longer takes --cpus-per-task from sbatch).
+# srun runs each Ray node as a step of the job, so all end with it. Without --cpus-per-task a step has one core (srun no
+# longer takes it from sbatch).
 start_node() { # NODE, arguments of ray start
     srun --overlap --nodes 1 --ntasks 1 --cpus-per-task "$cpus" --nodelist "$1" \
         ray start "${@:2}" --num-cpus "$cpus" --num-gpus "$gpus" --disable-usage-stats --block &
@@ -51,7 +51,7 @@ for node in "${nodes[@]:1}"; do
     start_node "$node" --address "$address"
 done
 wanted="${#nodes[@]}"
-for _ in $(seq 60); do # a node that does not come up is waited for two minutes, and then done without
+for _ in $(seq 60); do # wait two minutes for all nodes, then start without the missing ones
     alive="$(python -c "import ray; ray.init('$address', log_to_driver=False, logging_level='error'); \
 print(sum(node['Alive'] for node in ray.nodes()))" 2>/dev/null || echo 0)"
     [ "$alive" -lt "$wanted" ] || break

@@ -1,15 +1,15 @@
-"""Train the embedded model from nothing, on the training split of the synthetic world, on a CPU.
+"""Train the embedded model from scratch, on the training split of the synthetic world, on a CPU.
 
     python scripts/train_embedded_model.py --output src/audiomarathon/embedded/checkpoint
 
 1. Render short clips, cut them into the two-second windows that the audio encoder works on.
-2. Train the encoder to say, for each of its tokens, the word for what is heard (`embedded_training/encoder.py`).
-3. Encode every window once. Train the decoder on sequences of encoded windows and the tasks' own prompts, short ones
+2. Train the encoder to name the sound at each of its tokens (`embedded_training/encoder.py`).
+3. Encode every window once. Train the decoder on sequences of encoded windows and the tasks' prompts, short ones
    first, then up to 2,000 tokens (`embedded_training/decoder.py`).
 4. Save in the hub's layout, bfloat16, and run the mini benchmark, whose clips come from the world's other split.
 
-The same seed, versions, thread count and kind of processor give the same weights: those of the checkpoint that ships
-are seed 0's, on one thread, in 16 minutes.
+The same seed, versions, thread count and kind of processor give the same weights. The shipped checkpoint has seed 0, on
+one thread, in 16 minutes.
 """
 
 import argparse
@@ -34,11 +34,11 @@ FULL_LENGTH = 3200  # two minutes of audio and a prompt
 CURRICULUM = (
     # Free to look anywhere, the model learns to find an option's word in the audio, but not the letter before it.
     Stage(length=350, batch=16, steps=350, rate=2e-3, bfloat16=False, blinkers=0.0),
-    # Only options may look at the audio, so the reply has to ask them: letters come.
+    # Only options may look at the audio, so the reply has to read them: letters come.
     Stage(length=350, batch=16, steps=450, rate=1.5e-3, bfloat16=False, blinkers=0.9, transcripts=0.2),
     Stage(length=600, batch=9, steps=180, rate=1.2e-3, reach=FULL_LENGTH, blinkers=0.7),
     Stage(length=1000, batch=5, steps=200, rate=1e-3, reach=FULL_LENGTH, blinkers=0.4),
-    # Without blinkers, as at use: on its habits alone the model is right in training and wrong on real prompts.
+    # Without blinkers, as in use: trained with them alone, the model is right in training and wrong on real prompts.
     Stage(length=1000, batch=5, steps=150, rate=1e-3, blinkers=0.0),
     Stage(length=2000, batch=3, steps=60, rate=4e-4, blinkers=0.0),
 )
@@ -47,9 +47,7 @@ CURRICULUM = (
 def main() -> None:
     """Run all stages, with a checkpoint after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output", type=Path, required=True, help="folder of the checkpoint; what it holds is replaced"
-    )
+    parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint; its content is replaced")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="two are no faster where other work shares the cores")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every number of steps, for a quick trial")
@@ -72,7 +70,7 @@ def main() -> None:
     log.info("tokens right: %s", token_accuracy(model, tokenizer, windows, encoded))
 
     sequences = Sequences(windows, tokenizer, np.random.default_rng(arguments.seed))
-    torch.manual_seed(arguments.seed)  # whatever the stages before have drawn
+    torch.manual_seed(arguments.seed)  # independent of the draws of earlier stages
     hints = Hints(WIDTH)
     for stage in CURRICULUM:
         train_decoder(model, hints, sequences, encoded, stage.scaled(arguments.scale))

@@ -1,4 +1,4 @@
-"""What the machinery itself costs: choosing, gathering, and whatever of ours might run in decode."""
+"""Measure the overhead of our code: choosing, gathering, and decode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from efficiency.stages import forced, prepare
 
 @contextmanager
 def gathering_timed(lm: AudioLM) -> Iterator[list[tuple[Any, Any]]]:
-    """Collect marks around everything that is gathered for later layers (hidden states, cos and sin, masks)."""
+    """Collect timing marks around each gather for later layers (hidden states, cos and sin, masks)."""
     spans: list[tuple[Any, Any]] = []
     originals = {name: getattr(Drop, name) for name in ("rows", "prefill_mask")}
     inside = [False]
@@ -45,7 +45,7 @@ def gathering_timed(lm: AudioLM) -> Iterator[list[tuple[Any, Any]]]:
 
 
 def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats: int) -> float:
-    """Return the time of choosing and of gathering as share of base's LLM prefill, the median over repeats."""
+    """Return the time of choosing and of gathering as shares of base's LLM prefill, medians over repeats."""
     inputs = prepare(lm, round(seconds * 25))
     shares = []
     with encoder_shared(lm):
@@ -62,7 +62,8 @@ def choosing_and_gathering(lm: AudioLM, seconds: float, method: Method, repeats:
 def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, repeats: int) -> list[float]:
     """Return decode after a method dropped one audio token ÷ decode after a prompt that really has one fewer, in pairs.
 
-    Caches are as long on both sides (but for the layers below K of a token pruner), so what is above 1 is ours.
+    Caches are equally long on both sides (except in the layers below K of a token pruner), so the excess above 1 is
+    ours.
     """
     total = round(seconds * 25)
     pruned = get_method(name, round(1 / total, 6))
@@ -83,7 +84,7 @@ def decode_against_control(lm: AudioLM, seconds: float, name: str, tokens: int, 
 
 
 def overheads(lm: AudioLM, seconds: float, *, repeats: int, decode_tokens: int) -> dict[str, Any]:
-    """Measure what the machinery costs, at one duration."""
+    """Measure the overhead at one duration."""
     decode = {
         name: decode_against_control(lm, seconds, name, decode_tokens, max(5, repeats)) for name in ("fast_v", "snapkv")
     }

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni thinkers of any size with random weights, made on the device, without a file: for measuring time."""
+"""Make Qwen2.5-Omni thinkers of any size with random weights on the device, without a file, to measure time."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ SIZES = {
 def random_model(name: str, device: str, dtype: str, attn_implementation: str = "sdpa", seed: int = 0) -> Qwen2_5Omni:
     """Return a thinker of one of :data:`SIZES` with random weights.
 
-    The vision tower, which never runs here, is made tiny. Tokenizer and features are the embedded checkpoint's: what
-    the text is cut into changes no time.
+    The vision tower never runs here, so it is tiny. Tokenizer and features are the embedded checkpoint's: tokenization
+    does not change times.
     """
     size, tokenizer = SIZES[name], AutoTokenizer.from_pretrained(embedded_checkpoint())
     token = tokenizer.convert_tokens_to_ids

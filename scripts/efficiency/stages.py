@@ -1,4 +1,4 @@
-"""Every setting measured next to base, at one duration, beside its two yardsticks: the FLOP ideal and the control."""
+"""Measure every setting next to base at one duration, with two yardsticks: the FLOP ideal and the control."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = (
 
 
 class CpuTimeClock(CpuClock):
-    """Marks with this process's CPU time: what the work costs, not how long others kept it waiting."""
+    """Marks with this process's CPU time, which excludes waiting for other processes."""
 
     def mark(self) -> float:
         """See :class:`CpuClock`."""
@@ -54,19 +54,19 @@ class Row:
 
 
 def noise_of(tokens: int) -> np.ndarray:
-    """Return noise that becomes exactly so many audio tokens (25 a second)."""
+    """Return noise that becomes exactly this many audio tokens (25 a second)."""
     return (0.1 * np.random.default_rng(0).standard_normal(tokens * 640)).astype(np.float32)
 
 
 def prepare(lm: AudioLM, tokens: int) -> Inputs:
-    """Return a prompt with so many audio tokens."""
+    """Return a prompt with this many audio tokens."""
     inputs = lm.prepare([Prompt(TEXT, (noise_of(tokens),), seed=1)])
     assert inputs.audio_tokens == [tokens], inputs.audio_tokens
     return inputs
 
 
 def forced(lm: AudioLM, inputs: Inputs, method: Method, tokens: int) -> Generation:
-    """Generate exactly so many tokens."""
+    """Generate exactly this many tokens."""
     return method.generate(lm, inputs, max_new_tokens=tokens, ignore_end=True)
 
 
@@ -86,7 +86,7 @@ def measure(
     found: dict[str, list[Generation]] = {method.label: [] for method in methods}
     with encoder_shared(lm) as memory:
         for method in methods:
-            forced(lm, inputs, method, 2)  # kernels are chosen and memory is claimed at the first call
+            forced(lm, inputs, method, 2)  # the first call chooses kernels and claims memory
         for repeat in range(repeats):
             memory.clear()  # the tower runs once a repeat
             turn = repeat % len(methods)
@@ -106,7 +106,7 @@ def measure(
 
 
 def short_prefill(lm: AudioLM, tokens: int, repeats: int) -> float:
-    """Return the LLM prefill of a prompt that really has so few audio tokens."""
+    """Return the LLM prefill of a prompt that really has only this many audio tokens."""
     inputs = prepare(lm, tokens)
     with encoder_shared(lm):
         forced(lm, inputs, Base(), 1)
@@ -123,7 +123,7 @@ def row(
     cost: Cost,
     shorter: dict[int, float],
 ) -> Row:
-    """Set one method's generations against base's; the audio tower's times and peak of memory are everybody's."""
+    """Compare one method's generations with base's; all settings share the audio tower's times and peak memory."""
     own, base = found[method.label], found[Base().label]
     (audio,), (prompt,) = inputs.audio_tokens, inputs.prompt_tokens
     drops, layers = drops_of(method), len(cost.flops_per_token_per_layer)

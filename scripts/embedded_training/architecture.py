@@ -1,4 +1,4 @@
-"""The embedded model's size, and how it is saved in the layout of the hub's Qwen2.5-Omni checkpoints."""
+"""Define the embedded model's size, and save it in the layout of the hub's Qwen2.5-Omni checkpoints."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5OmniThinkerForCond
             "max_source_positions": 1500,
             "n_window": 100,
         },
-        # Never used, but part of the class: as small as it goes.
+        # Never used, but part of the class: as small as possible.
         vision_config={
             "depth": 1,
             "hidden_size": 32,
@@ -76,7 +76,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5OmniThinkerForCond
 def save_checkpoint(
     model: Qwen2_5OmniThinkerForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> None:
-    """Write weights (bfloat16, named `thinker.*`), config, tokenizer and feature extractor as the hub has them."""
+    """Write weights (bfloat16, named `thinker.*`), config, tokenizer and feature extractor in the hub's layout."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     state = {

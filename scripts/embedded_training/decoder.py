@@ -1,4 +1,4 @@
-"""Stage 2: the decoder learns to read what the encoder says: choose the option heard, repeat words in order."""
+"""Stage 2: teach the decoder to read the encoder's tokens: choose the option heard, repeat words in order."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ class Stage:
     """A step of the curriculum: tokens a sequence, sequences a batch, batches, peak learning rate.
 
     With a `reach` above the length, positions have gaps (see `Sequences`). `blinkers` is the share of batches in which
-    masks say where audio may be read; with `early_too`, also in the layers below the first that pruning shortens.
+    masks limit where audio may be read; with `early_too`, also in the layers below the first that pruning shortens.
     """
 
     length: int
@@ -44,9 +44,9 @@ class Stage:
 
 
 class Hints(nn.Module):
-    """Probes that exist only in training, each supervising one step of the reasoning where it should take place.
+    """Probes for training only; each supervises one step of the reasoning at its place.
 
-    Without them both jobs stay at chance for long: a letter says little about why it was right.
+    Without them both jobs stay at chance for long, because a letter says little about why it was right.
     """
 
     def __init__(self, width: int) -> None:
@@ -75,7 +75,7 @@ def train_decoder(
     begin, means = time.perf_counter(), {}
     for step in range(stage.steps):
         batch = sequences.batch(stage.batch, stage.length, transcripts=stage.transcripts, reach=stage.reach)
-        # A third faster and near enough, once the reading has been learnt; before, its faint traces drown in rounding.
+        # A third faster, and precise enough once reading is learnt; before that, rounding would hide its faint traces.
         with torch.autocast("cpu", torch.bfloat16, enabled=stage.bfloat16):
             losses = _losses(
                 model, hints, batch, encoded, bool(sequences.rng.random() < stage.blinkers), stage.early_too
@@ -117,11 +117,11 @@ def _losses(
         causal = torch.ones(length, length, dtype=torch.bool).tril()
         listening = batch.audio[:, None, :]
         early = causal & ~(batch.after[:, :, None] & listening)
-        # Nor may an event spread over the audio after it, from where it could be read when its own tokens are dropped.
+        # An event must not spread over the audio after it, or it could be read there once its own tokens are dropped.
         far = torch.ones(length, length, dtype=torch.bool).tril(-TOKENS)
         choice = batch.blind.any(1)[:, None, None]
         early = (early & ~(choice & far & batch.audio[:, :, None] & listening))[:, None] if early_too else None
-        # Options alone look at the audio, and the reply at them: it cannot know the word without finding its letter.
+        # Only options look at the audio, and the reply looks at them: to know the word it must find the letter.
         late = (causal & ~(batch.blind[:, :, None] & listening))[:, None]
     losses = {}
     for number, layer in enumerate(decoder.layers):
@@ -142,7 +142,7 @@ def _losses(
         elif number == FIRST_READING_LAYER + 1:
             deciding = hidden[batch.letter_at]
             losses["heard"] = _hint(functional.cross_entropy, hints.heard(deciding), batch.letter_heard)
-            # The same probe as at the options: what is copied from there is the letter itself.
+            # The same probe as at the options: the letter itself is copied from there.
             losses["picked"] = _hint(functional.cross_entropy, hints.letter(deciding), batch.letter)
     out = decoder.norm(hidden[batch.answer_at])
     logits = model.lm_head(out)
@@ -158,5 +158,5 @@ def _losses(
 def _hint(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], found: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor:
-    """Return the loss, or a differentiable zero where the batch has nothing to ask."""
+    """Return the loss, or a differentiable zero if the batch has no targets."""
     return loss(found, wanted) if len(wanted) else found.sum()

@@ -1,4 +1,4 @@
-"""Stage 1: the audio encoder learns to say, token by token, the word for what is heard."""
+"""Stage 1: teach the audio encoder to name the sound at each token."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ def train_encoder(
     generator: torch.Generator,
     batch: int = 48,
 ) -> None:
-    """Pull the encoder's tokens towards the embeddings of the words they should stand for."""
+    """Pull the encoder's tokens towards the embeddings of their words."""
     tower = model.model.audio_tower
     targets = model.get_input_embeddings().weight[cue_tokens(tokenizer)].detach()
     scale = targets.square().sum(1).mean()
@@ -45,7 +45,7 @@ def train_encoder(
         chosen = torch.multinomial(weights, batch, generator=generator)
         encoded = encode(model, windows.mels[chosen]).flatten(0, 1)
         heard = windows.heard[chosen].flatten()
-        # Both: near in the space that the decoder reads, and told apart from every other class.
+        # Two aims: near in the space that the decoder reads, and distinct from every other class.
         near = (encoded - targets[heard]).square().sum(1).mean() / scale
         told = functional.cross_entropy(10 / scale * encoded @ targets.T, heard)
         optimizer.zero_grad()
@@ -80,7 +80,7 @@ def token_accuracy(
     windows: Windows,
     encoded: torch.Tensor,
 ) -> dict[str, float]:
-    """Return per task the share of tokens nearest to the right word."""
+    """Return, by task, the share of tokens nearest to the right word."""
     targets = model.get_input_embeddings().weight[cue_tokens(tokenizer)]
     right = ((encoded @ targets.T).argmax(-1) == windows.heard).float().mean(1)
     return {task: round(right[windows.task == i].mean().item(), 3) for i, task in enumerate(world.TASKS)}

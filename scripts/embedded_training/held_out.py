@@ -1,4 +1,4 @@
-"""What a finished checkpoint is worth: the mini benchmark's clips, whole, through the engine a user runs."""
+"""Score a finished checkpoint on the mini benchmark's whole clips, through the engine that users run."""
 
 import tempfile
 from pathlib import Path

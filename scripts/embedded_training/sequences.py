@@ -1,4 +1,4 @@
-"""Training sequences of any length, put together from encoded windows and the tasks' own prompts."""
+"""Build training sequences of any length from encoded windows and the tasks' prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Equal lengths, so no padding: ids, positions, what goes in the audio's place, what the auxiliary losses ask for.
+    """Sequences of equal length, without padding: ids, positions, audio embeddings, targets of the auxiliary losses.
 
     `previous` is, for each position, the class of the word spoken before the one heard there (0: none), or -100.
-    `after` marks text that follows the audio, `blind` that of choice tasks but for the options.
+    `after` marks text after the audio, `blind` the same in choice tasks, except the options.
     `answer_at` are (row, position) whose next token is `answer`; `option_at` likewise with `option_right` and
     `option_letter`; `letter_at` are the positions whose next token is a letter, `letter_heard` what was heard and
     `letter` which one it is (0: A).
@@ -77,7 +77,7 @@ class Sequences:
         tasks = [task for task in world.TASKS if task != "librispeech"]
         examples = []
         for _ in range(size):
-            # What the text may take at most: the rest is audio, in whole windows and the start of one more.
+            # The longest text; the rest is audio, in whole windows and the start of another.
             if self.rng.random() < transcripts:
                 examples.append(self._transcription((length - 60) // TOKENS))
             else:
@@ -135,7 +135,7 @@ class Sequences:
         for number, gap in enumerate(gaps):
             out += [background[i] for i in rng.integers(len(background), size=gap)]
             out += chunks[number] if number < len(chunks) else []
-        # Some to spare, which the batch's length may cut.
+        # A few extra windows, which the batch's length may cut.
         return out + [background[i] for i in rng.integers(len(background), size=2)]
 
     def _collate(self, examples: list[Example], length: int, reach: int) -> Batch:
@@ -188,9 +188,9 @@ class Sequences:
         )
 
     def _positions(self, audio: int, length: int, reach: int) -> torch.Tensor:
-        """Return positions; in half of the examples with gaps, as if more background lay between the windows.
+        """Return positions; half of the examples have gaps, as if more background lay between the windows.
 
-        So the rotary embedding meets a long clip's distances from the first, short stage on (cf. PoSE, arXiv
+        The rotary embedding thus meets a long clip's distances from the first, short stage on (cf. PoSE, arXiv
         2309.10400).
         """
         steps = np.ones(length, np.int64)

@@ -1,7 +1,7 @@
-"""Two-second windows of the training split: mel features, and for each of their 50 tokens what is heard.
+"""Cut two-second windows of the training split: mel features, and the sound at each of their 50 tokens.
 
 The audio encoder never looks across its two-second windows, so the encoding of a long clip is that of its windows, one
-after the other. Hence windows cut from short clips are all that training needs, whatever the length it then trains for.
+after the other. Windows cut from short clips are therefore enough to train for any length.
 """
 
 import os
@@ -19,7 +19,7 @@ from audiomarathon.embedded import synthesis, world
 RATE = 16000
 SECONDS = 2
 TOKENS = 50
-NOTHING = 0  # the class of a token in which nothing is heard that could decide; the cues follow from 1
+NOTHING = 0  # the class of a token without a deciding sound; the cues follow from 1
 
 CUES = world.cues()
 CUE_INDEX = {cue: i + 1 for i, cue in enumerate(CUES)}
@@ -27,7 +27,7 @@ CUE_INDEX = {cue: i + 1 for i, cue in enumerate(CUES)}
 
 @dataclass
 class Windows:
-    """All windows, and where to find those that belong together.
+    """All windows, and the indices of those that belong together.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ def _word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[f
 
 
 def _heard(clip: synthesis.Clip, count: int) -> torch.Tensor:
-    """Return what each token hears: an event if the middle of its 40 ms lies inside."""
+    """Return the class of each token: an event if the middle of its 40 ms lies inside it."""
     middle = (np.arange(count * TOKENS) + 0.5) * SECONDS / TOKENS
     heard = np.full(count * TOKENS, NOTHING)
     for event in clip.events:

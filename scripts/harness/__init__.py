@@ -1,1 +1,1 @@
-"""What benchmark_harness.py runs beside lmms-eval."""
+"""Parts of benchmark_harness.py and benchmark_xares.py."""

@@ -1,4 +1,4 @@
-"""This project and lmms-eval on the same samples with the same weights, as two commands run by turns."""
+"""Run this project and lmms-eval on the same samples and weights, as two alternating commands."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ THEIRS = (
     *("--include_path", str(HERE / "lmms_eval_task"), "--model_args"),
     f"pretrained={CHECKPOINT},device_map=cpu,attn_implementation=sdpa,system_prompt=You are a helpful assistant.",
 )
-#: What must not differ between the sides: prompt with its audio tokens, mel frames, reply, and how the model computes.
+#: Facts that both sides must share: prompt with its audio tokens, mel frames, reply, and how the model computes.
 SAME = ("prompt", "frames", "reply", "dtype", "attention")
 
 Measured = dict[tuple[str, str], float]
 
 
 def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
-    """Print what whole runs of both take, and their parts, after one round that only warms the disk's cache.
+    """Print the seconds of whole runs of both and of their parts, after one round that only warms the disk's cache.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
                     measured[side].append(took)
             ours, theirs = asked.values()
             if ours != theirs:
-                raise SystemExit("error: the two did not ask the model the same, or it did not answer the same")
+                raise SystemExit("error: the two sides gave the model different prompts, or got different replies")
     show(measured, len(samples))
 
 
@@ -80,7 +80,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"error: {' '.join(line)} gave {done.returncode}: {done.stderr.strip()}")
-    calls = json.loads((folder / "calls.json").read_text())[-count:]  # what comes before warms the model up
+    calls = json.loads((folder / "calls.json").read_text())[-count:]  # earlier calls warm up the model
     if len(calls) < count:
         raise SystemExit(f"error: {line[2]} asked the model {len(calls)} times, not {count}: {done.stdout.strip()}")
     whole = {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
@@ -97,7 +97,7 @@ def one_run(line: Sequence[str], folder: Path, count: int) -> tuple[Measured, li
 
 
 def show(measured: Mapping[str, Sequence[Measured]], count: int) -> None:
-    """Print a row a part: both sides' medians, and the median, least and greatest ratio of the rounds."""
+    """Print one row a part: both sides' medians, and the median, minimum and maximum ratio of the rounds."""
     ours, theirs = measured["audiomarathon"], measured["lmms-eval"]
     print(f"audiomarathon beside lmms-eval, {count} samples, {len(ours)} rounds: seconds, ours, theirs, ours ÷ theirs")
     for part, clock in ours[0]:

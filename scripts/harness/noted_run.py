@@ -1,4 +1,4 @@
-"""One command of this project or of lmms-eval, every `generate` call noted: when, on which prompt, with what reply.
+"""Run one command of this project or of lmms-eval, and log every `generate` call: time, prompt, reply.
 
     python noted_run.py audiomarathon CALLS CHECKPOINT run tau …
     python noted_run.py lmms-eval CALLS CHECKPOINT --model qwen2_5_omni …
@@ -18,12 +18,12 @@ from typing import Any
 
 
 def now() -> dict[str, float]:
-    """Return the time by both clocks: since the machine started, and of this process's CPU use since it started."""
+    """Return both clocks: seconds since the machine started, and this process's CPU seconds."""
     return {"wall": time.monotonic(), "cpu": time.process_time()}
 
 
 def note_calls(calls: list[dict[str, Any]]) -> None:
-    """From now on, append a line to `calls` for whatever a model generates."""
+    """From now on, append a line to `calls` for each `generate` call."""
     from transformers import GenerationMixin
 
     generate = GenerationMixin.generate
@@ -54,13 +54,13 @@ def audiomarathon(_: str) -> None:
 def lmms_eval(checkpoint: str) -> None:
     """Run lmms-eval's command line with its `qwen2_5_omni`, made to work without CUDA and the hub.
 
-    What is changed, and why: the processor is the checkpoint's (the hub's 7B is hard-coded); the model is the thinker
-    alone, in float32 on the CPU (devices are hard-coded, and transformers 5's whole Qwen2.5-Omni refuses both
-    `return_audio` and to run without the talker, which lmms-eval takes away).
+    Changes: the processor is the checkpoint's (the hub's 7B is hard-coded); the model is the thinker alone, in float32
+    on the CPU (devices are hard-coded, and transformers 5's whole Qwen2.5-Omni refuses `return_audio`, and refuses to
+    run without the talker, which lmms-eval removes).
     """
     import torch
 
-    # The index's build of torchvision is for CUDA; without its compiled part it fails at describing what is not there.
+    # The index's build of torchvision is for CUDA; without its compiled part it fails to register operators.
     register_fake, torch.library.register_fake = torch.library.register_fake, lambda *_, **__: lambda function: function
     import torchvision  # noqa: F401
 
@@ -82,7 +82,7 @@ def lmms_eval(checkpoint: str) -> None:
             return super().from_pretrained(path, dtype=torch.float32, attn_implementation=attn_implementation)
 
         def disable_talker(self) -> None:
-            """There is none."""
+            """Do nothing: there is no GPU."""
 
         def generate(self, *, return_audio: bool, thinker_do_sample: bool, **given: Any) -> Any:  # noqa: ARG002
             return super().generate(**given)
@@ -103,7 +103,7 @@ def lmms_eval(checkpoint: str) -> None:
 
 
 def main() -> None:
-    """Run the command, write what was noted."""
+    """Run the command, write the log."""
     side, file, checkpoint, *command = sys.argv[1:]
     calls: list[dict[str, Any]] = []
     note_calls(calls)

@@ -1,10 +1,10 @@
-"""One side of benchmark_xares.py: X-ARES' own code or ours, on a task file and an encoder file that both read.
+"""Run one side of benchmark_xares.py: X-ARES' code or ours, on a task file and an encoder file that both read.
 
     python xares_side.py xares|audiomarathon|checkpoint ENV TASK.py ENCODER.py SEED OUT.json
 
 Runs in X-ARES' environment too, so it imports nothing of this project at the top. Seconds are CPU seconds of the
-whole process, without what it imports at the start. `torchaudio` is stood in for: `load` is soundfile's, and
-`resample` takes equal rates only.
+whole process, without its imports at the start. `torchaudio` is replaced: `load` is soundfile's, and `resample` takes
+equal rates only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
-    """Return what `work` returns, and note its CPU seconds."""
+    """Return the result of `work`, and record its CPU seconds."""
     begin = time.process_time()
     found = work()
     seconds[name] = time.process_time() - begin
@@ -35,7 +35,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def torchaudio() -> ModuleType:
-    """Return the two functions that X-ARES calls of torchaudio."""
+    """Return a replacement for the two functions of torchaudio that X-ARES calls."""
     import soundfile
     import torch
 
@@ -55,7 +55,7 @@ def torchaudio() -> ModuleType:
 
 
 def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
-    """Encode, train and score as `python -m xares.run` does; the environment is the one the task file names."""
+    """Encode, train and score like `python -m xares.run`, in the environment that the task file names."""
     sys.modules["torchaudio"] = torchaudio()
     from xares.task import XaresTask
 
@@ -75,10 +75,10 @@ def theirs(task: Path, encoder: Path, seed: int) -> dict[str, Any]:
 
 
 def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict[str, Any]:
-    """Probe through the store, from nothing and from a full store; then each probe by itself, for one seed.
+    """Probe through the store, from an empty and from a full store; then each probe alone, for one seed.
 
-    A probe by itself reads the store; what ties clips to rows, the hashes of their audio, is there already.
-    Of frames see :func:`ours_of_frames`, which alone needs the seed.
+    A probe alone reads the store; the audio hashes that link clips to rows are computed before.
+    For frames see :func:`ours_of_frames`; only that needs the seed.
     """
     import numpy as np
     import torch
@@ -108,7 +108,7 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
         mlp, knn = timed(seconds, "whole run", lambda: scores("first"))
         again = timed(seconds, "both, from the cache", lambda: scores("second"))
         if [one["score"] for one in again] != [mlp["score"], knn["score"]]:
-            raise SystemExit("error: other scores from the cache")
+            raise SystemExit("error: the cache gives different scores")
         data = task.read(env)
         heard = hear(data.clips, encoder.sampling_rate)
         places = {label: place for place, label in enumerate(data.classes)}
@@ -130,7 +130,7 @@ def ours(env: Path, task_file: Path, encoder_file: Path, seed: int = 42) -> dict
 
 
 def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, Any]:
-    """Probe as published with one seed, from nothing and from a full store; then the corrected probe from the store."""
+    """Probe as published with one seed, from an empty and a full store; then run the corrected probe from the store."""
     from audiomarathon.probing.run import probe
     from audiomarathon.probing.store import Store
 
@@ -145,7 +145,7 @@ def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, A
 
         mlp = timed(seconds, "whole run", lambda: score("first", "as_published"))
         if timed(seconds, "MLP", lambda: score("second", "as_published")) != mlp:
-            raise SystemExit("error: another score from the cache")
+            raise SystemExit("error: the cache gives a different score")
         standard = timed(seconds, "standard", lambda: score("third", "standard"))
         size = bytes_in(cache / "embeddings")
     return {"seconds": seconds, "MLP": [mlp], "standard": standard, "bytes": size}
@@ -154,7 +154,7 @@ def ours_of_frames(env: Path, task: Any, encoder: Any, seed: int) -> dict[str, A
 def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]:
     """Score X-ARES' best checkpoint of frames on the test frames that it stored, with our labels, segments and counts.
 
-    Its frames are padded as it does, a batch at a time, and its two layers run as they are.
+    Frames are padded as in X-ARES, a batch at a time, and its two layers run unchanged.
     """
     import io
     import tarfile
@@ -199,7 +199,7 @@ def checkpoint(env: Path, task_file: Path, encoder_file: Path) -> dict[str, Any]
 
 
 def main() -> None:
-    """Run one side and write what it found."""
+    """Run one side and write its results."""
     import torch
 
     side, env, task, encoder, seed, out = sys.argv[1:]

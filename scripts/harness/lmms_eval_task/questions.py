@@ -1,4 +1,4 @@
-"""What tau.yaml asks lmms-eval to call: a sample's audio, its prompt, the turn made of both, and the verdict."""
+"""Functions that tau.yaml names for lmms-eval: a sample's audio, its prompt, the turn of both, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def audio(row: dict[str, Any]) -> list[str]:
 
 
 def text(row: dict[str, Any]) -> str:
-    """Return what is asked."""
+    """Return the question."""
     return str(row["prompt"])
 
 
