@@ -65,7 +65,7 @@ def beside_lmms_eval(python: str, count: int, rounds: int) -> None:
                     measured[side].append(took)
             ours, theirs = asked.values()
             if ours != theirs:
-                raise SystemExit("error: the two sides gave the model different prompts, or got different replies")
+                raise SystemExit("error: the two sides differ in prompts, replies or computation")
     show(measured, len(samples))
 
 
