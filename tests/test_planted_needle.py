@@ -14,13 +14,16 @@ import torch
 from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.method import Base, kept_count
+from audiomarathon.compression.registry import get_method
 from audiomarathon.compression.token_pruner import Evidence, TokenPruner
 from audiomarathon.embedded import CHECKPOINT, mini_benchmark
 from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.run import run
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.records import Record
+from audiomarathon.settings import RunSettings
 
 TASKS = ["desed", "slue", "race", "had"]
 MARGIN = 0.1  # seconds on both sides: tokens that straddle an edge are the needle's too
@@ -103,3 +106,17 @@ def test_the_answer_goes_and_stays_with_the_needle(lm: AudioLM, root: Path, name
     assert right["kept of 0.9"] >= right["base"]
     assert right["dropped"] <= len(found) / 3, "chance is a quarter; for had the absence of a needle is an answer"
     assert right["dropped of 0.9"] <= len(found) / 3
+
+
+@pytest.mark.long
+def test_what_the_demo_drops_costs_what_docs_embedded_says(tmp_path: Path) -> None:
+    data = mini_benchmark.generate(tmp_path / "mini", progress=False, tasks=TASKS)
+    settings = RunSettings(data=str(data), results=tmp_path / "results", timing=False, max_new_tokens=8)
+    methods = [Base(), get_method("random", 0.9, at="input"), get_method("random", 0.9, layer=2)]
+    scores: dict[str, list[float]] = {method.label: [] for method in methods}
+    for finished in run(TASKS, "embedded", settings, methods, progress=False):
+        scores[finished.folder.name].append(finished.summary["macro_f1"])
+    base, at_input, at_layer_2 = (sum(of_method) / len(TASKS) for of_method in scores.values())
+    assert base >= 0.9
+    assert base - at_input >= 0.3
+    assert base - at_layer_2 < 0.1

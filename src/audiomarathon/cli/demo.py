@@ -38,7 +38,8 @@ def demo(
     here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.
     settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
-    methods = [get_method("base"), get_method("frame", 0.5), get_method("random", 0.9)]
+    # At the input the model has read nothing yet: a dropped event is lost. By layer 2 it has read every event.
+    methods = [get_method("base"), get_method("frame", 0.5, at="input"), get_method("random", 0.9, at="input")]
     finished = list(run(AUDIOMARATHON.tasks, "embedded", settings, methods, say=say))
     title = "AudioMarathon demo: embedded tiny model, synthetic audio of 90–120 s"
     code = show(finished, title, folders=False)

@@ -34,6 +34,7 @@ CLIPS = {
     "vox_age": 8,
 }
 MIN_SECONDS, MAX_SECONDS = 90.0, 120.0
+FAKE_SECONDS = 0.5  # a forged word, as in the public corpus; the other events last `synthesis.EVENT_SECONDS`
 LICENCE = "CC0-1.0"
 
 Row = dict[str, Any]
@@ -91,7 +92,7 @@ def generate(
             for recording in pool.map(_record, jobs):
                 recordings.append(recording)
                 count(1)
-    manifest: Row = {"name": "AudioMarathon mini benchmark", "version": "1", "licence": LICENCE, "tasks": {}}
+    manifest: Row = {"name": "AudioMarathon mini benchmark", "version": "2", "licence": LICENCE, "tasks": {}}
     for task in wanted:
         made = [recording for recording in recordings if recording.task == task]
         _write_metadata(root / task, task, [row for recording in made for row in recording.rows])
@@ -146,7 +147,7 @@ def word_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[fl
 
 
 def event_onsets(rng: np.random.Generator, seconds: float, count: int) -> list[float]:
-    """Return `count` onsets of two-second events in random order, each in a stretch of its own."""
+    """Return `count` onsets of events in random order, each in a stretch of its own."""
     stretch = seconds / count
     onsets = [i * stretch + rng.uniform(0.5, stretch - synthesis.EVENT_SECONDS - 0.5) for i in range(count)]
     return [float(onsets[i]) for i in rng.permutation(count)]
@@ -243,8 +244,8 @@ def _veracity(task: str, index: int, rng: np.random.Generator, seconds: float) -
     placed = [(label, event_onsets(rng, seconds, 1)[0])] if label.name == "fake" else []
     row: Row = {"path": path, "event_onset": None, "event_seconds": None}
     if placed:
-        row |= {"event_onset": placed[0][1], "event_seconds": synthesis.EVENT_SECONDS}
-    return synthesis.needle(task, placed, rng, seconds, 16000), path, [row]
+        row |= {"event_onset": placed[0][1], "event_seconds": FAKE_SECONDS}
+    return synthesis.needle(task, placed, rng, seconds, 16000, event_seconds=FAKE_SECONDS), path, [row]
 
 
 def _transcribed(_: str, index: int, rng: np.random.Generator, seconds: float) -> tuple[synthesis.Clip, str, list[Row]]:

@@ -44,12 +44,18 @@ def texture(task: str, label: Label, rng: np.random.Generator, seconds: float, r
 
 
 def needle(
-    task: str, placed: Sequence[tuple[Label, float]], rng: np.random.Generator, seconds: float, rate: int
+    task: str,
+    placed: Sequence[tuple[Label, float]],
+    rng: np.random.Generator,
+    seconds: float,
+    rate: int,
+    *,
+    event_seconds: float = EVENT_SECONDS,
 ) -> Clip:
-    """Return a clip of background with an event of two seconds at each of the given onsets."""
+    """Return a clip of background with an event of `event_seconds` at each of the given onsets."""
     if task not in NEEDLES:
         raise ValueError(f"{task!r} is not a needle task: {', '.join(NEEDLES)}")
-    n, size = round(seconds * rate), round(EVENT_SECONDS * rate)
+    n, size = round(seconds * rate), round(event_seconds * rate)
     samples = _background(task, rng, n, rate)
     for label, onset in placed:
         start = round(onset * rate)
@@ -59,7 +65,7 @@ def needle(
             samples[start : start + size] += _domestic(label, rng, size, rate)
         else:
             samples[start : start + size] += spoken(label.cue, rng, size, rate)
-    events = tuple(Event(label.cue, onset, EVENT_SECONDS) for label, onset in placed)
+    events = tuple(Event(label.cue, onset, event_seconds) for label, onset in placed)
     return Clip(_finish(samples), rate, events)
 
 

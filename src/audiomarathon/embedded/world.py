@@ -16,7 +16,7 @@ Split = Literal["benchmark", "training"]
 #: The ten tasks; the position is part of the random streams, so new ones go to the end.
 TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
-#: Tasks whose answer hangs on an event of about two seconds; in the others the evidence lasts as long as the clip.
+#: Tasks whose answer hangs on a short event; in the others the evidence lasts as long as the clip.
 NEEDLES = ("race", "slue", "desed", "had")
 
 
