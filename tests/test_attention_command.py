@@ -183,7 +183,7 @@ class TestBesideARun:
             ),
             (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
             (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
-            (["--executor", "ray"], "attention is seen in this process only"),
+            (["--executor", "ray"], "in this process only"),
             (["--no-save-attn", "--attn-layers", "1"], "nothing is kept of attention; add --save-attn"),
         ],
     )
@@ -218,7 +218,7 @@ class TestCapture:
     def test_an_unknown_sample(self, asked: Asked, tmp_path: Path) -> None:
         code, said = call("attention", "capture", *asked, "--sample", "nobody", "--results", tmp_path)
         assert code == 2
-        assert "'nobody': there is no such sample" in said
+        assert "sample id 'nobody'" in said
 
 
 class TestPictures:

@@ -15,7 +15,7 @@ import task_folders
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.cli import batch as cli_batch
-from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import all_models
 from audiomarathon.settings import env_names

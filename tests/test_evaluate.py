@@ -141,7 +141,7 @@ class TestThroughputMode:
         assert later.summary["timing"]["audio_seconds_per_second"] > 0
 
     def test_a_setting_named_twice_is_refused(self, go) -> None:
-        with pytest.raises(SettingsError, match="named twice"):
+        with pytest.raises(SettingsError, match="same name"):
             go("tau", methods=[get_method("base"), get_method("base")])
 
 

@@ -125,7 +125,7 @@ def test_run_writes_the_originals_files_and_goes_on_where_it_was(door: Call, tmp
     log = (out / "clotho_infer.stderr.log").read_bytes().decode()
     assert code == 0
     assert log in stderr
-    assert "base-0: goes on from 2 of 3 samples" in log
+    assert "base-0: resuming: 2 of 3 samples" in log
     assert read(out / "clotho" / "predictions.json") == predictions
     assert len((run / "samples.jsonl").read_bytes().splitlines()) == 3
     assert door("inference", "clotho", "-m", "embedded", "--output-root", "out", "--limit", "1")[0] == 0

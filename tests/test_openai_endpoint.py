@@ -666,7 +666,7 @@ class TestRuns:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("audiomarathon.endpoint.client.Endpoint._wait", lambda *_: asyncio.sleep(0.1))
             go("http://127.0.0.1:9/v1", samples=1, say=print)
-        told = [line for line in capsys.readouterr().out.splitlines() if "tried again" in line]
+        told = [line for line in capsys.readouterr().out.splitlines() if "retrying" in line]
         (line,) = told
         assert line.startswith("127.0.0.1:9: ConnectError: ")
 

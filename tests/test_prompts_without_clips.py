@@ -176,7 +176,7 @@ class TestRuns:
     ) -> None:
         monkeypatch.setattr(Qwen2_5Omni, "text_only", False)
         monkeypatch.setattr(AudioLM, "load", lambda *_args, **_options: pytest.fail("loaded"))
-        refusal = "control: 2 of 3 samples have no clips, and embedded takes no prompt without; allowed"
+        refusal = "control: 2 of 3 samples have no clips, and embedded needs audio"
         with pytest.raises(SettingsError, match=f"^{refusal}"):
             ran("base")
         settings = RunSettings(data=str(tmp_path / "data"), results=tmp_path, device="cpu")

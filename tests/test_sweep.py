@@ -432,5 +432,5 @@ class TestPlan:
         assert "total: 6 replies" in out
         assert re.search(r"tau: 3 samples .* x 2 settings: time unknown", out)
         assert "no estimate of memory" in out
-        assert "No time is known" in out
+        assert "No time estimate" in out
         assert "--tflops" in out

@@ -15,7 +15,7 @@ import typer
 
 from audiomarathon.cli.options import run_script, with_options
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
-from audiomarathon.engine.executor import read_executor
+from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
 
 #: The folder of the KV presses; it belongs to no one model.

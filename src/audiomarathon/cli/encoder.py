@@ -13,7 +13,7 @@ from audiomarathon.cli.options import Grouped, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
-from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.text import counted
 

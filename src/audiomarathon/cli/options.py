@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from audiomarathon.cli.output import reporting_errors
-from audiomarathon.engine.executor import EXECUTORS, read_executor
+from audiomarathon.engine.ray_options import EXECUTORS, read_executor
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import described, flag_of, settings_fields
 

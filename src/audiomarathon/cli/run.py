@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, Track, with_executor, with_settings
 from audiomarathon.cli.output import say, show
-from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.ray_options import Ray
 
 if TYPE_CHECKING:
     from audiomarathon.settings import RunSettings

@@ -10,7 +10,7 @@ import typer
 
 from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, Track, complete_methods, with_executor, with_settings
-from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.ray_options import Ray
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,7 @@
-"""From someone's own audio and prompt, through any method, to a reply and what it took.
+"""Answer a prompt about your own audio under any method, with times and token counts.
 
-`answer` is one call; `answers` runs several methods on the same audio, which is decoded and encoded once, so that their
-times can stand beside each other.
+`answer` runs one method. `answers` runs several on the same audio, which is decoded and encoded once, so that their
+times are comparable.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _WARM_UP_TOKENS = 2
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply to a prompt about some audio, and what it took.
+    """A reply to a prompt about audio, with its cost.
 
     Attributes
     ----------
     method
         Label of the method, such as `snapkv-0.5`.
     text, finish
-        The reply, and why it ended: `stop`, or `length` when the token limit cut it.
+        The reply, and why it ended: `stop`, or `length` at the token limit.
     audio_seconds
         Length of all clips together.
     audio_tokens, kept_audio_tokens
-        Before and after the method; None after one that takes text too, since heads then keep different numbers.
+        Before and after the method; None after a method that also drops text, since heads then keep different numbers.
     kv_lengths, kv_bytes
-        Entries of each layer's cache after prefill, and the bytes of all.
+        Entries of each layer's cache after prefill, and the bytes of the whole cache.
     stages
         Seconds of encoder, LLM prefill and decode. The encoder runs once for all methods that :func:`answers` compares.
     decode_per_token
-        Seconds a token after the first; from a forced run where the settings ask for one (`DECODE_TOKENS`), else from
-        the reply, and None when that was a single token.
+        Seconds per token after the first, from a forced run if `DECODE_TOKENS` is set, else from the reply; None for a
+        reply of one token.
     scoring
-        Seconds of the LLM prefill that went into choosing what to keep.
+        Seconds of the LLM prefill that the method spent on choosing tokens.
     generation
-        Everything else that is known of the call.
+        All other facts of the call.
     """
 
     method: str
@@ -82,20 +82,20 @@ def answer(
     Parameters
     ----------
     audio_paths
-        One file or several, in the order in which the prompt speaks of them.
+        One or more files, in the prompt's order.
     prompt
-        Plain text; the model's chat template is put around it.
+        Plain text; the model's chat template is added.
     model
-        A model's name, or one that :func:`open_model` has loaded.
+        A model's name, or a model loaded by :func:`open_model`.
     method
-        Such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`, or a method.
+        A method, or text such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`.
     settings
         Checkpoint, device, dtype, token limit and so on; :func:`own_settings` when None.
 
     Raises
     ------
     AudioMarathonError
-        For a file that cannot be decoded, an unknown name, a method that the model cannot carry.
+        A file cannot be decoded, a name is unknown, or the method does not apply to the model.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def answers(
     Parameters
     ----------
     warm_up
-        Run every method once before, not counted: kernels are chosen and memory is claimed at the first call.
+        Run every method once before, not counted: the first call chooses kernels and claims memory.
     """
     settings = settings or own_settings()
     chosen = [as_method(method, settings) for method in methods]
@@ -165,7 +165,7 @@ def generations(
     warm_up: bool = False,
     keep_entries: bool = False,
 ) -> Iterator[tuple[Method, Generation]]:
-    """Generate under each method, the audio tower once; its one measured time stands with every one of them."""
+    """Generate under each method; the audio tower runs once, and every method gets its measured time."""
     encoder: float | None = None
     with encoder_shared(lm) as memory:
         if warm_up:
@@ -179,21 +179,21 @@ def generations(
 
 
 def own_settings(**flags: Any) -> RunSettings:
-    """Fill settings from flags, then env vars; see :meth:`RunSettings.read`.
+    """Read settings from flags, then env vars; see :meth:`RunSettings.read`.
 
-    `PRUNE_METHOD` and `PRUNE_RATIO` have no say: what is compared, the caller names.
+    `PRUNE_METHOD` and `PRUNE_RATIO` are ignored: the caller names the methods.
     """
     env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
     return RunSettings.read(env, **flags)
 
 
 def open_model(name: str, settings: RunSettings, methods: Sequence[Method] = ()) -> AudioLM:
-    """Load a model by name, as a run does, and make sure that it can carry the methods.
+    """Load a model by name, as a run does, and check that the methods apply to it.
 
     Raises
     ------
     AudioMarathonError
-        For an unknown name, a checkpoint that is not there, a device that is not there.
+        The name is unknown, or the checkpoint or device is missing.
     """
     from audiomarathon.engine.local import open_local
 

@@ -1,7 +1,7 @@
-"""Attention of a model on a sample, reduced while it is computed.
+"""Capture a model's attention on a sample, reduced while it is computed.
 
-A call of its own, after the timed one: in each layer queries and keys are seen as the layer is given them, attention is
-computed anew in float32, a few query rows at a time, reduced, and forgotten. Memory is O(H·S), never S×S.
+This is a separate call after the timed one. In each layer, attention is computed again in float32 from the layer's
+queries and keys, a few query rows at a time, and reduced. Memory is O(H·S), never S×S.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample
 
 _CHUNK = 128  # query rows whose attention is in memory at a time
-_CACHED = 1 << 20  # numbers that a CPU's caches hold: fewer rows at a time where they would be more
-LONGEST_FULL = 4096  # prompt tokens up to which whole maps are written unasked: 1.9 GB for 28 layers
+_CACHED = 1 << 20  # numbers that fit into a CPU's caches; it limits the rows at a time
+LONGEST_FULL = 4096  # prompt tokens up to which whole maps are written without --yes: 1.9 GB for 28 layers
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What each position of a prompt is.
+    """The group of each prompt position.
 
     Attributes
     ----------
     groups
         Names of the groups.
     group_of
-        Shape (S + 1,): each prompt position's group; the last place stands for all generated tokens.
+        Shape (S + 1,): each prompt position's group; the last entry stands for all generated tokens.
     question
-        Shape (S,): whether a position is of the question.
+        Shape (S,): True for the question's positions.
     clips
-        Audio tokens of each clip.
+        Number of audio tokens of each clip.
     """
 
     groups: tuple[str, ...]
@@ -69,9 +69,9 @@ class Parts:
 
 
 def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
-    """Tell a prompt's parts apart.
+    """Find a prompt's parts: template, clips and question.
 
-    Where its text is not found, as in a family's own form of asking for transcripts, all text after the audio counts as
+    If the question's text is not found, as in a family's own prompt for transcripts, all text after the audio counts as
     the question.
 
     Parameters
@@ -99,7 +99,7 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 
 
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
-    """Return from which position to which the question stands in a run of text, None where it does not."""
+    """Return the first and last position of the question in the prompt, or None if it is not there."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
     begin, runs = 0, list[tuple[int, int]]()
     for place in range(len(ids) + 1):
@@ -139,16 +139,16 @@ def capture(
     layers: Sequence[int] = (),
     full: np.ndarray[Any, Any] | None = None,
 ) -> Attention:
-    """Generate for a batch of one, and return its attention.
+    """Generate for one sample, and return its attention.
 
     Parameters
     ----------
     inputs
         What :meth:`AudioLM.prepare` makes of the prompt alone.
     layers
-        Empty for all.
+        Layers to capture; empty for all.
     full
-        Takes each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
+        Receives each layer's whole map, mean over heads, shape (L, S, S); dropped positions are 0.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def check_layers(lm: AudioLM, layers: Sequence[int]) -> None:
 class _Recorder:
     """Reduces the attention of one call, layer by layer.
 
-    Positions are those of the prompt, whatever a method dropped; all generated tokens share one place after them.
+    Positions are prompt positions before any drop; all generated tokens share one position after them.
     """
 
     lm: AudioLM
@@ -205,7 +205,7 @@ class _Recorder:
 
     @contextmanager
     def around(self, applied: AbstractContextManager[Trace]) -> Iterator[Trace]:
-        """Watch every chosen layer while a method is applied."""
+        """Observe every chosen layer while a method is applied."""
         looks = {
             self.lm.decoder_layers[layer].self_attn: functools.partial(self._look, place, layer)
             for place, layer in enumerate(self.layers)
@@ -249,7 +249,7 @@ class _Recorder:
                 self.full[place][np.ix_(ours[rows], ours[:seen])] = mean.cpu().numpy()
             last = weights[:, -1]
         per_block = in_block.sum(0)[:, None]
-        self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block of which no row is left
+        self.blocks[layer] = (whole / per_block).half().cpu().numpy()  # NaN in a block without rows
         self._keep("last", layer, self._spread(last, own.expand_as(last)))
         self._keep("question", layer, self._spread(asking, own.expand_as(asking)) / question.sum())
 
@@ -259,30 +259,30 @@ class _Recorder:
         heads, device = weights.shape[0], weights.device
         self.steps[layer] = step = self.steps.get(layer, 0) + 1
         entries = self._positions(layer, device)[None]
-        if self.trace.kept_entries:  # a press leaves each head its own
+        if self.trace.kept_entries:  # a press keeps different entries in each head
             kept = self.trace.kept_entries[layer].to(device)
             own = kept.int().sort(stable=True).indices[:, -int(kept.sum(1).max()) :]  # kept ones last, in order:
             entries = entries.expand(kept.shape).gather(1, own)  # a shorter head's filler, unseen, is before them
         entries = entries.repeat_interleave(heads // len(entries), 0)
         fresh = torch.full((heads, step), self.length, device=device)
         columns = torch.cat([entries, fresh], 1)
-        if window_of(self.lm.decoder.config, layer):  # its cache holds the last ones only
+        if window_of(self.lm.decoder.config, layer):  # a sliding window: the cache holds the last entries only
             columns = columns[:, -weights.shape[1] :]
         if columns.shape != weights.shape:
             raise MethodError(
-                f"layer {layer} has {weights.shape[1]} cache entries, {columns.shape[1]} are known: the method does "
-                "not say which it kept"
+                f"layer {layer} has {weights.shape[1]} cache entries, expected {columns.shape[1]}: the method does "
+                "not say which entries it kept"
             )
         spread = self._spread(weights, columns)
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 
     def _spread(self, weights: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Return rows (H, entries) by prompt position, shape (H, S + 1); what was dropped is 0."""
+        """Spread rows (H, entries) over prompt positions, shape (H, S + 1); dropped positions are 0."""
         wide = torch.zeros(len(weights), self.length + 1, dtype=torch.float64, device=weights.device)
         return wide.scatter_add_(1, columns, weights.double())
 
     def _keep(self, kind: str, layer: int, row: torch.Tensor) -> None:
-        """Reduce a row (H, S + 1)."""
+        """Reduce a row (H, S + 1) and keep the result."""
         group_of = self.parts.group_of.to(row.device)
         mass = torch.zeros(len(row), len(self.parts.groups), dtype=row.dtype, device=row.device)
         heard = row[:, self.audio.to(row.device)]
@@ -298,14 +298,14 @@ class _Recorder:
         self.rows[kind, layer] = {name: value.cpu().numpy() for name, value in found.items()}
 
     def _spans(self) -> list[list[Any]]:
-        """Return from which position to which each run of one group goes."""
+        """Return each run of positions of one group, with its start and end."""
         groups = self.parts.group_of[:-1].tolist()
         starts = [place for place, group in enumerate(groups) if not place or group != groups[place - 1]]
         ends = zip(starts, [*starts[1:], len(groups)], strict=True)
         return [[self.parts.groups[groups[start]], start, end] for start, end in ends]
 
     def attention(self, generation: Generation) -> Attention:
-        """Return what was seen."""
+        """Return the captured attention."""
         for layer in self.layers:
             some = self.decoded.get(layer)
             heads = len(self.rows["last", layer]["mass"])
@@ -344,14 +344,14 @@ def capture_missing(
     say: Callable[[str], None] = lambda _line: None,
     step: Callable[[int], object] = lambda _more: None,
 ) -> None:
-    """Write the attention of every sample that a setting has a reply of, unless it is there.
+    """Write the attention of every sample with a reply, unless the file exists.
 
-    A sample that fails is told of and left out: the same command tries it again.
+    A failing sample is reported and left out: the same command tries it again.
 
     Raises
     ------
     RecordError
-        When a file cannot be written.
+        A file cannot be written.
     """
     different, clips = 0, plan.clips or {}
     missing = {job.method.label: job.folder.done(clips) - captured(job.folder, clips, settings) for job in jobs}
@@ -364,7 +364,7 @@ def capture_missing(
                     for job in todo:
                         row = before[job.method.label].get(sample.id)
                         different += not _capture_one(lm, plan, job, sample, prompt, inputs, settings, row)
-            except RecordError:  # a full disk: no sample after it would fare better
+            except RecordError:  # a full disk: later samples would fail too
                 raise
             except Exception as error:  # one sample's failure is not the end of the run
                 say(f"error: {plan.task.key}: attention of {sample.id}: {reason_of(error)}")
@@ -390,19 +390,19 @@ def _capture_one(
     settings: RunSettings,
     before: Mapping[str, Any] | None,
 ) -> bool:
-    """Write the attention of a sample under a setting; return whether the reply is the one on record.
+    """Write a sample's attention under a setting; return whether the reply equals the recorded one.
 
     Parameters
     ----------
     before
-        The sample's line of the index.
+        The sample's line in the index, if any.
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
     if before and not same(before.get("clips"), (plan.clips or {}).get(sample.id)):
         before = None  # of other audio
     everything = not settings.attn_layers or bool(before and before["all"])
     layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
-    longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # nothing that is there is lost
+    longest = settings.attn_full or (sys.maxsize if before and before["full"] else 0)  # keep an existing whole map
     told = {
         "model": job.folder.run.get("checkpoint_name"),
         "method": job.method.label,
@@ -440,27 +440,27 @@ def capture_whole(
     layers: Sequence[int] = (),
     max_new_tokens: int = 1,
 ) -> Attention:
-    """Write whole maps as LALM Bench does: `attn.npy` (L, S, S), `tokens.json`, `meta.json`; see :func:`capture`.
+    """Write whole maps in LALM Bench's format: `attn.npy` (L, S, S), `tokens.json`, `meta.json`; see :func:`capture`.
 
     Parameters
     ----------
     longest
-        Prompt tokens up to which they are written.
+        Longest prompt allowed, in tokens.
     told
-        Goes into `meta.json`.
+        Added to `meta.json`.
 
     Raises
     ------
     SettingsError
-        For a longer prompt, or a layer that the model does not have.
+        The prompt is longer, or the model does not have the layer.
     RecordError
-        When they cannot be written.
+        The files cannot be written.
     """
     length, count = inputs.audio_mask.shape[1], len(layers or lm.decoder_layers)
     if length > longest:
         raise SettingsError(
             f"{told['sample_id']}: whole maps of {length:,} tokens take {count * length**2 / 2**28:.1f} GB; allowed: "
-            f"prompts of at most {longest:,} tokens; audiomarathon attention capture --yes writes them all the same"
+            f"prompts of at most {longest:,} tokens, or audiomarathon attention capture --yes"
         )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""From samples to batches ready for the model: decoded, prompted, turned into tensors.
+"""Decode samples, add prompts, and turn them into tensors, as batches for the model.
 
-Timed runs prepare one sample at a time, so that nothing runs in the background while the timer does; throughput runs
-prepare the next batches in threads while the model works.
+Timed runs prepare one sample at a time, so that nothing else runs while the timer does. Throughput runs prepare the
+next batches in threads while the model works.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMORY_ADVICE = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How a task is to be run, whatever the setting.
+    """How to run a task; the same for every setting.
 
     Attributes
     ----------
@@ -42,17 +42,17 @@ class Plan:
     decode_tokens
         Length of the forced decode run; 0 for none.
     seed
-        Run seed, from which each sample's own is made.
+        Seed of the run; each sample's seed is derived from it.
     batch_size
         Samples a batch; None runs timed, at batch 1.
     warm_up
         Whether a timed run starts with an uncounted pass over its first sample.
     session
-        When the run began: records of one session were measured side by side.
+        Start of the run; records of one session were measured side by side.
     clips
-        Hash of each sample's clips by id; a sample recorded with other clips is done again.
+        Hash of each sample's clips, by id; a sample recorded with other clips runs again.
     control
-        For a control variant of the data what there is to hear (`silence`, …), said in every record.
+        Kind of audio control (`silence`, …), written into every record; None for the real audio.
     """
 
     task: Task
@@ -69,9 +69,9 @@ class Plan:
 
 @dataclass
 class Ready:
-    """A batch that is decoded and prepared; samples that failed on the way are in `failed`.
+    """A batch that is decoded and prepared; `failed` holds each sample that failed on the way, with the reason.
 
-    `clip_seconds` is what the model hears, so that speeds and FLOPs are worked out from that.
+    `clip_seconds` counts the audio that the model hears; speeds and FLOPs are computed from it.
     """
 
     samples: list[Sample]
@@ -79,7 +79,7 @@ class Ready:
     clip_seconds: list[float]
     load: float
     preprocess: float
-    failed: dict[str, str]
+    failed: list[tuple[Sample, str]]
 
 
 def sample_seed(seed: int, sample_id: str) -> int:
@@ -88,22 +88,22 @@ def sample_seed(seed: int, sample_id: str) -> int:
 
 
 def prompt_of(plan: Plan, sample: Sample, clips: tuple[Waveform, ...]) -> Prompt:
-    """Return what a sample asks, with its decoded clips."""
+    """Return a sample's prompt with its decoded clips."""
     seed = sample_seed(plan.seed, sample.id)
     return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcribes)
 
 
 @contextmanager
 def unchanged_clips(plan: Plan, sample: Sample) -> Iterator[None]:
-    """Refuse what was decoded in the block where it is not the clips that the run began with.
+    """Refuse clips that changed since the run began; decode them inside the block.
 
-    Their content is read again by the rule of the run's fingerprints: on another machine nothing else can be compared.
-    A clip that is replaced between the decode and that shows in the file's facts.
+    The clips' fingerprint is computed again, since on another machine only content can be compared. A clip replaced
+    between decoding and hashing shows in its file's size and time.
 
     Raises
     ------
     AudioError
-        Naming the clips.
+        A clip has changed; the message names it.
     """
     before = [_file_facts(clip) for clip in sample.clips]
     yield
@@ -127,17 +127,17 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
 
 
 def one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Timed mode: nothing runs in the background while the timer does."""
+    """Prepare one sample at a time (timed mode): nothing else runs while the timer does."""
     for sample in samples:
         yield prepare(lm, plan, [sample])
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Throughput mode: the next batches are decoded while the model works; at most two wait, so memory is bounded."""
+    """Decode the next batches while the model works (throughput mode); at most two wait, which bounds memory."""
     size = plan.batch_size or 1
     batches = deque(list(samples[start : start + size]) for start in range(0, len(samples), size))
     waiting: deque[Future[Ready]] = deque()
-    # Beside a GPU one torch thread a worker is quickest; on a CPU the setting would reach into the model's own work.
+    # With a GPU one torch thread per decoder is fastest; on a CPU the setting would also slow the model.
     quick = functools.partial(torch.set_num_threads, 1) if lm.device.type == "cuda" else None
     with ThreadPoolExecutor(_BATCHES_AHEAD, thread_name_prefix="prefetch", initializer=quick) as pool:
         try:
@@ -150,11 +150,11 @@ def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[R
 
 
 def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
-    """Decode, prompt and turn into tensors; a sample that fails on the way is named in `failed`, with the reason.
+    """Decode samples, add prompts, and turn them into tensors; `failed` names samples that fail, with the reason.
 
-    Where the batch fails only as a whole, `inputs` is None and its samples are to be prepared one by one.
+    If only the whole batch fails, `inputs` is None: the caller prepares its samples one by one.
     """
-    ready = Ready([], None, [], 0.0, 0.0, {})
+    ready = Ready([], None, [], 0.0, 0.0, [])
     prompts: list[Prompt] = []
     for sample in samples:
         begin = time.perf_counter()
@@ -164,7 +164,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
                 took = time.perf_counter() - begin
             prompts.append(prompt_of(plan, sample, clips))
         except Exception as error:  # one sample's failure is a record, not the end of the run
-            ready.failed[sample.id] = reason_of(error)
+            ready.failed.append((sample, reason_of(error)))
             continue
         ready.load += took
         ready.samples.append(sample)
@@ -177,7 +177,7 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         ready.clip_seconds = list(ready.inputs.heard_seconds or ready.clip_seconds)
     except Exception as error:
         if len(samples) == 1:
-            return Ready([], None, [], 0.0, 0.0, {samples[0].id: reason_of(error)})
+            return Ready([], None, [], 0.0, 0.0, [(samples[0], reason_of(error))])
         ready.inputs = None  # the caller prepares them one by one, to find the one that fails
     ready.preprocess = time.perf_counter() - begin
     return ready
@@ -189,6 +189,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a call failed for want of memory, of a GPU or of the machine."""
+    """Tell whether a call failed because GPU or main memory ran out."""
     words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

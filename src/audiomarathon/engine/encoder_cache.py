@@ -1,4 +1,4 @@
-"""Encoder output computed once and shared by every setting, and by neighbouring samples of one clip."""
+"""Run the audio encoder once per sample: every setting, and the next sample of the same clip, reuse its output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tower:
-    """What the audio tower last made, of which batch, and the call that ran it: its time and memory count.
+    """The audio tower's last output, its batch, and the call that ran the tower, whose time and memory are recorded.
 
-    Samples of one bundle that ask about the same clip share the output, as the eight prompts of a clip of JASCO do.
+    Samples of one bundle with the same clip share the output, such as the eight prompts of a JASCO clip.
     """
 
     heard: Sequence[tuple[str, tuple[Path, ...]]] = ()
@@ -28,7 +28,7 @@ class Tower:
     ran_in: Generation | None = None
 
     def turn_to(self, samples: Sequence[Sample]) -> None:
-        """Forget the output unless it is of the same clips."""
+        """Forget the output unless the batch has the same clips."""
         heard = [(sample.bundle or f"alone: {sample.id}", sample.clips) for sample in samples]
         if heard != self.heard:
             self.clear()
@@ -42,15 +42,15 @@ class Tower:
 
 @contextmanager
 def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
-    """Run the audio tower at the first call inside the block and answer the further ones from memory.
+    """Run the audio tower at the first call inside the block, and return its output again at later calls.
 
-    Every `generate` inside the block must be given the same audio. The memo shadows the instance's `forward` (the
-    model still gets `input_ids`, so that nothing else about the call differs), and is gone when the block ends.
+    Every `generate` inside the block must get the same audio. Only the instance's `forward` is replaced, until the
+    block ends; the model still gets `input_ids`, so the call is the same otherwise.
 
     Parameters
     ----------
     tower
-        Outlives the block, so that a later block on the same clips goes on with its output.
+        Keeps the output beyond the block, for a later block on the same clips.
     """
     kept = tower or Tower()
     forward = lm.audio_tower.forward

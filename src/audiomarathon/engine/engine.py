@@ -1,4 +1,4 @@
-"""What answers samples: a model that is loaded in this process, in workers, or behind an endpoint."""
+"""The engine interface: a model that answers samples in this process, in Ray's workers, or behind an endpoint."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A model that is loaded somewhere and runs task after task.
+    """A loaded model that runs one task after another.
 
     Attributes
     ----------
     setup
-        The checkpoint, the machine, and the settings and methods that it is run under.
+        The checkpoint, the machine, the settings and the methods to run.
     say, progress
         See :func:`~audiomarathon.engine.progress_view.watching`.
     cost
-        The model's counted FLOPs; None where they cannot be known.
+        The model's counted FLOPs; None if they cannot be counted.
     """
 
     setup: Setup
@@ -36,16 +36,16 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Record a reply of every sample under every setting that has none yet."""
+        """Record a reply to every sample under every setting that lacks one."""
 
     @abstractmethod
     def certificate(self) -> dict[str, Any] | None:
-        """Return the stamp of the certificate of this checkpoint where it runs; None where there is none."""
+        """Return the stamp of this checkpoint's certificate on the machine that runs it, or None if there is none."""
 
     @abstractmethod
     def machine(self) -> dict[str, Any]:
-        """Return versions and machine, and other processes on the GPUs as `other_gpu_processes`."""
+        """Return versions and machine; `other_gpu_processes` lists other processes on the GPUs."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now: `gpu`, `load`, and by process the CPU seconds taken so far as `cpu_s`."""
+        """Return the machine's state now: `gpu`, `load`, and `cpu_s`, the CPU seconds of each process so far."""

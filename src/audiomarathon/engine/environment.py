@@ -1,4 +1,4 @@
-"""The machine on record: what ran, on what, and what else was running there."""
+"""Record the machine: versions, hardware, load, and other processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import torch
 from audiomarathon.version import __version__
 
 _PACKAGES = ("torch", "transformers", "accelerate", "numpy", "soundfile", "soxr", "jiwer", "whisper-normalizer")
-_EXTRAS = ("mistral-common", "peft", "ray")  # what single families and executors rest on
-_LOOKS, _LOOK_EVERY_S = 5, 0.005  # at the running processes: one look alone may meet a moment's burst
+_EXTRAS = ("mistral-common", "peft", "ray")  # needed by some model families, and by Ray's workers
+_LOOKS, _LOOK_EVERY_S = 5, 0.005  # samples of the running processes: a single one may fall into a short burst
 _GPU_FIELDS = (
     "index", "name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw",
     "clocks_event_reasons.active", "memory.used", "memory.total",
@@ -28,7 +28,7 @@ _GPU_FIELDS = (
 
 
 def device_name(device: str, device_map: str = "") -> str:
-    """Return what times depend on: the GPU's name (of all GPUs with a device map), or the CPU's model."""
+    """Return the name of the GPU (of all GPUs with a device map) or of the CPU, on which times depend."""
     if device_map:
         names = sorted(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return f"{device_map} over {', '.join(names)}"
@@ -38,7 +38,7 @@ def device_name(device: str, device_map: str = "") -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and commit, as they stay during a run."""
+    """Return versions, machine and commit, which stay the same during a run."""
     return {
         "audiomarathon": __version__,
         "commit": _commit(),
@@ -66,14 +66,14 @@ def gpu_state() -> list[dict[str, str]]:
 
 
 def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Return the load averages, and how many processes of others run or wait for a core at this moment.
+    """Return the load averages, and how many foreign threads run or wait for a core now.
 
-    Threads count one by one, as in the load average. Without `/proc` the average of the last minute stands in.
+    Without `/proc` the load average of the last minute replaces the count.
 
     Parameters
     ----------
     root
-        A process; it and its descendants are not others.
+        Process whose own threads, and those of its descendants, do not count.
     """
     average = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
     looks: list[int] = []
@@ -91,7 +91,7 @@ def load(root: int, proc: Path = Path("/proc")) -> dict[str, Any]:
 
 
 def _descendants(root: int, proc: Path) -> set[int]:
-    """Return a process and all that descend from it."""
+    """Return a process and all its descendants."""
     parents = {int(file.parent.name): int(_stat(file)[1] or 0) for file in proc.glob("[0-9]*/stat")}
     ours, found = set[int](), {root}
     while found:
@@ -101,7 +101,7 @@ def _descendants(root: int, proc: Path) -> set[int]:
 
 
 def _stat(file: Path) -> tuple[str, str]:
-    """Return a process's state and its parent; its name, before them, may hold anything. Empty when it has ended."""
+    """Return a process's state and its parent, after the name, which may contain anything; "" if it has ended."""
     try:
         state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def cpu_seconds() -> float:
 
 
 def other_gpu_processes(own_pid: int) -> list[str]:
-    """Return other processes that compute on a GPU: they would be measured along."""
+    """Return other processes that compute on a GPU: they would disturb the times."""
     rows = _nvidia_smi("--query-compute-apps=pid,process_name,used_memory")
     return [" ".join(row) for row in rows if row and row[0] != str(own_pid)]
 
@@ -136,15 +136,15 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this runs from, with `+dirty` when it was changed; None outside a checkout."""
+    """Return the commit of this checkout, with `+dirty` if files changed; None outside a checkout."""
     if _output("git", "ls-files", "--error-unmatch", __file__) is None:
-        return None  # installed somewhere inside another project's checkout
+        return None  # installed inside another project's checkout
     commit = _output("git", "rev-parse", "HEAD")
     return commit and commit + ("+dirty" if _output("git", "status", "--porcelain", "-uno") else "")
 
 
 def _output(*command: str) -> str | None:
-    """Run a command beside this file; its output, or None when it cannot be run or fails."""
+    """Run a command in this file's folder; return its output, or None if it fails."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, cwd=here)

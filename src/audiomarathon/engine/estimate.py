@@ -1,6 +1,6 @@
-"""What a run would take, told without loading the model: hours from base samples on record or from FLOPs, and memory.
+"""Estimate a run's time and memory without loading the model: from recorded base samples, or from FLOPs.
 
-FLOPs and memory come from the checkpoint's config and its weights' headers.
+FLOPs and memory come from the checkpoint's config and the headers of its weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from audiomarathon.settings import RunSettings
 
 @dataclass(frozen=True)
 class KnownModel:
-    """What is known of the model without loading it; `why_not` says why that is little."""
+    """Facts of a model that is not loaded; `why_not` explains missing ones."""
 
     spec: ModelSpec
     checkpoint: Checkpoint | None
@@ -39,14 +39,14 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class Todo:
-    """What of a task is not on record yet: seconds of audio of each sample that needs a run, and by setting.
+    """Work left in one task: audio seconds of each missing sample, in all (`heard`) and per setting (`durations`).
 
     Attributes
     ----------
     samples, seconds
-        All that the run selects, and their audio.
+        Selected samples, and seconds of their audio.
     on_record
-        Replies that are there already.
+        Replies that are already recorded.
     """
 
     samples: int
@@ -57,19 +57,19 @@ class Todo:
 
     @property
     def replies(self) -> int:
-        """How many are to do."""
+        """Number of replies left to generate."""
         return sum(len(seconds) for _method, seconds in self.durations)
 
 
 def what_is_left(
     samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
 ) -> Todo:
-    """Return what the folders lack; of each clip so many seconds are `heard`, or all of it.
+    """Return the work that the folders lack; a model hears at most `heard` seconds of a clip (0: all).
 
     Raises
     ------
     RecordError
-        When a folder holds another run.
+        A folder holds another run.
     """
     clips = clip_hashes(samples)
     seconds = {sample.id: _seconds(sample.clips, heard or math.inf) for sample in samples}
@@ -95,12 +95,12 @@ def _seconds(clips: Sequence[Path], most: float) -> float:
         try:
             total += min(probe(clip).seconds, most)
         except AudioError:
-            continue  # the run will put it on record
+            continue  # the run will record the error
     return total
 
 
 def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, int] | None:
-    """Return seconds for all that is to do from base's records, and how many there are."""
+    """Return the estimated seconds of all work left, from base's records, and the number of those records."""
     if not (folder / "run.json").exists():
         return None
     try:
@@ -115,13 +115,13 @@ def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, i
             drops = drops_of(method) or Drops()
             own = sum(_after_encoder(*one, _share(run.cost, drops, one[0]), decode_tokens) for one in timed)
             seconds += own / heard * sum(durations)
-    except (RecordError, KeyError, TypeError):  # of another version, or damaged
+    except (RecordError, KeyError, TypeError):  # written by another version, or damaged
         return None
     return seconds, len(timed)
 
 
 def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
-    """Return the seconds of a sample's reply, and of its forced run, which is a whole generate call of its own."""
+    """Return the seconds of a sample's reply plus its forced run, which is another whole generate call."""
     prefill, decode = time["llm_prefill"] * share, time["decode"]
     if not decode_tokens:
         return float(prefill + decode)
@@ -131,7 +131,7 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, deco
 
 
 def _share(cost: Cost | None, drops: Drops, record: Record) -> float:
-    """Return the part of base's prefill FLOPs that a setting still needs."""
+    """Return the share of base's prefill FLOPs that a setting still needs."""
     if cost is None:
         return 1.0
     layers = len(cost.flops_per_token_per_layer)
@@ -147,7 +147,7 @@ def from_flops(
     new_tokens: int,
     decode_tokens: int,
 ) -> float:
-    """Return seconds from FLOPs; a forced run prefills once more."""
+    """Return the estimated seconds from FLOPs; a forced run adds a prefill."""
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
     layers = len(facts.cost.flops_per_token_per_layer)
     prefills, tokens = (2, new_tokens + decode_tokens) if decode_tokens else (1, new_tokens)
@@ -162,7 +162,7 @@ def from_flops(
 
 
 def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
-    """Say in a line what a batch of the longest clip takes; shorter ones are padded to it."""
+    """Return a line with the memory of a batch of the longest clip; shorter clips are padded to it."""
     tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
     parts = facts.memory(tokens, batch)
     shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
@@ -171,7 +171,7 @@ def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> st
 
 
 def find_model(spec: ModelSpec, settings: RunSettings, hardware: Hardware) -> KnownModel:
-    """Return the checkpoint if it is here, what its headers say, and why not."""
+    """Return the checkpoint if it is here, and the facts in its headers, or the reason why they are missing."""
     try:
         checkpoint = find_checkpoint(settings.model_path or spec.checkpoint, download=False)
         checkpoint = replace(checkpoint, variant=spec.variant)

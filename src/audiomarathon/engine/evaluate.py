@@ -1,7 +1,7 @@
-"""One model x many settings x one task: the loop that turns samples into records.
+"""The evaluation loop: run one model on one task under many settings, and make a record of each reply.
 
-The outer loop is samples, the inner one settings, so that audio is decoded, features are extracted and the audio tower
-is run once a sample, and each setting is measured next to its baseline. Settings take turns at going first.
+The outer loop runs over samples, the inner loop over settings: each sample is decoded and encoded once, and each
+setting is measured next to its baseline. Settings take turns at going first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -36,7 +36,7 @@ from audiomarathon.runs.folder import Job
 
 _WARM_UP_TOKENS = 4
 
-#: Takes each record as it is made, with the setting that it is of.
+#: Receives each record as it is made, with its setting.
 Add = Callable[[Method, Record], None]
 
 
@@ -48,19 +48,19 @@ def evaluate(
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> None:
-    """Record a reply of every sample under every setting that has none yet.
+    """Record a reply to every sample under every setting that lacks one.
 
     Parameters
     ----------
     jobs
-        Their folders must be entered. Samples that a folder already holds are passed over; errors are tried again.
+        The settings, with folders that must be entered. Recorded samples are skipped; errors are tried again.
     say, progress
         See :func:`~audiomarathon.engine.progress_view.watching`.
 
     Raises
     ------
     RecordError
-        When a record cannot be written. A sample's own failure is no exception but an error record.
+        A record cannot be written. A failing sample raises nothing: it becomes an error record.
     """
     pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
     todo = [sample for sample in plan.samples if sample.id in pending]
@@ -71,7 +71,7 @@ def evaluate(
 
 
 def pending_methods(plan: Plan, jobs: Sequence[Job]) -> dict[str, list[Method]]:
-    """Return for each sample that is not finished the settings that it lacks."""
+    """Return the settings that each unfinished sample lacks."""
     done = [(job.method, job.folder.done(plan.clips)) for job in jobs]
     waiting = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
     return {id_: methods for id_, methods in waiting.items() if methods}
@@ -88,127 +88,115 @@ def answer(
     cold: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[int]:
-    """Record what a model makes of samples, under the settings pending for each; yield a batch's samples when done.
+    """Record the replies to samples, under the settings pending for each; yield each batch's size when it is done.
 
     Parameters
     ----------
     first_turn
-        Number of the first batch, by which settings take turns at going first.
+        Number of the first batch; it decides which setting goes first.
     cold
         Whether a timed run's first batch is run once beforehand, not counted.
     say
-        Told once when batches do not fit into memory.
+        Called once if batches do not fit into memory.
     """
-    once = functools.cache(say)
-    timed = plan.batch_size is None
-    # All of them: of a sweep that was killed the first sample may lack but one.
+    loop, timed = _Loop(lm, plan, add, functools.cache(say)), plan.batch_size is None
+    # Warm up every method: after a resumed sweep the first sample may miss only one of them.
     warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
-    tower = Tower()
     ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
-        _run_batch(lm, plan, batch, samples, pending, add, turn, once, tower, warm_up=list(warm_up.values()))
+        loop.run(batch, pending, turn, list(warm_up.values()))
         if batch.samples:  # a first sample that could not be prepared warmed nothing up
             warm_up = {}
         yield len(batch.samples) + len(batch.failed)
 
 
-def _run_batch(
-    lm: AudioLM,
-    plan: Plan,
-    batch: Ready,
-    samples: Sequence[Sample],
-    pending: Mapping[str, Sequence[Method]],
-    add: Add,
-    turn: int,
-    say: Callable[[str], None],
-    tower: Tower,
-    *,
-    warm_up: Sequence[Method] = (),
-) -> None:
-    """Record what the pending settings make of a batch; where it fails as a batch, in halves or sample by sample."""
-    for sample in samples if batch.failed else ():
-        if sample.id in batch.failed:
+@dataclass
+class _Loop:
+    """Runs one batch after another under the settings that it lacks."""
+
+    lm: AudioLM
+    plan: Plan
+    add: Add
+    say: Callable[[str], None]
+    tower: Tower = field(default_factory=Tower)
+
+    def run(
+        self, batch: Ready, pending: Mapping[str, Sequence[Method]], turn: int, warm_up: Sequence[Method] = ()
+    ) -> None:
+        """Record the replies to a batch; if it fails as a batch, run halves of it or single samples."""
+        for sample, reason in batch.failed:
             for method in pending[sample.id]:
-                add(method, error_record(plan, sample, batch.failed[sample.id]))
-    if not batch.samples:
-        return
-    methods, finished = list(pending[batch.samples[0].id]), list[Method]()
-    # A batch that cannot be prepared, or whose samples a resume left with different settings to do, is not run as one.
-    as_one = batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples)
-    if as_one and warm_up:
-        _warm_up(lm, batch, warm_up)
-    size = _run_settings(lm, plan, batch, methods, add, turn, say, tower, finished) if as_one else 1
-    for start in range(0, len(batch.samples) if size else 0, size or 1):
-        part = batch.samples[start : start + size]
-        missing = {sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part}
-        if any(missing.values()):
-            _run_batch(lm, plan, prepare(lm, plan, part), part, missing, add, turn, say, tower)
+                self.add(method, error_record(self.plan, sample, reason))
+        if not batch.samples:
+            return
+        methods, finished, size = list(pending[batch.samples[0].id]), list[Method](), 1
+        # Run singly a batch that cannot be prepared, or whose samples lack different settings after a resume.
+        if batch.inputs is not None and all(list(pending[sample.id]) == methods for sample in batch.samples):
+            _warm_up(self.lm, batch.inputs, warm_up)
+            finished, size = self._run_settings(batch, batch.inputs, methods, turn)
+        for start in range(0, len(batch.samples) if size else 0, size or 1):
+            part = batch.samples[start : start + size]
+            missing = {
+                sample.id: [method for method in pending[sample.id] if method not in finished] for sample in part
+            }
+            if any(missing.values()):
+                self.run(prepare(self.lm, self.plan, part), missing, turn)
+
+    def _run_settings(
+        self, batch: Ready, inputs: Inputs, methods: Sequence[Method], turn: int
+    ) -> tuple[list[Method], int]:
+        """Run a batch under each setting. The audio tower runs once, or not at all if the last batch had these clips.
+
+        Returns
+        -------
+        tuple of list and int
+            The settings on record, and how many samples to try at a time if the batch failed, else 0.
+        """
+        plan, finished, first = self.plan, list[Method](), turn % len(methods)
+        self.tower.turn_to(batch.samples)
+        with encoder_shared(self.lm, self.tower):
+            for method in [*methods[first:], *methods[:first]]:
+                try:
+                    generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
+                    forced = _forced_decode(self.lm, plan, inputs, method)
+                except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
+                    reason, memory_full = reason_of(error), is_out_of_memory(error)
+                else:
+                    ran = self.tower.ran_in = self.tower.ran_in or generation
+                    shared = len(methods) > 1 or ran is not generation
+                    for row in range(len(batch.samples)):
+                        self.add(method, _record(plan, batch, row, generation, forced, ran, shared=shared))
+                    finished.append(method)
+                    continue
+                # Outside the handler, whose traceback held the failed call's tensors.
+                if self.tower.ran_in is None:
+                    self.tower.clear()  # no record has the tower's time: the next setting runs and measures it
+                _free_memory()
+                if len(batch.samples) > 1:
+                    if not memory_full:
+                        return finished, 1
+                    self.say(
+                        f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: such batches are "
+                        "halved"
+                    )
+                    return finished, (len(batch.samples) + 1) // 2
+                if memory_full:
+                    reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
+                self.add(method, error_record(plan, batch.samples[0], reason))
+        return finished, 0
 
 
-def _run_settings(
-    lm: AudioLM,
-    plan: Plan,
-    batch: Ready,
-    methods: Sequence[Method],
-    add: Add,
-    turn: int,
-    say: Callable[[str], None],
-    tower: Tower,
-    finished: list[Method],
-) -> int:
-    """Run a batch under each setting, the audio tower once; settings that are on record are added to `finished`.
-
-    It does not run at all where the batch before was of the same clips.
-
-    Returns
-    -------
-    int
-        0 when all is on record; else how many samples to try at a time, since a batch of several failed.
-    """
-    assert batch.inputs is not None
-    first = turn % len(methods)
-    tower.turn_to(batch.samples)
-    with encoder_shared(lm, tower):
-        for method in [*methods[first:], *methods[:first]]:
-            try:
-                generation = method.generate(lm, batch.inputs, max_new_tokens=plan.max_new_tokens)
-                forced = _forced_decode(lm, plan, batch.inputs, method)
-            except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
-                reason, memory_full = reason_of(error), is_out_of_memory(error)
-            else:
-                ran = tower.ran_in = tower.ran_in or generation
-                shared = len(methods) > 1 or ran is not generation
-                for row in range(len(batch.samples)):
-                    add(method, _record(plan, batch, row, generation, forced, ran, shared=shared))
-                finished.append(method)
-                continue
-            # Outside the handler, whose traceback held the failed call's tensors.
-            if tower.ran_in is None:
-                tower.clear()  # nobody recorded what the tower took: the next setting runs and measures it
-            _free_memory()
-            if len(batch.samples) > 1:
-                if not memory_full:
-                    return 1
-                say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: such batches are halved")
-                return (len(batch.samples) + 1) // 2
-            if memory_full:
-                reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
-            add(method, error_record(plan, batch.samples[0], reason))
-    return 0
-
-
-def _warm_up(lm: AudioLM, batch: Ready, methods: Sequence[Method]) -> None:
-    """Run every setting once, not counted: kernels are chosen and memory is claimed at the first call."""
-    assert batch.inputs is not None
+def _warm_up(lm: AudioLM, inputs: Inputs, methods: Sequence[Method]) -> None:
+    """Run every setting once, not counted: the first call chooses kernels and claims memory."""
     for method in methods:
         try:
-            method.generate(lm, batch.inputs, max_new_tokens=_WARM_UP_TOKENS)
+            method.generate(lm, inputs, max_new_tokens=_WARM_UP_TOKENS)
         except (Exception, SystemExit):  # the counted run will fail alike, and record why
             _free_memory()
 
 
 def _forced_decode(lm: AudioLM, plan: Plan, inputs: Inputs, method: Method) -> dict[str, float] | None:
-    """Decode exactly `decode_tokens` tokens, past any end token: what claims about decode speed rest on."""
+    """Decode exactly `decode_tokens` tokens, past any end token: claims about decode speed rest on this run."""
     if not plan.decode_tokens:
         return None
     generation = method.generate(lm, inputs, max_new_tokens=plan.decode_tokens, ignore_end=True)
@@ -226,9 +214,9 @@ def _record(
     *,
     shared: bool,
 ) -> Record:
-    """Put together the record of one sample of a batch.
+    """Build the record of one sample of a batch.
 
-    The audio tower's time and peak of memory are those of `tower`, the call that ran it for every setting.
+    The audio tower's time and peak memory come from `tower`, the call that ran it for every setting.
     """
     inputs = batch.inputs
     assert inputs is not None
@@ -271,13 +259,13 @@ def _times(batch: Ready, generation: Generation, tower: Generation) -> dict[str,
 
 
 def peak_memory(generation: Generation, tower: Generation) -> int | None:
-    """Return what a call would have needed at its peak, had it run the audio tower that `tower` ran for it."""
+    """Return a call's peak memory, as if it had run the audio tower itself instead of `tower`, which ran it."""
     peaks = [p for p in (generation.peak_memory_bytes, tower.encoder_peak_memory_bytes) if p is not None]
     return max(peaks, default=None)
 
 
 def asked(plan: Plan, sample: Sample) -> Record:
-    """Return what a sample's record holds whoever answers, and whatever the reply."""
+    """Return the part of a sample's record that does not depend on the model or the reply."""
     return Record(
         sample.id,
         sample.cluster,
@@ -289,12 +277,12 @@ def asked(plan: Plan, sample: Sample) -> Record:
 
 
 def error_record(plan: Plan, sample: Sample, reason: str) -> Record:
-    """Return the record of a sample that has no reply, with the reason."""
+    """Return the record of a sample without a reply, with the reason."""
     return replace(asked(plan, sample), error=reason, session=plan.session)
 
 
 def _free_memory() -> None:
-    """Give back what a failed call held: its traceback's frames are gone, its cached blocks are not."""
+    """Free GPU memory after a failed call. Its tensors are gone with the traceback, but the allocator caches blocks."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

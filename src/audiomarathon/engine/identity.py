@@ -1,4 +1,4 @@
-"""Which folder a run's records go to, and what two runs must share for their records to be one run's."""
+"""A run's identity and folder: records of two runs mix only if every field of the identity is equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from audiomarathon.scoring.scorer import Scorer
 
 
 def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
-    """Refuse folders that hold another run, or that another process writes, before anything is run."""
+    """Refuse folders that hold another run, or that another process writes, before any sample runs."""
     for _method, folder in run_folders(setup, task, data):
         if folder.path.exists():
             with folder:
@@ -37,18 +37,18 @@ def _method(method: Method) -> dict[str, Any]:
 
 
 def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
-    """Return the hashes of code that is not this project's own, by what it is the code of."""
+    """Return the hashes of third-party code, by the kind and name of the object that it defines."""
     hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
     return {name: found for name, found in hashes.items() if found}
 
 
 def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
-    """What two runs must share for their records to be one run's."""
+    """Return the fields of the identity that all settings of a task share."""
     settings, hardware = setup.settings, setup.hardware
     prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
     control = read_manifest(data.folder).control
     return {
-        **({"control": dict(control)} if control else {}),  # another task than the one it was made of
+        **({"control": dict(control)} if control else {}),  # a control is another task than its original
         **({"version": task.version} if task.version else {}),
         "checkpoint": setup.checkpoint_hash,
         "dtype": hardware.dtype,
@@ -59,6 +59,6 @@ def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
         "decode_tokens": settings.decode_tokens,
         "seed": settings.seed,
         "device": hardware.name if settings.timing else None,
-        **_code("task", {task.key: task}, without=Scorer),  # which judges what is on record, and may be mended
+        **_code("task", {task.key: task}, without=Scorer),  # a scorer may change: it judges stored replies again
         **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
     }

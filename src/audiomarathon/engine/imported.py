@@ -1,4 +1,4 @@
-"""Replies that were generated elsewhere, as a run: it is judged, scored and compared like any other."""
+"""Import replies that were generated elsewhere as a run, to judge, score and compare them like any other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.record_line import to_line
 
 IMPORTED = "imported"
-"""Label of the method of such a run."""
+"""Method label of an imported run."""
 
 
 def as_run(
@@ -27,27 +27,27 @@ def as_run(
     control: str | None = None,
     corpus: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Write records as a run folder, or go on with one that holds some of them, and score it.
+    """Write records as a run folder, or complete a folder that holds some of them, and score it.
 
-    Runs of the same questions are comparable, whatever the replies.
+    Two imported runs of the same questions are comparable.
 
     Parameters
     ----------
     file
-        Where the replies come from.
+        The file with the replies.
     name
-        What the model is called in tables.
+        The model's name in tables.
     control
-        What was heard instead of the clips.
+        Kind of audio control that replaced the clips.
     corpus
         See :meth:`~audiomarathon.benchmarks.task.Task.corpus`.
 
     Raises
     ------
     DataError
-        The folder holds another reply to one of the questions; nothing is written.
+        The folder holds a different reply to one of the questions; nothing is written.
     RecordError
-        A record cannot be written; none is.
+        A record cannot be written; nothing is written.
     """
     for one in records:
         to_line(one)
@@ -60,7 +60,7 @@ def as_run(
         for one in records:
             known = run.records.get(one.id, one)
             if (known.reply, known.answered) != (one.reply, one.answered):
-                raise DataError(f"{folder}: holds another reply to {one.id} than {file}; remove that folder first")
+                raise DataError(f"{folder}: its reply to {one.id} differs from {file}; remove that folder first")
         facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
         origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
         run.write_run({**facts, **origin, **heard, "samples": [one.id for one in records]})

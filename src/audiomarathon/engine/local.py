@@ -58,17 +58,17 @@ def open_local(
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> LocalEngine:
-    """Load a model and make sure that it can carry the methods.
+    """Load a model and check that the methods apply to it.
 
     Parameters
     ----------
     setup
-        What :func:`find_setup` returned, where it was asked before.
+        Result of an earlier call of :func:`find_setup`.
 
     Raises
     ------
     AudioMarathonError
-        For a model, device or method that cannot be had here.
+        The model or device is not available here, or a method does not apply.
     """
     from audiomarathon.costs.flops import count_cost
     from audiomarathon.models.loading import check_finite

@@ -1,4 +1,4 @@
-"""Which engine the settings mean, opened for the length of a block."""
+"""Choose the engine from the settings, and open it for the duration of a block."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.executor import Ray
 from audiomarathon.engine.local import open_local
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import check_writable
@@ -28,31 +28,32 @@ def opened(
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
-    """Load a model, in this process or in Ray's workers, for the length of the block; see :func:`open_local`.
+    """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
 
     Parameters
     ----------
     needed
-        Called before the weights are loaded, which may take minutes: it refuses what can be refused by then, and tells
-        whether anything is left to do. If not, no model is loaded. On a cluster that is joined only the workers know
-        their machine, so there the model comes first.
+        Called before the weights are loaded, which may take minutes. It raises errors that can be known by then, and
+        returns whether any work is left; if not, no model is loaded. On a joined cluster only the workers know their
+        machine, so the model is loaded first.
 
     Yields
     ------
     tuple of Setup and Engine
-        The engine is None where nothing is left to do.
+        The engine is None if no work is left.
     """
     check_writable(settings.results)
     if settings.save_attn and (ray is not None or get_model(model).remote):
         raise SettingsError(
-            "SAVE_ATTN=1: attention is seen in this process only; allowed: a local model, no --executor ray"
+            "SAVE_ATTN=1: attention can be captured in this process only; allowed: a local model, no --executor ray"
         )
     if get_model(model).remote:
         from audiomarathon.engine.remote import open_endpoint
 
         if ray is not None:
             raise SettingsError(
-                f"--executor ray: {model} runs elsewhere; BATCH_SIZE with --no-timing sends several requests"
+                f"--executor ray: {model} runs behind an endpoint; to send several requests at once set BATCH_SIZE and "
+                "--no-timing"
             )
         engine = open_endpoint(model, settings, methods, say=say, progress=progress)
         needed(engine.setup)
@@ -67,7 +68,7 @@ def opened(
         if ray is None:
             yield setup, open_local(model, settings, methods, setup=setup, say=say, progress=progress)
             return
-    from audiomarathon.engine.ray_executor import open_workers
+    from audiomarathon.engine.ray_engine import open_workers
 
     with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
         if ray.address is not None:

@@ -1,4 +1,4 @@
-"""What a sweep would take, told before it starts and without loading the model, and what would keep it from running."""
+"""Plan a sweep without loading the model: its time, its memory, and errors that would stop it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the plan: its line, and what it adds to the sums; `seconds` is None where no estimate can be made."""
+    """One task of the plan: its line, and its share of the totals; `seconds` is None without an estimate."""
 
     line: str
     replies: int = 0
@@ -49,17 +49,17 @@ def plan_sweep(
     tflops: float | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> SweepPlan:
-    """Say what a sweep would run and about how long and how much memory it would take.
+    """Return the tasks and settings of a sweep with its estimated time and memory.
 
     Parameters
     ----------
     tflops
-        TFLOP/s to reckon with where nothing was measured; None takes a usual one of the device's kind.
+        Assumed TFLOP/s if no run has been timed yet; None assumes a usual value for the device.
 
     Raises
     ------
     AudioMarathonError
-        For a device that is not there, or a method that the model's config rules out.
+        The device is missing, or the model's config rules a method out.
     """
     check_batch_size(settings, methods)
     hardware = find_hardware(settings)
@@ -87,25 +87,23 @@ def plan_sweep(
         lines.append(memory(model.facts, spec, longest, 1 if settings.timing else settings.batch_size))
     if all(part.seconds is None for part in parts):
         lines.append(
-            "No time is known: no base sample is on record, and FLOPs are counted from the checkpoint's config. Run "
+            "No time estimate: no base sample is recorded, and the checkpoint's config is missing. Run "
             "a few base samples, or name a folder with its config.json (--model-path) and a speed (--tflops)."
         )
     else:
         lines.append(
-            "These are estimates. From records: base's measured seconds, LLM prefill scaled by each setting's FLOPs."
+            "These are estimates. From records: base's measured seconds, with the LLM prefill scaled by FLOPs."
         )
     if any(part.reckoned for part in parts):
         lines.append(
             f"From FLOPs: the config's layers at {speed:g} TFLOP/s ({'given' if tflops else 'assumed'}; "
-            "--tflops sets it), replies at their token limit, each token one read of the weights at "
-            f"{bandwidth:g} GB/s (assumed); decoding of audio and features not counted. "
-            "A run of a few base samples first gives better ones."
+            "--tflops sets it), replies at their token limit, one read of the weights per token at "
+            f"{bandwidth:g} GB/s (assumed); audio decoding and features are not counted. "
+            "Run a few base samples first for better estimates."
         )
     if model.why_not:
-        lines.append(f"no estimate of memory, nor of time without records: {model.why_not}")
-    lines.append(
-        "Beyond the layer, whether the model can carry a method is checked when it is loaded, before any sample."
-    )
+        lines.append(f"no estimate of memory, or of time without records: {model.why_not}")
+    lines.append("Other requirements of a method are checked when the model is loaded, before any sample.")
     return SweepPlan(tuple(lines), all(part.runs for part in parts))
 
 
@@ -118,7 +116,7 @@ def _part(
     speeds: tuple[float, float],
     say: Callable[[str], None],
 ) -> _Part:
-    """Plan one task; what keeps it from being run stands in its line."""
+    """Plan one task; an error that would stop it is in its line."""
     try:
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]

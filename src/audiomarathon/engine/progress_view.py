@@ -1,7 +1,7 @@
-"""What is shown while samples are run: a table that is drawn anew on a terminal, else a line now and then.
+"""Show progress while samples run: a live table on a terminal, else a line now and then.
 
-Everything happens in :meth:`Watch.update`, between samples: no thread draws while the timer runs. What it costs is
-bounded, for a look at the records of many settings takes milliseconds: see :data:`COST_A_SAMPLE_S`.
+All drawing happens in :meth:`Watch.update`, between samples: no thread draws while the timer runs. Its cost is bounded,
+since scoring the records of many settings takes milliseconds: see :data:`COST_A_SAMPLE_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
     from audiomarathon.runs.folder import Job
 
-#: A look is taken only once samples have earned what the last one cost: each so many seconds, or a share of its own.
+#: Update only once the samples since the last update have paid for its cost: so many seconds each, or this share of
+#: their own time.
 COST_A_SAMPLE_S = 0.0005
 COST_SHARE = 0.001
 
@@ -35,18 +36,18 @@ TABLE_EVERY_S = 1.0
 
 
 class Counter(Protocol):
-    """Takes word of samples that are done."""
+    """Counts finished samples."""
 
     def update(self, samples: int = 1) -> None:
-        """Count so many samples more."""
+        """Add to the count."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a task stands at one moment; `settings` by their labels, `seconds` since the session began.
+    """A task's progress at one moment; `settings` by label, `seconds` since the session began.
 
-    `done` samples of `expected` are done under all settings, `fresh` of them in this session, which heard `audio_s` of
-    audio, each clip once however many settings answered.
+    `done` of `expected` samples are done under all settings, `fresh` of them in this session. `audio_s` counts the
+    audio of the session's clips once, however many settings answered.
     """
 
     task: str
@@ -59,11 +60,11 @@ class Look:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end at the session's rate; None before the first sample."""
+        """Seconds left at the session's rate; None before the first sample."""
         return self.seconds * (self.expected - self.done) / self.fresh if self.fresh and self.seconds > 0 else None
 
     def heading(self, now: datetime.datetime, *, audio: bool = True) -> str:
-        """Return counts, rates and the expected end in one line."""
+        """Return counts, rates and the expected end as one line."""
         parts = [f"{self.task}: {self.done:,} of {counted(self.expected, 'sample')}"]
         if self.fresh and self.seconds > 0:
             parts.append(rates(self.fresh, self.audio_s if audio else None, self.seconds))
@@ -74,7 +75,7 @@ class Look:
         return ", ".join(parts)
 
     def line(self, now: datetime.datetime) -> str:
-        """Return counts, the expected end, what failed, and as many running scores as a line of a log holds."""
+        """Return counts, the expected end, errors, and as many running scores as fit into a log line."""
         line = self.heading(now, audio=False)
         line += f", {counted(errors, 'error')}" if (errors := sum(one.errors for one in self.settings.values())) else ""
         for score in (f"; {label} {one.score_text()}" for label, one in self.settings.items()):
@@ -85,7 +86,7 @@ class Look:
 
 
 class Watch:
-    """Looks at the folders of a task's settings now and then, between samples."""
+    """Measures the progress of a task's settings now and then, between samples."""
 
     def __init__(
         self,
@@ -98,19 +99,19 @@ class Watch:
         self._plan, self._jobs, self._show, self._every_s, self._clock = plan, jobs, show, every_s, clock
         finished = [job.folder.done(plan.clips) for job in jobs]
         ids = [sample.id for sample in plan.samples]
-        # What is to be done again stays on record until it is; until then it does not count.
+        # Old records that will run again stay on record until then; they do not count.
         self._stale = [
             {id_: job.folder.records[id_] for id_ in ids if id_ in job.folder.records and id_ not in done}
             for job, done in zip(jobs, finished, strict=True)
         ]
         self._verdicts: list[dict[str, Verdict]] = [{} for _ in jobs]
         self._before = {id_ for id_ in ids if all(id_ in done for done in finished)}
-        self.fresh = self.told = 0  # samples done, and those that the last look knew of
+        self.fresh = self.told = 0  # finished samples, and those already shown
         self._began = self._shown = self._last = clock()
         self._cost = self._earned = 0.0
 
     def update(self, samples: int = 1) -> None:
-        """Count samples that are done, and show how things stand if it is time to and the look is earned."""
+        """Count finished samples, and show the progress if it is time and the cost is paid for."""
         self.fresh += samples
         now = self._clock()
         self._earned += max(COST_A_SAMPLE_S * samples, COST_SHARE * (now - self._last))
@@ -119,7 +120,7 @@ class Watch:
             self.show()
 
     def show(self) -> None:
-        """Show how things stand."""
+        """Show the progress."""
         begin = self._clock()
         self._show(self.look())
         self.told = self.fresh
@@ -127,7 +128,7 @@ class Watch:
         self._cost, self._earned = self._shown - begin, 0.0
 
     def look(self) -> Look:
-        """Return how things stand now."""
+        """Return the progress now."""
         plan, on_record = self._plan, []
         for job, stale in zip(self._jobs, self._stale, strict=True):
             records = ((sample.id, job.folder.records.get(sample.id)) for sample in plan.samples)
@@ -143,7 +144,7 @@ class Watch:
         return Look(plan.task.key, done, len(plan.samples), self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
-        """Return where a setting stands; `verdicts` holds those of earlier looks, and gets the fresh ones."""
+        """Return a setting's progress; `verdicts` caches verdicts between calls."""
         plan = self._plan
         if not plan.task.scorer.instant:
             return progress_of(None, records, {}, len(plan.samples), seed=plan.seed)
@@ -156,8 +157,8 @@ class Watch:
 def watching(
     plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
 ) -> Iterator[Counter]:
-    """Show how a task's settings come on: on a terminal as a table, in a notebook in a line written anew, else in
-    a line every half a minute and at the end.
+    """Show a task's progress: a table on a terminal, a rewritten line in a notebook, else a line every half minute and
+    at the end.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def watching(
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(stderr=True), auto_refresh=False) as live:  # a thread of rich's would draw any time
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:  # no thread may draw while the timer runs
 
         def draw(look: Look) -> None:
             live.update(fitted(look_table(look, _now()), live.console.width), refresh=True)
@@ -198,12 +199,12 @@ def watching(
 
 
 def _over_the_last(line: str) -> None:
-    """Print a line in place of the last one: a notebook takes a carriage return and none of a table's movements."""
+    """Overwrite the last line: a notebook understands a carriage return, but no cursor movements."""
     print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def look_table(look: Look, now: datetime.datetime) -> Table:
-    """Return a task's settings as a table, a row each."""
+    """Return a table with one row per setting."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -217,28 +218,28 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
 
 
 def answered_text(one: Progress) -> str:
-    """Return how many samples are answered, and what is wrong with how many, a line each."""
+    """Return the number of answered samples, and a line for each kind of trouble."""
     told = {"errors": one.errors, "unparsed": one.unparsed, "cut_by_token_limit": one.cut}
     return "\n".join([f"{one.answered:,} of {one.expected:,}", *flags_of(told)])
 
 
 def rates(samples: float, audio_s: float | None, seconds: float) -> str:
-    """Return how quickly samples, and where it is told the audio in them, go by."""
+    """Return the rate of samples, and of audio if its length is given."""
     rate = f"{_figure(60 * samples / seconds)} samples/min"
     return rate if audio_s is None else f"{rate}, {_figure(audio_s / seconds)} s of audio/s"
 
 
 def ending(left_s: float, now: datetime.datetime) -> str:
-    """Return when something ends that takes so many seconds more."""
+    """Return the time left, and when it ends."""
     if left_s > 10 * 365 * 86_400:
-        return "no end in sight"
+        return "time left unknown"
     end = now + datetime.timedelta(seconds=left_s)
     day = "" if end.date() == now.date() else f"{end:%Y-%m-%d} "
     return f"ends in {span(left_s)} ({day}{end:%H:%M})"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     whole = round(max(0.0, seconds))
     if whole < 60:
         return f"{whole} s"

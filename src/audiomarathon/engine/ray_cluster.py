@@ -1,4 +1,4 @@
-"""Which machines Ray has for us: a cluster joined or started, and how workers fit on it."""
+"""Join or start a Ray cluster, and lay out workers on its machines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from audiomarathon.engine.executor import Ray
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import ExecutorError, SettingsError
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
 
-#: Nothing is reported to anybody. Workers are what is measured: Ray would let every other process go first (nice 15).
-#: And Python's own print stays: Ray would put another in its place for good.
+#: Send no usage reports. Do not lower the workers' priority (nice 15): their times are measured. Keep Python's `print`.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 
+KEPT = "Results so far are saved; run the same command to continue"
 _PATIENCE_S = 10
 _TOKEN = (
     "something listens there: does it ask for a token (RAY_AUTH_MODE=token RAY_AUTH_TOKEN=…), or is its Ray another?"
@@ -33,15 +33,14 @@ _TOKEN = (
 
 @dataclass(frozen=True)
 class Shape:
-    """How the workers are laid out.
+    """Layout of the workers.
 
     Attributes
     ----------
     gpus, cpus
-        Of each worker.
+        GPUs and CPU cores of each worker.
     sharing
-        How many workers share what a model runs on: a GPU, or without GPUs a machine's cores. Above 1 they disturb
-        each other's times.
+        Number of workers that share a GPU, or without GPUs a machine's cores. Above 1 they disturb each other's times.
     """
 
     workers: int
@@ -52,12 +51,12 @@ class Shape:
 
 @contextmanager
 def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) -> Iterator[Shape]:
-    """Join or start a cluster for the length of the block.
+    """Join or start a cluster for the duration of the block.
 
     Raises
     ------
     AudioMarathonError
-        When there is none at the address, or no room for the workers.
+        No cluster answers at the address, or it has no room for the workers.
     """
     if settings.device.startswith("cuda:"):
         raise SettingsError(f"DEVICE={settings.device}: Ray gives each worker its GPU; allowed here: auto, cuda, cpu")
@@ -87,11 +86,11 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
         if shape.sharing > 1 and settings.timing:
             one = "GPU" if shape.gpus else "machine"
             say(
-                f"warning: {shape.sharing} workers share one {one}: their times are not comparable with others "
-                "(run.json says how many shared); --no-timing leaves times out"
+                f"warning: {shape.sharing} workers share one {one}: their times cannot be compared with other runs "
+                "(run.json has the number); --no-timing leaves times out"
             )
         if shape.gpus > 1 and not settings.device_map:
-            say(f"warning: DEVICE_MAP is not set: of its {shape.gpus:g} GPUs each worker uses one")
+            say(f"warning: each worker uses one of its {shape.gpus:g} GPUs; DEVICE_MAP=auto uses all")
         with (
             _signals({signal.SIGTERM: _end}),
             _telling_of_its_end(say, ours=wanted.address is None),
@@ -109,15 +108,15 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
 
 @contextmanager
 def _telling_of_its_end(say: Callable[[str], None], *, ours: bool) -> Iterator[None]:
-    """Say it when this machine's raylet ends inside the block: Ray ends this process then, with pages of its own."""
+    """Print one line if this machine's raylet ends inside the block: Ray would end this process with pages of text."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
 
     def wait() -> None:
         with suppress(OSError):
-            link.recv(1)  # nothing is ever sent: it returns when the other end is gone
+            link.recv(1)  # the raylet never sends anything: this returns when the connection breaks
         if not over.is_set():
-            say("error: this machine's part of the Ray cluster has ended (raylet); what is recorded is safe, run again")
+            say(f"error: this machine's part of the Ray cluster has ended (raylet). {KEPT}")
             if ours:
                 _kill_ours()
             os._exit(ExecutorError.exit_code)
@@ -136,14 +135,14 @@ def _telling_of_its_end(say: Callable[[str], None], *, ours: bool) -> Iterator[N
 
 @contextmanager
 def _hurrying(say: Callable[[str], None], *, ours: bool, code: int) -> Iterator[None]:
-    """Do not wait for a frozen Ray: kill what was started here, or leave a cluster of others with an exit code."""
+    """Do not wait for a frozen Ray: kill the cluster started here, or exit and leave a joined cluster alone."""
 
     def hurry() -> None:
         if ours:
             say("Ray does not stop: killing its processes")
             _kill_ours()
         else:
-            say("error: Ray does not answer on this machine; what is recorded is safe, run again to go on")
+            say(f"error: Ray does not answer on this machine. {KEPT}")
             os._exit(code)
 
     timer = threading.Timer(_PATIENCE_S, hurry)
@@ -156,18 +155,18 @@ def _hurrying(say: Callable[[str], None], *, ours: bool, code: int) -> Iterator[
 
 
 def _kill_ours() -> None:
-    """Kill what Ray has started for this process."""
+    """Kill the processes that Ray started for this one."""
     ray._private.worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def _end(number: int, _frame: object) -> None:
-    """Leave as a terminated process does, but through what is to be cleared up."""
+    """Exit with the code of a terminated process, after cleaning up."""
     sys.exit(128 + number)
 
 
 @contextmanager
 def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals in another way for the length of the block; in a thread, which may not, as before."""
+    """Replace signal handlers for the duration of the block; only the main thread may, others change nothing."""
     ours = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items() if ours}
     try:
@@ -178,9 +177,9 @@ def _signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError where nothing listens at `host:port`: Ray itself tries for a minute, and then aborts.
+    """Raise OSError if nothing listens at `host:port`: Ray itself would try for a minute, and then abort.
 
-    `auto` is what Ray noted down when its head was started on this machine, which may have ended since.
+    `auto` is the address that Ray wrote down when its head was started on this machine; the head may have ended since.
     """
     if address == "auto":
         noted = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
@@ -191,12 +190,12 @@ def _knock(address: str) -> None:
 
 
 def check_cluster() -> None:
-    """Look for the cluster's head and this machine's raylet; without them Ray ends this process, without our last line.
+    """Check the cluster's head and this machine's raylet: without them Ray would end this process with its own message.
 
     Raises
     ------
     ExecutorError
-        Saying which of them is lost.
+        One of them is lost; the message says which.
     """
     context, lost = ray.get_runtime_context(), ""
     try:
@@ -207,26 +206,26 @@ def check_cluster() -> None:
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in ray.nodes()):
             lost = "this machine's part of the Ray cluster is lost (its raylet has ended)"
     if lost:
-        raise ExecutorError(f"{lost}; what is recorded is safe, run again to go on")
+        raise ExecutorError(f"{lost}. {KEPT}")
 
 
 def _machines() -> list[dict[str, Any]]:
-    """Return the resources of each machine that is up."""
+    """Return the resources of each live machine."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def has_room(shape: Shape) -> bool:
-    """Whether a machine that is up is large enough for a worker."""
+    """Tell whether a live machine is large enough for a worker."""
     return any(node.get("CPU", 0) >= shape.cpus and node.get("GPU", 0) >= shape.gpus for node in _machines())
 
 
 def lay_out(wanted: Ray, settings: RunSettings, nodes: Sequence[dict[str, Any]]) -> Shape:
-    """Return how workers fit on machines, given each machine's resources as Ray names them.
+    """Lay out the workers on machines, given each machine's resources as Ray names them.
 
     Raises
     ------
     ExecutorError
-        When there is no room for as many as are wanted.
+        The machines have no room for that many workers.
     """
     gpus = wanted.gpus_per_worker
     if gpus is None:
@@ -251,5 +250,5 @@ def _gpus(count: float) -> str:
 
 
 def _on_gpus(there: float, each: float) -> int:
-    """Return how many workers GPUs hold; a worker's share of one lies on one, so that two have room for 0.6 twice."""
+    """Return how many workers fit on some GPUs. A share never spans two GPUs: two GPUs hold two shares of 0.6."""
     return int(there / each) if each > 1 else int(there) * int(1 / each + 1e-6)

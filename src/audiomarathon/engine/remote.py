@@ -1,4 +1,4 @@
-"""Evaluating a model behind an endpoint: requests in flight, one writer, latencies as a client sees them."""
+"""Evaluate a model behind an endpoint: several requests at once, one writer, latencies as a client sees them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
 
 SAMPLING_RATE = 16_000
-_GIVE_UP = 6  # samples in a row that fail in spite of all attempts, and two rounds of those in flight
-_QUIET_S = 10.0  # without any sample done, after which it is said what is amiss
-_PATIENCE_S = 10.0  # for requests that are on their way when the run cannot go on
+_GIVE_UP = 6  # samples in a row that fail after all attempts; two rounds of requests in flight are added
+_QUIET_S = 10.0  # without a reply before a line says why
+_PATIENCE_S = 10.0  # to wait for requests in flight when the run ends with an error
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class EndpointEngine(Engine):
     endpoint: Endpoint
 
     def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Ask for every sample that has no reply yet; at most so many requests are in flight at a time.
+        """Send a request for every sample without a reply, at most `batch_size` at a time.
 
-        Timed runs ask one by one: a latency under load says as much about the load as about the model.
+        Timed runs send one request at a time: under load, latencies measure the load too.
         """
         (job,) = jobs
         pending = pending_methods(plan, jobs)
@@ -61,7 +61,7 @@ class EndpointEngine(Engine):
         ):
             try:
                 while True:
-                    # No more is started than may run, so that clips wait on disk and not in memory.
+                    # Start no more than may run, so that clips wait on disk and not in memory.
                     running.update(
                         pool.submit(self._record, plan, one) for one in islice(samples, at_once - len(running))
                     )
@@ -70,23 +70,23 @@ class EndpointEngine(Engine):
                     finished = wait(running, _QUIET_S, FIRST_COMPLETED).done
                     if not finished and self.endpoint.trouble not in ("", told):
                         told = self.endpoint.trouble
-                        self.say(f"{self.endpoint.host}: {told}; tried again")
+                        self.say(f"{self.endpoint.host}: {told}; retrying")
                     for future in finished:
                         job.folder.append(future.result())
                         running.discard(future)
                         bar.update(1)
                     if self.endpoint.given_up >= _GIVE_UP + 2 * at_once:
                         last = "its last error is on record; run the same command again when it is back"
-                        raise ModelError(f"{self.endpoint.host} answers nothing any more: {last}")
+                        raise ModelError(f"{self.endpoint.host} stopped responding: {last}")
             except (ModelError, KeyboardInterrupt) as error:
                 patience = _PATIENCE_S if isinstance(error, ModelError) else 0.0
-                for future in wait(running, patience).done:  # an answer beside the one that ends the run is kept
+                for future in wait(running, patience).done:  # keep answers that arrive while the run ends
                     if not future.exception() and future.result().answered:
                         job.folder.append(future.result())
                 raise
 
     def _record(self, plan: Plan, sample: Sample) -> Record:
-        """Return the record of one sample: its reply, or why there is none."""
+        """Return the record of one sample: its reply, or its error."""
         try:
             messages, seconds = self._messages(plan, sample)
             answer = self.endpoint.chat(messages, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
@@ -98,7 +98,7 @@ class EndpointEngine(Engine):
             finish=answer.finish,
             key_masked=answer.masked or None,
             clip_seconds=round(seconds, 6),
-            truncated=None,  # whether the server cuts what it hears, it does not say
+            truncated=None,  # the server does not say whether it cuts audio
             prompt_tokens=answer.prompt_tokens,
             audio_tokens=answer.audio_tokens,
             kept_audio_tokens=answer.audio_tokens,
@@ -109,13 +109,13 @@ class EndpointEngine(Engine):
         )
 
     def _messages(self, plan: Plan, sample: Sample) -> tuple[list[dict[str, Any]], float]:
-        """Return what asks a sample's question, and the seconds of its clips, which it needs no longer."""
+        """Return the messages for a sample, and the length of its clips in seconds."""
         with unchanged_clips(plan, sample):
             clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
         return messages_of(prompt_of(plan, sample, clips)), sum(len(clip) for clip in clips) / SAMPLING_RATE
 
     def certificate(self) -> dict[str, Any] | None:
-        """See :meth:`Engine.certificate`. Nobody can certify what is not seen."""
+        """See :meth:`Engine.certificate`; a model behind an endpoint cannot be certified."""
         return None
 
     def machine(self) -> dict[str, Any]:
@@ -123,12 +123,12 @@ class EndpointEngine(Engine):
         return {"environment": environment(), "other_gpu_processes": []}
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`: that of this machine, which sends the requests."""
+        """See :meth:`Engine.state`; this is the machine that sends the requests."""
         return {"gpu": [], "load": load(os.getpid()), "cpu_s": {str(os.getpid()): cpu_seconds()}}
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt as one turn of a chat: its clips as base64 of 16-bit WAV at `SAMPLING_RATE`, then its text."""
+    """Return a prompt as a chat message: clips as base64 of 16-bit WAV at `SAMPLING_RATE`, then the text."""
     clips = [{"type": "input_audio", "input_audio": {"data": _wav(clip), "format": "wav"}} for clip in prompt.clips]
     return [{"role": "user", "content": [*clips, {"type": "text", "text": prompt.text}]}]
 
@@ -149,23 +149,23 @@ def open_endpoint(
     progress: bool | None = None,
     env: Mapping[str, str] | None = None,
 ) -> EndpointEngine:
-    """Return the engine of a model behind an endpoint; nothing is asked of it yet.
+    """Return the engine of a model behind an endpoint; sends no request yet.
 
     Raises
     ------
     MethodError
-        For anything but `base`.
+        A method is not `base`.
     SettingsError
-        When the address, the key or the model's name is missing, or a setting means nothing here.
+        The address, the key or the model's name is missing, or a setting has no effect here.
     """
     env = os.environ if env is None else env
     if any(not isinstance(method, Base) for method in methods):
-        raise MethodError(f"{model}: nothing of a model behind an endpoint can be pruned; allowed: base")
+        raise MethodError(f"{model}: methods do not apply to a model behind an endpoint; allowed: base")
     _check_settings(settings)
     spec = get_model(model)
     endpoint = Endpoint.from_env(settings.model_path, env)
     say(f"model {endpoint.model} at {endpoint.host}")
-    # A folder of its own, beside that of the same checkpoint run here.
+    # Not the folder of the same checkpoint run on this machine.
     checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")
     hardware = Hardware("endpoint", "as served", f"endpoint {endpoint.host}")
     setup = Setup(
@@ -180,12 +180,14 @@ def open_endpoint(
 
 
 def _check_settings(settings: RunSettings) -> None:
-    """Refuse settings of a model that runs here: ignored they would label the records with what is not so."""
+    """Refuse settings of local models: they would have no effect, and label the records wrongly."""
     if settings.decode_tokens:
-        raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint cannot be made to go on; allowed: 0")
+        raise SettingsError(
+            f"DECODE_TOKENS={settings.decode_tokens}: an endpoint cannot decode past the end token; allowed: 0"
+        )
     for field in fields(settings):
         value = getattr(settings, field.name)
         if field.name in ("device", "device_map", "dtype", "attn_implementation") and value != field.default:
             raise SettingsError(
-                f"{field.metadata['env']}={value}: how the model runs is its server's to say; leave this out"
+                f"{field.metadata['env']}={value}: the endpoint's server decides how the model runs; leave this out"
             )

@@ -1,4 +1,4 @@
-"""What is said of a folder that a run goes on with."""
+"""Report what a resumed run finds in its folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from audiomarathon.text import counted
 
 
 def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Say how much of a folder counts, and what else it is good to know of it.
+    """Print how many samples of a folder are done, which version wrote it, and which clips have changed.
 
-    Another version of ours than the one that last wrote the folder is named; it is no reason to refuse the folder.
+    A folder of another version is named, not refused.
 
     Parameters
     ----------
     clips
-        Fingerprint of each sample's clips now.
+        Current fingerprint of each sample's clips.
     """
     from audiomarathon.engine.environment import environment
 
@@ -25,18 +25,18 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[st
         say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
     if folder.weak:
         say(
-            f"{folder.path}: weak fingerprint: an earlier version made records here; what it wrote of the checkpoint "
-            "matches, but that weights and third-party code are the same is not certain"
+            f"{folder.path}: weak fingerprint: an earlier version made records here; its checkpoint matches by name, "
+            "but weights or third-party code may have changed"
         )
     done = folder.done(clips) & set(clips)
     if done == set(clips):
         say(f"{folder.path}: complete; nothing to do")
     elif done:
-        say(f"{folder.path}: goes on from {len(done):,} of {counted(len(clips), 'sample')}")
+        say(f"{folder.path}: resuming: {len(done):,} of {counted(len(clips), 'sample')} done")
     if beyond := len(folder.done() - set(clips)):
-        say(f"{folder.path}: {counted(beyond, 'sample')} more on record, outside this run's limit and its summary")
+        say(f"{folder.path}: {counted(beyond, 'more recorded sample')} outside this run's limit, not in the summary")
     if changed := len((folder.done() & set(clips)) - done):
-        say(f"{folder.path}: the clips of {counted(changed, 'sample')} have changed; done again")
+        say(f"{folder.path}: {counted(changed, 'sample')} with changed clips: running again")
 
 
 def _version(facts: object) -> str:

@@ -1,7 +1,6 @@
-"""From settings to results: find the data, load the model, evaluate, score, write.
+"""Run tasks: find the data, load the model, evaluate, score, write.
 
-Everything that can be wrong about a command is found out before the model is loaded, and everything about the model
-before the first sample.
+Errors of the command are reported before the model is loaded, and errors of the model before the first sample.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.executor import Ray
 from audiomarathon.engine.identity import check_folders, run_folders
 from audiomarathon.engine.local import LocalEngine
 from audiomarathon.engine.open import opened
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.resume import report_resume
 from audiomarathon.engine.sessions import facts_of, now, run_session
 from audiomarathon.engine.setup import Setup
@@ -46,7 +45,7 @@ from audiomarathon.tracking.tracker import Tracker
 class Result:
     """A finished setting of a task: its folder, its method's label and the content of its `summary.json`.
 
-    `without_attention` counts samples whose attention was to be captured, and is not there.
+    `without_attention` counts samples whose attention should have been captured but is missing.
     """
 
     folder: Path
@@ -75,24 +74,24 @@ def run(
     model
         A model's name (`audiomarathon list models`).
     methods
-        Settings to run side by side on each sample; None runs the one that `settings` names.
+        Settings to run side by side on each sample; None runs the method that `settings` names.
     ray
-        Workers to share the samples out to; None runs in this process.
+        Ray's workers that run the samples; None runs in this process.
     say
-        Called with lines for the user: what is loaded, what was left out, where results are.
+        Called with lines for the user: the model, samples left out, the results' folder.
     trackers
-        Told of each run; see :mod:`audiomarathon.tracking`.
+        Follow each run; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
     AudioMarathonError
-        Before the first sample, for anything that is the user's to mend.
+        Before the first sample, for anything that the user must fix.
     """
     chosen = [task if isinstance(task, Task) else get_task(task) for task in tasks]
     spec = get_model(model)
     methods = [get_method(settings.method, settings.ratio, **settings.places)] if methods is None else list(methods)
     if len({method.label for method in methods}) < len(methods):
-        raise SettingsError(f"a setting is named twice: {', '.join(method.label for method in methods)}")
+        raise SettingsError(f"two settings have the same name: {', '.join(method.label for method in methods)}")
     check_batch_size(settings, methods)
     loaded = [(task, load_task(task, settings, say)) for task in chosen]
     for task, data in loaded:
@@ -116,7 +115,7 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
     Raises
     ------
     SettingsError
-        Naming them.
+        A method does not run in batches; the message names it.
     """
     if settings.batch_size > 1 and (alone := [method.label for method in methods if not method.batches]):
         raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
@@ -128,11 +127,11 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     Raises
     ------
     DataError
-        When there are none, or rows are bad and may not be left out.
+        There are none, or rows are bad and may not be left out.
     """
     if task.probed:
         raise SettingsError(
-            f"{task.key}: probes encoders, no model is asked; audiomarathon encoder run ENCODER --tasks"
+            f"{task.key} probes encoders and asks no model; run it with: audiomarathon encoder run ENCODER --tasks"
         )
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
     filters = Filters(
@@ -143,7 +142,7 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
         shown = "; ".join(str(row) for row in loaded.bad_rows[:3])
         more = f" and {len(loaded.bad_rows) - 3} more" if len(loaded.bad_rows) > 3 else ""
         raise DataError(
-            f"{task.key}: {counted(len(loaded.bad_rows), 'bad row')}: {shown}{more}; mend them, or leave them out with "
+            f"{task.key}: {counted(len(loaded.bad_rows), 'bad row')}: {shown}{more}; fix them, or leave them out with "
             f"--allow-bad-rows (ALLOW_BAD_ROWS=1)"
         )
     for name, count in {"bad rows": len(loaded.bad_rows), **loaded.left_out}.items():
@@ -160,14 +159,14 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
 
 
 def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
-    """Tell whether every sample that a run selects has its reply under every setting; nothing is written.
+    """Tell whether every selected sample has a reply under every setting; write nothing.
 
-    Where attention is to be captured, it has to be there too.
+    With SAVE_ATTN, the sample's attention must exist too.
 
     Raises
     ------
     SettingsError
-        When samples have no clips, and the model takes no prompt without.
+        Samples have no clips, and the model needs audio.
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
@@ -187,8 +186,8 @@ def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None
     without = sum(not sample.clips for sample in samples)
     if without and not spec.remote and not spec.load_family().text_only:
         raise SettingsError(
-            f"{task.key}: {without} of {len(samples)} samples have no clips, and {spec.key} takes no prompt without; "
-            f"allowed with it: tasks whose samples all have clips"
+            f"{task.key}: {without} of {len(samples)} samples have no clips, and {spec.key} needs audio in every "
+            f"prompt; allowed: tasks whose samples all have clips"
         )
 
 
@@ -200,12 +199,12 @@ def run_task(
     say: Callable[[str], None] = lambda _line: None,
     trackers: list[Tracker] | None = None,
 ) -> Iterator[Result]:
-    """Evaluate one task under every setting, and yield their results when it is finished.
+    """Evaluate one task under every setting, and yield the results when it is finished.
 
     Parameters
     ----------
     engine
-        Without one the task must be finished, and its results are told again.
+        None if the task is finished; then its results are yielded again.
     """
     import torch
 
@@ -226,7 +225,7 @@ def run_task(
         control=(read_manifest(data.folder).control or {}).get("kind"),
     )
     if 0 < settings.limit < len(samples):
-        say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: some count only together")
+        say(f"{task.key}: {len(samples)} samples for SAMPLE_LIMIT={settings.limit}: some samples belong together")
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
@@ -260,12 +259,12 @@ def run_task(
 
 
 def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
-    """Judge the folder's records, write the verdicts and the summary of its last run's samples, and return it.
+    """Judge a folder's records, write verdicts and the summary of the last run's samples, and return the summary.
 
     Raises
     ------
     PluginError
-        When the scorer fails on a record; all records stay.
+        The scorer fails on a record; all records stay.
     """
 
     def failed(record: Record, error: BaseException) -> None:
@@ -281,12 +280,12 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
 
 
 def score(path: Path) -> Result:
-    """Judge a run's stored replies again and write its verdicts and `summary.json`; no model and no data needed.
+    """Score a run's stored replies again and write `summary.json`; needs neither model nor data.
 
     Raises
     ------
     RecordError
-        When the folder holds no run, or another process writes it.
+        The folder holds no run, or another process is writing to it.
     """
     run_facts = read_run(path)
     try:

@@ -1,4 +1,4 @@
-"""A session on record: what `run.json` says of a run, of the machine, and of what each session took."""
+"""Write `run.json`: facts of the run and the machine, and the time and load of each session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
-    """Evaluate a task's settings, whose folders must be entered, and put on record what the session took."""
+    """Evaluate a task's settings and record the session's time and load. The folders must be entered."""
     begin = engine.state()
     machine = engine.machine() | {"gpu_before": begin["gpu"], "load_before": begin["load"]}
     if (others := machine.pop("other_gpu_processes")) and engine.setup.settings.timing:
@@ -67,13 +67,13 @@ def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
     if load and is_busy(load, threads):
         found = counted(foreign_count(load), "busy process", "busy processes")
         warn(
-            f"{found} of others on {load['cores']} cores: times will suffer; wait for them, or run without times "
-            "(--no-timing; in Python timing=False)"
+            f"{found} of other programs on {load['cores']} cores: times will suffer; wait until they end, or run "
+            "without times (--no-timing; in Python timing=False)"
         )
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return what `run.json` says of every setting of a task alike, whether or not a model is loaded."""
+    """Return the facts in `run.json` that all settings of a task share; no model is needed."""
     expected = read_manifest(data.folder).expected(task)
     return {
         "task": task.key,
@@ -92,7 +92,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
 
 
 def _method_facts(method: Method) -> dict[str, Any]:
-    """Return what `run.json` says of a setting's method, beside the identity."""
+    """Return the facts in `run.json` about a setting's method, besides the identity."""
     from audiomarathon.costs.flops import drops_of
 
     drops = drops_of(method)
@@ -100,7 +100,7 @@ def _method_facts(method: Method) -> dict[str, Any]:
 
 
 def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
-    """Put on record what the session that ends took, and how much it added."""
+    """Add the session's end, time, load and number of new replies to `run.json`."""
     fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.answered]
     sessions = folder.run["sessions"]
     sessions[-1] |= {

@@ -1,4 +1,4 @@
-"""What decides a run beside its task, found out before any weights are loaded."""
+"""Find a run's checkpoint, device and precision before any weights are loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where and in which precision the model runs; `name` is what times depend on: the GPU's name, or the CPU's."""
+    """Device and precision of the model; `name` is the GPU's or the CPU's name, on which times depend."""
 
     device: str
     dtype: str
@@ -29,7 +29,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Setup:
-    """What decides a run's identity beside its task: checkpoint, machine, settings and methods; no weights needed."""
+    """Checkpoint, machine, settings and methods of a run; with the task they decide its identity."""
 
     checkpoint: Checkpoint
     checkpoint_hash: str
@@ -40,12 +40,12 @@ class Setup:
 
 
 def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> Setup:
-    """Return what decides a run's identity, without loading the weights.
+    """Find checkpoint and hardware without loading the weights.
 
     Raises
     ------
     AudioMarathonError
-        For a model or device that cannot be had here, or a method that the config rules out.
+        The model or device is not available here, or the config rules a method out.
     """
     spec = get_local_model(model)
     hardware = find_hardware(settings)
@@ -56,11 +56,11 @@ def find_setup(model: str, settings: RunSettings, methods: Sequence[Method]) -> 
 
 
 def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
-    """Refuse flash attention where it cannot be had, before gigabytes are fetched or loaded."""
+    """Refuse flash attention if it cannot run here, before gigabytes are downloaded or loaded."""
     if settings.attn_implementation != "flash_attention_2":
         return
     if not hardware.device.startswith("cuda"):
-        raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2: it runs on a GPU only; allowed here: sdpa, eager")
+        raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2 needs a GPU; allowed here: sdpa, eager")
     if importlib.util.find_spec("flash_attn") is None:
         raise SettingsError(
             "ATTN_IMPLEMENTATION=flash_attention_2: the package flash-attn is not installed; allowed here: sdpa, eager"
@@ -68,7 +68,7 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
 
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:
-    """Refuse methods that the config alone rules out; what is wrong with the config itself the loader says."""
+    """Refuse methods that the config alone rules out; the loader reports errors of the config itself."""
     from audiomarathon.models.loading import loading
 
     try:
@@ -81,12 +81,12 @@ def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) 
 
 
 def find_hardware(settings: RunSettings) -> Hardware:
-    """Return the device and precision that the settings mean on this machine.
+    """Return the device and precision for the settings on this machine.
 
     Raises
     ------
     SettingsError
-        For a GPU that is not there.
+        The GPU does not exist.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Which code ran: a hash of the source of methods, tasks and models that are not this project's own."""
+"""Hash the source code of third-party methods, tasks and models, for the run's identity."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def source_hash(thing: object, without: type | None = None) -> str | None:
-    """Return a hash of the source behind an object, a class or a function; None where all of it is this project's own.
+    """Return a hash of the source code of an object, a class or a function; None if all of it belongs to this project.
 
-    It covers the files of its classes, and of what they import, as far as that is of the same package or lies outside
-    `site-packages`: `run.json` names the versions of installed packages. Of a script it covers the definition and what
-    that names, since a script also holds the call that runs it.
+    It covers the files of the object's classes, and the modules that they import from the same package or from outside
+    `site-packages`; `run.json` names the versions of installed packages. In a script it covers only the definition and
+    the names that it uses, since a script also contains the call that runs it.
 
     Parameters
     ----------
     without
-        A class whose subclasses do not count, and neither do the files that only they bring in.
+        Leave out subclasses of this class, and files that only they import.
     """
     home = {_package(part) for part in _definitions(thing)[:1]}
     found: dict[str, str] = {}
@@ -48,7 +48,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
             installed = _INSTALLED.intersection(Path(file or "").parts) and _package(part) not in home
             if _package(part) in _KNOWN or installed or name in found:
                 continue
-            if texts:  # of a file that is in no package: as it was run, wherever it lies
+            if texts:  # a file outside any package: hash it as it was run, wherever it is
                 found |= {Path(str(each.__file__)).stem: texts[each].hex() for each in texts if each.__name__ == name}
                 found |= {each.__name__: texts[each].hex() for each in texts if each.__name__ != name}
                 todo += [value for each in texts for value in vars(each).values() if _is_definition(value, beside=name)]
@@ -64,7 +64,7 @@ def source_hash(thing: object, without: type | None = None) -> str | None:
 
 
 def _definitions(one: object) -> list[Any]:
-    """Return what says how an object behaves: a module, a function, or its class and that one's bases."""
+    """Return the definitions behind an object: a module, a function, or its class and base classes."""
     if isinstance(one, functools.partial):
         return _definitions(one.func)
     if isinstance(one, MethodType):
@@ -79,12 +79,12 @@ def _package(part: Any) -> str:
 
 
 def _is_definition(value: object, *, beside: str) -> bool:
-    """Whether a name in a module stands for another module, or for something from there."""
+    """Tell whether a module's attribute is another module, or is defined in another module."""
     return isinstance(value, ModuleType | type | FunctionType) and getattr(value, "__module__", None) != beside
 
 
 def _held(one: object) -> list[object]:
-    """Return what an object was made with, such as the press that a wrapper holds."""
+    """Return the objects that an object holds, such as the press inside a wrapper."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
@@ -97,7 +97,7 @@ def _held(one: object) -> list[object]:
 
 
 def _in_script(part: Any, file: str | None) -> str:
-    """Return the source of a definition in a script or a notebook; in a console, what it was compiled to."""
+    """Return the source of a definition in a script or a notebook; in a console, its compiled code."""
     own = [part] if isinstance(part, FunctionType) else list(vars(part).values())
     codes = [inspect.unwrap(function).__code__ for function in own if isinstance(function, FunctionType)]
     for place in [file] if file else [code.co_filename for code in codes]:
@@ -107,7 +107,7 @@ def _in_script(part: Any, file: str | None) -> str:
 
 
 def _reached(script: str, name: str) -> str:
-    """Return the statements of a script that define a name, and those that define what these name, and so on."""
+    """Return the statements of a script that define a name, and the definitions that they use, recursively."""
     bound: dict[str, list[ast.stmt]] = {}
     for statement in ast.parse(script).body:
         stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

@@ -1,4 +1,4 @@
-"""The stamp of a certificate: what a run says of the checks that its checkpoint passed on this machine."""
+"""The stamp of a certificate: the checks that a checkpoint passed on this machine, for `run.json`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAIL = "fail"
 
 
 def about(setup: Setup) -> dict[str, str]:
-    """Return what a certificate is of: where any of it differs, it says nothing about a run."""
+    """Return the facts that a certificate covers; it counts for a run only if all of them are equal."""
     hardware, settings = setup.hardware, setup.settings
     return {
         "checkpoint": setup.checkpoint_hash,
@@ -34,9 +34,9 @@ def about(setup: Setup) -> dict[str, str]:
 
 
 def stamp(setup: Setup) -> dict[str, Any] | None:
-    """Return the stamp for `run.json`: date, version, verdicts of all and of each check; None without a certificate.
+    """Return the stamp for `run.json`: date, version, and the verdict of each check; None without a certificate.
 
-    Warns when the certificate of this checkpoint on this machine is one that failed.
+    Warns if a check failed.
     """
     what = about(setup)
     path = place(what)
@@ -54,7 +54,7 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
         warn(
-            f"{setup.spec.key}: weak fingerprint: its certificate of {held['date']} names the checkpoint by a hash "
+            f"{setup.spec.key}: weak fingerprint: its certificate of {held['date']} uses an old hash of the checkpoint "
             "that misses most changes; run `audiomarathon certify` again"
         )
     return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}

@@ -1,6 +1,6 @@
-"""Many settings of many tasks: from a grid of methods and ratios to a run folder of each.
+"""Run many tasks under a grid of methods and ratios; each pair gets a run folder.
 
-One model, loaded once. A task that fails is on record with its reason and does not stop the rest.
+The model is loaded once. A failing task is recorded with its reason; the other tasks still run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.executor import Ray
 from audiomarathon.engine.identity import check_folders
 from audiomarathon.engine.open import opened
+from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
@@ -33,7 +33,7 @@ from audiomarathon.tracking.tracker import Tracker
 
 @dataclass
 class Swept:
-    """What a sweep gave so far: the results of tasks that ran, and by task the reasons of those that did not."""
+    """A sweep's results so far, and the reason of each task that failed."""
 
     results: list[Result] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -48,14 +48,14 @@ _ALLOWED = "ratios from 0 to below 1: one (0.5), a list (0.1,0.5), a range first
 
 
 def parse_ratios(text: str) -> list[float]:
-    """Return the ratios that a list, a range `first:last:step` (both ends included) or a single number means.
+    """Return the ratios of a list, a range `first:last:step` (both ends included) or a single number.
 
-    Steps are taken in decimals, so that 0.1:0.9:0.1 holds 0.3 and not 0.30000000000000004. Sorted, each once.
+    Steps are decimal, so 0.1:0.9:0.1 contains 0.3 and not 0.30000000000000004. Ratios are sorted and unique.
 
     Raises
     ------
     SettingsError
-        For anything else, and for ratios outside [0, 1).
+        The text is none of these, or a ratio lies outside [0, 1).
     """
     try:
         ratios = [ratio for part in text.split(",") for ratio in _range([Decimal(word) for word in part.split(":")])]
@@ -76,40 +76,40 @@ def _range(words: list[Decimal]) -> list[Decimal]:
 
 
 def grid(names: Sequence[str], ratios: Sequence[float], *, base: bool = True, **places: Any) -> list[Method]:
-    """Return the settings that method names and ratios span.
+    """Return every method at every ratio.
 
     Parameters
     ----------
     names
-        `all` is every method but base. `fast_v` takes every ratio; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` have their
-        own. Ratio 0 of any means base, which is there once, first.
+        `all` means every method but base. `fast_v` runs at every ratio; `fast_v:0.5` and `fast_v:0.5+snapkv:0.3` name
+        theirs. Ratio 0 of any method means base, which comes first, once.
     base
-        Whether base is added when nothing named it.
+        Add base if nothing names it.
     places
         `layer`, `scope` and `at`, as :func:`get_method` takes them.
 
     Raises
     ------
     SettingsError
-        For an unknown method, or a joined one of which a part has no ratio.
+        A method is unknown, or a part of a joined method has no ratio.
     """
     found: list[Method] = [get_method("base")] if base else []
     every = [method.key for method in all_methods() if not isinstance(method, Base)]
     for name in dict.fromkeys(one for given in names for one in (every if given == "all" else [given])):
         parts = name.split("+")
         if len(parts) > 1 and not all(split_ratio(part)[1] for part in parts):
-            raise SettingsError(f"method {name}: joined methods take no grid, each needs its own ratio (a:0.5+b:0.3)")
+            raise SettingsError(f"method {name}: each part of a joined method needs its own ratio (a:0.5+b:0.3)")
         if len(parts) > 1 or split_ratio(name)[1]:
             named = get_method(name, **places)
             found.append(named if named.ratio or len(parts) > 1 else get_method("base"))
         else:
             found += [_at(name, ratio, places) for ratio in ratios]
     if not found:
-        raise SettingsError("no settings to run: --no-base, and no method is named")
+        raise SettingsError("no settings to run: name a method, or leave out --no-base")
     once: dict[str, Method] = {}
     for method in found:
         if _code(once.setdefault(method.label, method)) != _code(method):
-            raise SettingsError(f"two methods are called {method.label}: rename the class of one")
+            raise SettingsError(f"two methods are called {method.label}: rename one of the classes")
     return sorted(once.values(), key=lambda method: not isinstance(method, Base))
 
 
@@ -149,15 +149,15 @@ def sweep(
     logs
         Folder for one log a task.
     finished
-        Called after each task with what there is so far, so that a summary is there whatever happens next.
+        Called after each task with the results so far, so that a summary exists whatever happens next.
     trackers
         Told of each run; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------
     AudioMarathonError
-        For what concerns all tasks: no such model, a method it cannot carry. It stands in each log, and `finished` is
-        called first.
+        An error of all tasks: an unknown model, or a method that does not apply to it. It is written to each log, and
+        `finished` is called first.
     """
     check_batch_size(settings, methods)
     swept, ready, told_of = Swept(), [], list(trackers)
@@ -169,7 +169,7 @@ def sweep(
         left = []
         for task, data in ready:
             with _log(logs, task, say, swept):
-                check_folders(setup, task, data)  # a clash in the last is found before hours are spent on the first
+                check_folders(setup, task, data)  # find a clash in the last task before hours are spent on the first
                 left.append(not is_finished(setup, task, data))
         return any(left)
 
@@ -194,11 +194,11 @@ def sweep(
 
 
 def _write(finished: Callable[[Swept], None], swept: Swept, say: Callable[[str], None]) -> None:
-    """Hand over what there is so far; that it cannot be written ends nothing."""
+    """Pass on the results so far; an error in writing them does not end the sweep."""
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:
-        say(f"error: the summary so far cannot be written: {error}")
+        say(f"error: cannot write the summary so far: {error}")
 
 
 def _run_one(
@@ -221,7 +221,7 @@ def _run_one(
 
 
 def _quiet(_line: str) -> None:
-    """Say nothing: what is logged here, the caller tells the user."""
+    """Print nothing: the caller reports the error once."""
 
 
 def _in_a_line(summary: dict[str, Any]) -> str:
@@ -234,7 +234,7 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 def _log(
     logs: Path | None, task: Task, say: Callable[[str], None], swept: Swept, *, begins: bool = False
 ) -> Iterator[Callable[[str], None]]:
-    """Say lines to the user and into the task's log; turn the task's failure into an entry of the swept."""
+    """Print lines and write them to the task's log; record an exception as the task's failure."""
     with _open_log(logs, task) as stream:
         if begins and stream:
             stream.write(f"=== {datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} {task.key}\n")
@@ -242,7 +242,7 @@ def _log(
         def tell(line: str) -> None:
             say(line)
             if stream:
-                with suppress(OSError):  # a log on a full disk must not cost the night
+                with suppress(OSError):  # a full disk must not end the sweep
                     print(line, file=stream, flush=True)
 
         try:
@@ -250,7 +250,7 @@ def _log(
         except AudioMarathonError as error:
             swept.failures[task.key] = str(error)
             tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
-        except Exception as error:  # whatever goes wrong in one task must not cost the night's other tasks
+        except Exception as error:  # one task's failure must not stop the others
             swept.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
             if stream:
                 with suppress(OSError):

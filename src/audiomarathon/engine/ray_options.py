@@ -1,4 +1,4 @@
-"""Where samples are run: in this process, or shared out to Ray's workers. Nothing here imports Ray or torch."""
+"""Options of `--executor`: run samples in this process, or in Ray's workers. Nothing here imports Ray or torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Ray:
     Attributes
     ----------
     address
-        Of a cluster that is there (`auto`, `host:6379`); None starts Ray on this machine.
+        Address of a running cluster (`auto`, `host:6379`); None starts Ray on this machine.
     workers
-        How many; None for as many as there are GPUs to give them, without GPUs one a machine.
+        Number of workers; None: one per GPU, or one per machine without GPUs.
     gpus_per_worker
-        A fraction lets workers share a GPU; None is 1 where there are GPUs and the device is not the CPU.
+        GPUs per worker; a fraction shares a GPU. None: 1, or 0 without GPUs or with the CPU as device.
     """
 
     address: str | None = None
@@ -32,12 +32,12 @@ class Ray:
 def read_executor(
     executor: str, *, address: str | None = None, workers: int | None = None, gpus_per_worker: float | None = None
 ) -> Ray | None:
-    """Return what the command line asks for; None is this process.
+    """Check the options of the command line and return Ray's, or None to run in this process.
 
     Raises
     ------
     SettingsError
-        For a value that is not allowed, and where Ray is not installed.
+        A value is not allowed, or Ray is not installed.
     """
     if executor not in EXECUTORS:
         raise SettingsError(f"--executor={executor}: not allowed; allowed: {', '.join(EXECUTORS)}")
@@ -51,5 +51,5 @@ def read_executor(
     if gpus_per_worker is not None and not (0 <= gpus_per_worker <= 1 or gpus_per_worker == int(gpus_per_worker) > 0):
         raise SettingsError(f"--gpus-per-worker={gpus_per_worker:g}: not allowed; allowed: 0 to 1, or a whole number")
     if importlib.util.find_spec("ray") is None:
-        raise SettingsError("several workers want Ray, which is not installed: pip install 'ray>=2.40' (or .[ray])")
+        raise SettingsError("--executor ray needs Ray: pip install 'ray>=2.40', or pip install 'audiomarathon[ray]'")
     return Ray(address, workers, gpus_per_worker)

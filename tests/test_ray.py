@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -20,13 +19,15 @@ from builders import records_in, steady
 
 from audiomarathon.benchmarks import Sample, Task, get_task
 from audiomarathon.compression.registry import get_method
-from audiomarathon.engine import executor
+from audiomarathon.engine import ray_options
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.executor import Ray, read_executor
+from audiomarathon.engine.ray_options import Ray, read_executor
 from audiomarathon.engine.run import Result, run
 from audiomarathon.engine.sweep import sweep
 from audiomarathon.errors import ExecutorError, SettingsError
+from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
+from audiomarathon.scoring.choice import Choice
 from audiomarathon.settings import RunSettings
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install 'ray>=2.40')")
@@ -55,11 +56,17 @@ class Replacing(type(get_task("tau"))):  # type: ignore[misc]
         return super().prompt(sample)
 
 
+class Unable(Choice):
+    """A scorer that fails on every reply."""
+
+    def judge(self, record: Record) -> dict[str, Any]:
+        raise RuntimeError("no judge")
+
+
 class Unjudged(type(get_task("tau"))):  # type: ignore[misc]
     """TAU, but no reply can be judged."""
 
-    def score(self, reply: str, reference: Any) -> dict[str, Any]:
-        raise RuntimeError("no judge")
+    scorer = Unable()
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +122,14 @@ class TestRuns:
     def test_of_two_workers_lose_nothing_when_one_is_killed(self, go, local, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setenv("DEADLY_MARK", str(tmp_path / "killed"))
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         found = answers(go("killed", Ray(workers=2), Deadly()))
         assert (tmp_path / "killed").exists()
         assert found == local(True)
 
     def test_hear_no_clip_that_is_replaced_meanwhile(self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path) -> None:
         monkeypatch.setenv("DEADLY_SPARES", str(os.getpid()))
-        given = os.environ.get("PYTHONPATH", "")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([given, str(Path(__file__).parent)]))
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         settings = RunSettings.read(
             {}, results=tmp_path / "out", max_new_tokens=2, model_path=str(tiny_checkpoint), data=str(tmp_path), limit=4
@@ -138,7 +144,7 @@ class TestRuns:
     def test_go_on_with_the_next_task_when_one_fails_in_their_hands(
         self, tiny_checkpoint: Path, monkeypatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         task_folders.build_tau(tmp_path / "TAU")
         task_folders.build_librispeech(tmp_path / "LibriSpeech")
         settings = RunSettings.read(
@@ -146,15 +152,16 @@ class TestRuns:
         )
         tasks, methods = [Unjudged(), get_task("librispeech")], [get_method("base")]
         found = sweep(tasks, "qwen2.5-omni", settings, methods, ray=Ray(workers=1), progress=False)
-        assert found.failures == {"tau": "RuntimeError: no judge"}
+        assert [*found.failures] == ["tau"]
+        assert "no judge" in found.failures["tau"]
         assert [(one.summary["task"], one.summary["complete"]) for one in found.results] == [("librispeech", True)]
 
     def test_keep_what_is_done_at_ctrl_c_and_go_on_from_it_elsewhere(self, go, local, monkeypatch) -> None:
         append, seen = RunFolder.append, []
 
-        def interrupted(folder: RunFolder, record: dict[str, Any]) -> None:
+        def interrupted(folder: RunFolder, record: Record) -> None:
             append(folder, record)
-            seen.append(record["id"])
+            seen.append(record.id)
             if len(seen) == 8:
                 raise KeyboardInterrupt
 
@@ -172,7 +179,7 @@ def a_plan(batch_size: int | None, count: int = 10) -> Plan:
 
 
 @needs_ray
-class TestHandfuls:
+class TestChunks:
     @pytest.mark.parametrize(
         ("batch_size", "workers", "sizes", "turns"),
         [
@@ -183,26 +190,29 @@ class TestHandfuls:
         ],
     )
     def test_hold_whole_batches_and_fewer_towards_the_end(self, batch_size, workers, sizes, turns) -> None:
-        from audiomarathon.engine.ray_executor import cut
+        from audiomarathon.engine.ray_engine import cut
 
         plan = a_plan(batch_size)
-        handfuls = list(cut(plan.samples, plan, workers))
-        assert ([len(one.samples) for one in handfuls], [one.turn for one in handfuls]) == (sizes, turns)
-        assert [sample for one in handfuls for sample in one.samples] == list(plan.samples)
+        chunks = list(cut(plan.samples, plan, workers))
+        assert ([len(one.samples) for one in chunks], [one.turn for one in chunks]) == (sizes, turns)
+        assert [sample for one in chunks for sample in one.samples] == list(plan.samples)
 
     def test_that_are_lost_come_back_as_batches_then_singly_then_as_errors(self) -> None:
-        from audiomarathon.engine.ray_executor import Handful, Round
+        from audiomarathon.engine.ray_engine import Chunk, TaskWork
 
         plan = a_plan(2, 4)
-        around = Round(None, plan, {id_: ["base-0"] for id_ in "0123"}, deque([Handful(plan.samples, 7)]))
-        assert list(around.lost(around.queue.popleft())) == []
-        assert [([s.id for s in one.samples], one.turn) for one in around.queue] == [(["0", "1"], 7), (["2", "3"], 8)]
-        assert list(around.lost(around.queue.popleft())) == []
-        assert [[s.id for s in one.samples] for one in around.queue] == [["0"], ["1"], ["2", "3"]]
-        ((handful, made),) = around.lost(around.queue.popleft())
-        assert [s.id for s in handful.samples] == ["0"]
-        assert [(label, record.error) for label, record in made] == [
-            ("base-0", "WorkerLost: 3 workers died with this sample in hand")
+        work = TaskWork(plan, {id_: ["base-0"] for id_ in "0123"}, None)
+
+        def cut_again(deaths: int, *samples: Sample) -> list[tuple[list[str], int]]:
+            return [([s.id for s in one.samples], one.turn) for one in work.smaller(Chunk(samples, 7), deaths)]
+
+        assert cut_again(1, *plan.samples) == [(["0", "1"], 7), (["2", "3"], 8)]
+        assert cut_again(2, *plan.samples[:2]) == [(["0"], 7), (["1"], 8)]
+        assert cut_again(2, plan.samples[0]) == [(["0"], 7)]
+        assert cut_again(3, plan.samples[0]) == []
+        made = work.given_up(Chunk(plan.samples[:1], 7), 3)
+        assert [(label, record.id, record.error) for label, record in made] == [
+            ("base-0", "0", "WorkerLost: 3 workers died with this sample in hand")
         ]
 
 
@@ -308,22 +318,29 @@ def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pyt
 
 @needs_ray
 class TestWaiting:
-    def crew(self, said: list[str], waits: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-        """A crew of one worker, whose call ends after so many looks."""
-        from audiomarathon.engine import ray_crew
+    def waiting(self, said: list[str], looks: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
+        """Wait for a call of a worker that ends after so many looks."""
+        from audiomarathon.engine import ray_pool
 
-        left = iter(range(waits))
+        left = iter(range(looks))
         monkeypatch.setattr(
-            ray_crew.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
+            ray_pool.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
         )
-        crew = ray_crew.Crew(lambda: None, said.append, lambda: True, lambda: None)
-        crew.known["worker"] = SimpleNamespace(host="node7", pid=42)  # type: ignore[assignment]
-        return crew
+        monkeypatch.setattr(ray_pool, "has_room", lambda _shape: True)
+        pool = ray_pool.Pool(["worker"], None, said.append)  # type: ignore[arg-type]
+        pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
+        return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
     def test_is_told_more_and_more_seldom_and_says_for_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from audiomarathon.engine import ray_pool
+
+        monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
         said: list[str] = []
-        assert self.crew(said, 30, monkeypatch).wait({"call": ("worker", "handful")}) == ["call"]
-        assert said == [f"Ray: no answer for {s} s; waiting for the workers on node7 (process 42)" for s in (60, 120)]
+        assert self.waiting(said, 30, monkeypatch)() == ["call"]
+        assert len(said) == 2
+        for line, seconds in zip(said, (60, 120), strict=True):
+            assert f"{seconds} s" in line
+            assert "node7 (process 42)" in line
 
     @pytest.mark.parametrize("alive", [True, False])
     def test_ends_when_this_machines_raylet_is_lost(self, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
@@ -340,12 +357,11 @@ class TestWaiting:
     def test_ends_when_the_head_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from audiomarathon.engine import ray_cluster
 
-        crew = self.crew([], 30, monkeypatch)
-        crew.check_cluster = ray_cluster.check_cluster
+        wait = self.waiting([], 30, monkeypatch)
         context = SimpleNamespace(gcs_address="127.0.0.1:1")
         monkeypatch.setattr(ray_cluster.ray, "get_runtime_context", lambda: context)
         with pytest.raises(ExecutorError, match=r"head .*127\.0\.0\.1:1 .*lost"):
-            crew.wait({"call": ("worker", "handful")})
+            wait()
 
     def test_for_a_frozen_ray_to_stop_is_cut_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from audiomarathon.engine import ray_cluster
@@ -378,7 +394,7 @@ class TestCommandLine:
             read_executor(**given)
 
     def test_without_ray_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(executor.importlib.util, "find_spec", lambda _name: None)
+        monkeypatch.setattr(ray_options.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(SettingsError, match=r"pip install .ray>=2\.40"):
             read_executor("ray")
 

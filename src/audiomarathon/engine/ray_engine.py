@@ -1,0 +1,285 @@
+"""A model in each of Ray's workers. They answer samples; this process alone writes the run folders.
+
+Any worker may get a chunk of samples: each sample has a seed of its own, so its record is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from audiomarathon.benchmarks import Sample
+from audiomarathon.compression.method import Method
+from audiomarathon.engine.batches import Plan
+from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.evaluate import error_record, pending_methods
+from audiomarathon.engine.local import LocalEngine, open_local
+from audiomarathon.engine.progress_view import watching
+from audiomarathon.engine.ray_cluster import connected
+from audiomarathon.engine.ray_options import Ray
+from audiomarathon.engine.ray_pool import LIVES, Pool
+from audiomarathon.engine.setup import Setup
+from audiomarathon.errors import ModelError
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import Job
+from audiomarathon.settings import RunSettings
+
+_BATCHES_A_CHUNK = 4  # untimed: the later ones are decoded while the first is in the model
+
+#: A setting's label, and the record of one sample under it.
+Labelled = tuple[str, Record]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Facts of a worker whose model is loaded.
+
+    Attributes
+    ----------
+    setup
+        As the worker found it: its checkpoint's hash and its hardware.
+    environment
+        Versions and machine.
+    said
+        Lines for the user from loading.
+    """
+
+    setup: Setup
+    cost: Any
+    certificate: dict[str, Any] | None
+    host: str
+    pid: int
+    environment: dict[str, Any]
+    said: tuple[str, ...]
+
+
+class Worker:
+    """A process that holds a model, and answers one call at a time."""
+
+    def __init__(self, model: str, settings: RunSettings, methods: Sequence[Method]) -> None:
+        self._given = model, settings, methods
+        self._engine: LocalEngine | None = None
+        self._opened: Opened | None = None
+        self._begun: object = None
+        self._cold = True
+
+    def open(self, first: Opened | None) -> Opened:
+        """Load the model, if it is not loaded; not in the constructor, so that an error reaches the caller as it is.
+
+        Raises
+        ------
+        ModelError
+            When the first worker holds another checkpoint, or in a timed run runs on another device.
+        """
+        from audiomarathon.engine.environment import environment
+
+        model, settings, methods = self._given
+        if self._opened is None:
+            said: list[str] = []
+            with warnings.catch_warnings(record=True) as caught:
+                engine = self._engine = open_local(model, settings, methods, say=said.append)
+                certificate = engine.certificate()
+            said += [f"warning: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
+            setup, host, pid = replace(engine.setup, methods=()), platform.node(), os.getpid()
+            self._opened = Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
+        if first and (found := differences(first.setup, self._opened.setup)):
+            raise ModelError(f"worker on {self._opened.host} differs from the one on {first.host}: {found}")
+        return self._opened
+
+    def machine(self) -> dict[str, Any]:
+        """Return the machine as it is now."""
+        assert self._engine is not None
+        return self._engine.machine()
+
+    def state(self) -> dict[str, Any]:
+        """Return the machine's state now; the other workers descend from the process that started this one."""
+        from audiomarathon.engine.environment import load
+
+        assert self._engine is not None
+        return {**self._engine.state(), "load": load(os.getppid())}
+
+    def work(
+        self,
+        shared: tuple[Opened, Plan],
+        samples: Sequence[Sample],
+        pending: Mapping[str, Sequence[str]],
+        first_turn: int,
+    ) -> list[Labelled]:
+        """Answer samples under the settings pending for each, named by their labels."""
+        import torch
+
+        from audiomarathon.engine.evaluate import answer
+
+        first, plan = shared
+        self.open(first)  # Ray may have restarted this process unnoticed
+        assert self._engine is not None
+        if self._begun != (plan.task.key, plan.session):
+            self._begun, self._cold = (plan.task.key, plan.session), plan.warm_up
+            torch.manual_seed(plan.seed)
+        by_label = {method.label: method for method in self._engine.setup.methods}
+        methods = {id_: [by_label[label] for label in labels] for id_, labels in pending.items()}
+        made: list[Labelled] = []
+
+        def add(method: Method, record: Record) -> None:
+            made.append((method.label, record))
+
+        for _done in answer(self._engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self._cold):
+            pass
+        self._cold = self._cold and all(not record.answered for _label, record in made)
+        return made
+
+
+def differences(first: Setup, other: Setup) -> str:
+    """Return the facts in which another worker's setup must equal the first one's and does not; "" if it equals."""
+    pairs = {
+        "checkpoint": (first.checkpoint_hash, other.checkpoint_hash),
+        "dtype": (first.hardware.dtype, other.hardware.dtype),
+        "device": (first.hardware.name, other.hardware.name) if first.settings.timing else ("", ""),
+    }
+    return ", ".join(f"{name} {theirs}, not {ours}" for name, (ours, theirs) in pairs.items() if ours != theirs)
+
+
+@dataclass(frozen=True)
+class RayEngine(Engine):
+    """A model that is loaded in each of Ray's workers."""
+
+    pool: Pool
+
+    def certificate(self) -> dict[str, Any] | None:
+        """See :meth:`Engine.certificate`: the one on the first worker's machine."""
+        certificate: dict[str, Any] | None = self.pool.first.certificate
+        return certificate
+
+    def machine(self) -> dict[str, Any]:
+        """See :meth:`Engine.machine`; versions are the first worker's, GPUs and processes those of all machines."""
+        known, shape = self.pool.known, self.pool.shape
+        by_host = {known[worker].host: machine for worker, machine in self.pool.ask("machine").items()}
+        ours = {(opened.host, str(opened.pid)) for opened in known.values()}
+        others = [(host, row) for host, machine in by_host.items() for row in machine["other_gpu_processes"]]
+        return {
+            "environment": self.pool.first.environment,
+            "other_gpu_processes": [f"{host} {row}" for host, row in others if (host, row.split()[0]) not in ours],
+            "executor": "ray",
+            "workers": shape.workers,
+            "gpus_per_worker": shape.gpus,
+            "workers_sharing": shape.sharing,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`Engine.state`; the load is that of the busiest machine."""
+        states = [(self.pool.known[worker], state) for worker, state in self.pool.ask("state").items()]
+        by_host = {opened.host: state for opened, state in states}
+        busiest = max(by_host.items(), key=lambda found: _crowd(found[1]["load"]), default=None)
+        return {
+            "gpu": [gpu for state in by_host.values() for gpu in state["gpu"]],
+            "load": {"host": busiest[0], **busiest[1]["load"]} if busiest else None,
+            "cpu_s": {f"{opened.host} {opened.pid}": sum(state["cpu_s"].values()) for opened, state in states},
+        }
+
+    def evaluate(self, plan: Plan, jobs: Sequence[Job]) -> None:
+        """See :meth:`Engine.evaluate`."""
+        pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
+        todo = [replace(s, clips=tuple(c.absolute() for c in s.clips)) for s in plan.samples if s.id in pending]
+        labels = {id_: [method.label for method in methods] for id_, methods in pending.items()}
+        work = TaskWork(plan, labels, ray.put((self.pool.first, replace(plan, samples=()))))
+        with watching(plan, jobs, self.say, progress=self.progress) as bar:
+            for chunk, made in self.pool.run(cut(todo, plan, self.pool.shape.workers), work) if todo else ():
+                for label, record in made:
+                    folders[label].append(record)
+                bar.update(len(chunk.samples))
+
+
+def _crowd(load: Mapping[str, Any]) -> float:
+    return (load["foreign_processes"] or 0.0) / float(load["cores"])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Samples that go to a worker together, and the number of their first batch."""
+
+    samples: tuple[Sample, ...]
+    turn: int
+
+
+def cut(samples: Sequence[Sample], plan: Plan, workers: int) -> Iterator[Chunk]:
+    """Cut samples into chunks: one sample when timed, else a few batches, fewer towards the end so all end together."""
+    size, turn, at = plan.batch_size or 1, 0, 0
+    while at < len(samples):
+        left = -(-(len(samples) - at) // size)
+        batches = 1 if plan.batch_size is None else max(1, min(_BATCHES_A_CHUNK, left // (2 * workers)))
+        yield Chunk(tuple(samples[at : at + batches * size]), turn)
+        at, turn = at + batches * size, turn + batches
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """One task's samples as work for a pool.
+
+    Attributes
+    ----------
+    labels
+        By sample the settings to run.
+    shared
+        Reference to the first worker's facts and the plan.
+    """
+
+    plan: Plan
+    labels: Mapping[str, Sequence[str]]
+    shared: Any
+
+    def send(self, worker: Any, part: Chunk) -> Any:
+        """Hand a chunk to a worker."""
+        pending = {sample.id: self.labels[sample.id] for sample in part.samples}
+        return worker.work.options(max_task_retries=0).remote(self.shared, part.samples, pending, part.turn)
+
+    def smaller(self, part: Chunk, deaths: int) -> list[Chunk]:
+        """Return single batches after the first death, then single samples."""
+        if deaths >= LIVES:
+            return []
+        size = (self.plan.batch_size or 1) if deaths == 1 else 1
+        return [Chunk(part.samples[at : at + size], part.turn + at // size) for at in range(0, len(part.samples), size)]
+
+    def given_up(self, part: Chunk, deaths: int) -> list[Labelled]:
+        """Return error records."""
+        reason = f"WorkerLost: {deaths} workers died with this sample in hand"
+        records = {sample.id: error_record(self.plan, sample, reason) for sample in part.samples}
+        return [(label, record) for id_, record in records.items() for label in self.labels[id_]]
+
+
+@contextmanager
+def open_workers(
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    wanted: Ray,
+    *,
+    say: Callable[[str], None],
+    progress: bool | None,
+) -> Iterator[RayEngine]:
+    """Start workers and yield once the first has loaded its model; the others join in as they are ready.
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is no such cluster, no room on it, or what :func:`open_local` raises in a worker.
+    """
+    if settings.model_path and Path(settings.model_path).expanduser().is_dir():
+        settings = replace(settings, model_path=str(Path(settings.model_path).expanduser().absolute()))
+    with connected(wanted, settings, say) as shape:
+        if not shape.gpus and settings.device == "auto":
+            settings = replace(settings, device="cpu")  # Ray may leave a worker that asked for no GPU the sight of all
+        pool = Pool.start(Worker, (model, settings, tuple(methods)), shape, say)
+        for _ in pool.run():
+            pass
+        for line in pool.first.said:
+            say(line)
+        setup = replace(pool.first.setup, settings=settings, methods=tuple(methods))
+        yield RayEngine(setup, say, progress, pool.first.cost, pool)
