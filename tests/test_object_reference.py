@@ -202,7 +202,7 @@ def test_what_a_task_in_a_file_may_be(mine: Path) -> None:
     with pytest.warns(UserWarning, match="scored by Mine, which reports and comparisons find only in an installed"):
         assert get_task("scenes.py:Odd").key == "odd"
     for name, said in {
-        "pruner.py:Novelty": "Novelty is none; allowed: a subclass of Task",
+        "pruner.py:Novelty": "Novelty is not a task; allowed: a subclass of Task",
         "scenes.py": "defines several: Scenes, Odd; name one",
         "./scenes": "must end in .toml, or .py as FILE.py:CLASS",
     }.items():

@@ -116,5 +116,5 @@ def test_a_negative_limit_is_refused() -> None:
 def test_named_samples_are_taken_in_their_order_and_no_other() -> None:
     samples = [sample(name) for name in "abc"]
     assert [one.id for one in select(samples, 1, 0, ("c", "a"))] == ["c", "a"]
-    with pytest.raises(SettingsError, match="'x': there is no such sample"):
+    with pytest.raises(SettingsError, match="unknown sample id 'x'"):
         select(samples, 0, 0, ("a", "x"))

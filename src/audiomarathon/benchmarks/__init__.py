@@ -1,4 +1,4 @@
-"""The benchmarks' tasks: where samples come from, what the model is asked, by which scorer replies are judged."""
+"""Benchmarks and their tasks: samples, prompts, and the scorer of the replies."""
 
 from audiomarathon.benchmarks.finding import task_folder
 from audiomarathon.benchmarks.registry import all_tasks, get_task

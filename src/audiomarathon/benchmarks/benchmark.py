@@ -1,4 +1,4 @@
-"""What a benchmark is: a namespace of tasks, how their means are taken, and what was published of them."""
+"""A benchmark: a namespace of tasks, with groups and weights for means, and published scores."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from audiomarathon.benchmarks.task import Task
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What a benchmark's paper says of a task.
+    """A task's facts in the benchmark's paper.
 
     Attributes
     ----------
     acronym
         The paper's name for it.
     group
-        The tasks whose mean is shown beside the overall mean; "" for none.
+        Group of tasks with a mean of its own; "" for none.
     count, seconds
-        Expected samples, and the range of clip durations; None where it is not stated.
+        Expected samples, and the range of clip durations; None if not stated.
     """
 
     acronym: str
@@ -30,26 +30,26 @@ class TaskFacts:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A namespace of tasks. Means over tasks never reach beyond it.
+    """A namespace of tasks. Means over tasks stay within a benchmark.
 
     Attributes
     ----------
     key
-        Begins the names of its tasks (`lalm/clotho`); tasks of the home benchmark have bare names.
+        Prefix of its tasks' names (`lalm/clotho`); tasks of the home benchmark have bare names.
     title
-        What it asks.
+        One line about the benchmark.
     tasks
         In the paper's order.
     facts
-        What the paper says, by the task's key; may lack some.
+        The paper's facts, by the task's key; some tasks may be missing.
     published
-        By the paper's row (a model) the scores in 0–1 by task; of `models` which row a model of ours has.
+        Scores in 0–1 by the paper's row (a model) and task; `models` maps our models to rows.
     weights
-        Of tasks in the mean, by key; None weighs them alike.
+        Weights of tasks in the mean, by key; None gives equal weights.
     archive, licence
-        Address of the data as one archive, and its licence; "" for data that is not fetched so.
+        Address of the data as one archive, and its licence; "" for data from elsewhere.
     hubs
-        By task its data set on the hub, which may hold archives; tasks have data sets of their own.
+        Data set on the hub for each task; it may contain archives.
     """
 
     key: str

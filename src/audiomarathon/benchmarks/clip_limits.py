@@ -1,4 +1,4 @@
-"""Clips that a model does not take, told from their headers before anything is run."""
+"""Find clips that are too long for a model, from their headers, before anything runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audiomarathon.models.registry import ModelSpec
 
 
 def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
-    """Say in a line how many samples hold a clip that the model does not take, and name the longest; "" for none."""
+    """Return a line that counts samples with a clip too long for the model, and names the longest; "" for none."""
     if not spec.most_seconds:
         return ""
     longest = {sample.id: _longest(sample) for sample in samples}
@@ -31,5 +31,5 @@ def _longest(sample: Sample) -> float:
         try:
             seconds = max(seconds, probe(clip).seconds)
         except AudioError:
-            continue  # the run will put it on record
+            continue  # the run will record the error
     return seconds

@@ -1,4 +1,4 @@
-"""Where a task's data lies: found by metadata file name or by structure, anywhere under the data root."""
+"""Find a task's folder by its metadata file or its structure, anywhere under the data root."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from audiomarathon.text import did_you_mean, nearly
 HUB_DATASET = "Hezep/AudioMarathon"
 
 
-#: The tasks of the public data set, all of which `audiomarathon data download` can fetch.
+#: Tasks of the public data set; `audiomarathon data download` can fetch all of them.
 HUB_TASKS = ("librispeech", "race", "slue", "tau", "gtzan", "desed", "vesus", "had", "vox", "vox_age")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """One folder met on the walk: how deep under the root, and the names of what it holds."""
+    """A folder found by :func:`walk`: its depth under the root, and the names in it."""
 
     path: Path
     depth: int
@@ -34,8 +34,8 @@ class Folder:
 def walk(root: Path) -> Iterator[Folder]:
     """Yield `root` and the folders under it, nearest first and in name order.
 
-    Hidden folders and unreadable ones are passed over. Linked folders are followed, since large corpora are often
-    linked into a data root, but a folder already seen under another name is not entered again, so loops end.
+    Hidden and unreadable folders are skipped. Linked folders are followed, since large corpora are often linked into a
+    data root, but a folder already seen under another name is not entered again, so loops end.
     """
     seen: set[tuple[int, int]] = set()
     level, depth = [root.absolute()], 0
@@ -59,7 +59,7 @@ def walk(root: Path) -> Iterator[Folder]:
 
 
 def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
-    """Return the folders that match at the smallest depth where any does; the walk goes no deeper than that."""
+    """Return the matching folders at the smallest depth with a match."""
     found: list[Path] = []
     found_at = 0
     for folder in walk(root):
@@ -72,8 +72,8 @@ def nearest(root: Path, matches: Callable[[Folder], bool]) -> list[Path]:
 
 
 def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
-    """Return the only folder found, or raise: :class:`MissingDataError` (how to get the data), or
-    :class:`DataError` where there are several.
+    """Return the only folder found. Raise :class:`MissingDataError`, with how to get the data, if there is none, and
+    :class:`DataError` if there are several.
     """
     if not found:
         place = f"no {sought} under {root.absolute()}" if root.is_dir() else f"{root} is not a folder"
@@ -81,14 +81,14 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
     if len(found) > 1:
         several = ", ".join(str(path) for path in sorted(found)[:3]) + ", …" * (len(found) > 3)
         raise DataError(
-            f"{task.key}: {sought} lies equally near in {len(found)} places: {several}; "
-            f"say which with {path_variable(task)}"
+            f"{task.key}: found {sought} in {len(found)} folders at the same depth: {several}; "
+            f"choose one with {path_variable(task)}"
         )
     return found[0]
 
 
 def by_metadata(task: Task, root: Path, file_name: str) -> Path:
-    """Return the folder that holds the metadata file, the nearest to the root."""
+    """Return the folder with the metadata file, the nearest to the root."""
     return the_one(task, root, nearest(root, lambda folder: file_name in folder.files), file_name)
 
 
@@ -97,7 +97,7 @@ def path_variable(task: Task) -> str:
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"
 
 
-#: Tasks that `audiomarathon data download` fetches from elsewhere: what they weigh, and their licence.
+#: Tasks that `audiomarathon data download` fetches from elsewhere: size and licence.
 OWN_ARCHIVES = {
     "jasco": ("20 MB", "CC BY-NC 4.0"),
     "lalm/clotho": ("2 GB a split", "captions not for commercial use; each clip its own, clotho_metadata_*.csv"),
@@ -130,12 +130,12 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
     data_root
         The root of all tasks; without it `AUDIOMARATHON_DATA` counts.
     env
-        The environment. `<TASK>_DATA_PATH` ends the search: the data lies in or under that folder.
+        The environment. `<TASK>_DATA_PATH` limits the search to that folder and those below it.
 
     Raises
     ------
     DataError
-        No root is set, a folder does not exist, or the task is not there (or twice); the message says how to get it.
+        No root is set, a folder does not exist, or the data is missing or found twice; the message says how to get it.
     """
     variable = path_variable(task)
     if own := env.get(variable, "").strip():

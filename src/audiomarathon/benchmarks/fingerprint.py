@@ -1,6 +1,6 @@
-"""Hashes of what can change a run's numbers: a task's metadata as a whole, and each sample's clips.
+"""Hash the data behind a run's numbers: a task's metadata as a whole, and each sample's clips.
 
-They are apart so that one clip that was mended or downloaded again costs that sample, not the run.
+The hashes are separate so that a replaced clip invalidates one sample, not the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fingerprint(loaded: Loaded) -> str:
     A copy of the data elsewhere, or with other file times, has the same hash.
     """
     digest = hashlib.sha256()
-    top = str(loaded.folder / "_")[:-1]  # text: to compare paths costs more than all the rest
+    top = str(loaded.folder / "_")[:-1]  # text: comparing paths would take most of the time
     for sample in sorted(loaded.samples, key=lambda sample: sample.id):
         facts = [sample.id, sample.question, sample.answer, sample.cluster, list(sample.options), list(sample.labels)]
         names = [
@@ -38,9 +38,9 @@ def fingerprint(loaded: Loaded) -> str:
 
 
 def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
-    """Return for each sample, by id, a fingerprint of its clips: each one's size, ends and evenly spaced blocks.
+    """Return a fingerprint of each sample's clips, by id: sizes, ends and evenly spaced blocks.
 
-    Reading a part only keeps 60 GB of clips to seconds. Rule 1 was size and ends.
+    Reading only parts takes seconds for 60 GB of clips. Rule 1, of older versions, reads size and ends only.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def clip_hashes(samples: Iterable[Sample]) -> dict[str, str]:
         A clip cannot be read.
     """
     samples = list(samples)
-    clips = list(dict.fromkeys(clip for sample in samples for clip in sample.clips))  # questions share passages
-    with ThreadPoolExecutor() as pool:  # a disk answers several reads at once
+    clips = list(dict.fromkeys(clip for sample in samples for clip in sample.clips))  # questions may share a clip
+    with ThreadPoolExecutor() as pool:  # a disk serves several reads at once
         read = dict(zip(clips, pool.map(_read, clips), strict=True))
     return {sample.id: _joined([read[clip] for clip in sample.clips]) for sample in samples}
 
@@ -65,9 +65,9 @@ def _joined(clips: Sequence[tuple[str, str]]) -> str:
 
 
 def _read(clip: Path) -> tuple[str, str]:
-    """Return what tells a clip from others, by rule 1 and by rule 2."""
+    """Return a clip's fingerprints by rule 1 and rule 2."""
     try:
-        if not stat.S_ISREG(clip.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(clip.stat().st_mode):  # reading a pipe would wait for ever
             raise DataError(f"clip {clip} is not a plain file")
         with clip.open("rb") as file:
             size = file.seek(0, 2)

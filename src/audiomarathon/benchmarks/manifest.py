@@ -1,4 +1,4 @@
-"""What a data root says about itself: `audiomarathon.json`, with the published table where there is none."""
+"""Read a data root's `audiomarathon.json`; without the file, the published facts apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLISHED_LICENCE = "CC-BY-NC-4.0"
 
 @dataclass(frozen=True)
 class Expected:
-    """How many samples a task should have, and the range of its clips' durations in seconds."""
+    """Expected number of samples of a task, and the range of its clips' durations in seconds."""
 
     count: int
     seconds: tuple[float, float]
@@ -34,9 +34,9 @@ class Manifest:
     Attributes
     ----------
     name, licence
-        Of the data set; those of the published one without a file.
+        Name and licence of the data set; without a file, those of the published one.
     tasks
-        What the file expects, by task key; a task it does not name is expected as published.
+        Expectations in the file, by task key; for other tasks the published ones apply.
     file
         The file, or None without one.
     """
@@ -49,29 +49,29 @@ class Manifest:
     """For a control variant of a data root (`audiomarathon data controls`) what was done to its audio."""
 
     def licence_of(self, task: Task) -> str:
-        """Return a task's licence; without a file that of its benchmark."""
+        """Return a task's licence; without a file, its benchmark's licence."""
         if self.file or benchmark_of(task.key) == AUDIOMARATHON.key:
             return self.licence
         return OWN_ARCHIVES.get(task.key, ("", "not stated"))[1]
 
     def expected(self, task: Task) -> Expected | None:
-        """Return what is expected of a task; None of one of which neither the file nor a paper says anything."""
+        """Return a task's expected count and durations; None if neither the file nor a paper states them."""
         facts = facts_of(task.key)
         return self.tasks.get(task.key) or (Expected(facts.count, facts.seconds) if facts and facts.seconds else None)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest at a data root, or of the data root above a task's folder.
+    """Read the manifest of a data root, or of the data root above a task's folder.
 
     Parameters
     ----------
     folder
-        A data root or a task's folder; the file is looked for here and in the four folders above.
+        A data root or a task's folder; the file is searched here and in the four folders above.
 
     Raises
     ------
     DataError
-        The file is not JSON, or a field holds what it should not.
+        The file is not JSON, or a field is not allowed.
     """
     folder = folder.absolute()
     for place in (folder, *folder.parents[:4]):

@@ -1,4 +1,4 @@
-"""What the nine choice tasks share: metadata rows to samples, and the prompt."""
+"""Base of the nine choice tasks: turn metadata rows into samples, and make the prompt."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ INSTRUCTION = "Listen to the audio and answer with the letter of the correct opt
 
 
 class MultipleChoice(Task):
-    """A task of lettered options, read from one metadata file; a subclass says which, and how a row becomes a sample.
+    """A task of lettered options, read from one metadata file; a subclass turns a row into a sample.
 
     Attributes
     ----------
     metadata_file
-        The file by whose name the task is found.
+        Name of the metadata file, which identifies the task's folder.
     rows_key
-        The field of the file's top-level object that holds the rows; None where the file is a list.
+        Field of the file's top-level object with the rows; None if the file is a list.
     classes
-        Names of the classes, in the form of `Sample.labels`; empty where options are no classes.
+        Names of the classes, as in `Sample.labels`; empty if options are not classes.
     option_count
-        How many options every row has.
+        Number of options in every row.
     one_class_a_clip
-        Whether a clip is of one class. Where it may be of several, a row's own label that names no option says nothing
-        about the answer.
+        Whether a clip has exactly one class. If it may have several, a row's label that matches no option does not
+        contradict the answer.
     """
 
     metadata_file: ClassVar[str] = ""
@@ -56,10 +56,10 @@ class MultipleChoice(Task):
 
     @abstractmethod
     def sample(self, row: Row) -> Sample:
-        """Return the sample of one metadata row, or raise :class:`RowError` with the reason why there is none."""
+        """Turn one metadata row into a sample, or raise :class:`RowError` with the reason."""
 
     def label(self, option: str) -> str:
-        """Return the class that an option's text stands for."""
+        """Return the class of an option's text."""
         return class_of(option, self.classes)
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
@@ -68,7 +68,7 @@ class MultipleChoice(Task):
         return ""
 
     def find(self, root: Path) -> Path:
-        """Return the folder that holds the metadata file, the nearest to the root."""
+        """Return the folder with the metadata file, the nearest to the root."""
         return by_metadata(self, root, self.metadata_file)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
@@ -96,12 +96,12 @@ class MultipleChoice(Task):
         own_label: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> Sample:
-        """Return a checked sample; what most rows agree on has a default.
+        """Return a checked sample; the defaults fit most rows.
 
         Parameters
         ----------
         row, clip, options
-            The row, its clip and its options' texts.
+            The row, its clip, and the texts of its options.
         answer
             The row's answer as written: a letter or an option's text.
         identifier
@@ -109,9 +109,9 @@ class MultipleChoice(Task):
         cluster
             Default: the clip's path.
         own_label
-            The name of the field in which the row itself says the class; it must not contradict the answer.
+            Name of the row's field with its class, which must not contradict the answer.
         meta
-            What to pass on beside the common extra fields.
+            Further `Sample.meta`, besides the common extra fields.
         """
         if len(options) != self.option_count:
             raise RowError(f"has {len(options)} options, expected {self.option_count}")
@@ -152,7 +152,7 @@ class MultipleChoice(Task):
         return same[0]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the rows of the metadata file; what else the file holds stays."""
+        """Write the metadata file with the part's rows; other content of the file stays."""
         if not self.metadata_file:
             return super().write_rows(part, target)
         file, kept = part.loaded.folder / self.metadata_file, {sample.id: sample for sample in part.kept}
@@ -164,7 +164,7 @@ class MultipleChoice(Task):
                 continue
             if (sample := kept.pop(found, None)) is not None:
                 name = "audio_path" if "audio_path" in fields else "path"
-                # As written a path may lean on subfolders' or the folder's own name; this one stands on its own.
+                # The original path may rely on the names of folders; this path is relative to the task's folder.
                 rows.append(part.row(sample, {**fields, name: part.path(sample)}))
         whole = read_json(file)
         return write_ascii(target / file.name, {**whole, self.rows_key: rows} if self.rows_key else rows)
@@ -175,12 +175,12 @@ class MultipleChoice(Task):
 
 
 def lettered(sample: Sample) -> str:
-    """Return question (if it is not spoken), lettered options and instruction, a blank line between them."""
+    """Return question (unless it is spoken), lettered options and instruction, separated by blank lines."""
     return "\n\n".join(filter(None, (sample.question, option_lines(sample), INSTRUCTION)))
 
 
 def option_lines(sample: Sample) -> str:
-    """Return the options with their letters, a line each."""
+    """Return the options with their letters, one per line."""
     return "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, sample.options, strict=False))
 
 

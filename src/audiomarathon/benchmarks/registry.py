@@ -1,4 +1,4 @@
-"""The benchmarks and tasks there are: our own, and those of installed plug-ins."""
+"""All benchmarks and tasks: built-in ones, and those of installed plug-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from audiomarathon.scoring.scorer import Scorer
 TASKS = "audiomarathon.tasks"  # entry point groups
 BENCHMARKS = "audiomarathon.benchmarks"
 
-#: Where a task belongs that is in no benchmark.
+#: Benchmark of a task that belongs to none.
 OTHER = "other"
 
 #: The benchmarks of the suite.
@@ -33,7 +33,7 @@ BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES)
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
-    """Return our benchmarks, then third parties' by entry point name: those whose tasks bear the benchmark's name."""
+    """Return the built-in benchmarks, then those of plug-ins, whose tasks' names must begin with the benchmark's."""
     found = list(BUILT_IN)
     for one in plugins(BENCHMARKS, Benchmark, BUILT_IN, _flaw_of_benchmark):
         for task in one.tasks:
@@ -45,8 +45,8 @@ def all_benchmarks() -> tuple[Benchmark, ...]:
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """Return the tasks that models are asked: those of all benchmarks in the papers' order, then third parties' single
-    ones by entry point name.
+    """Return the tasks for models: those of all benchmarks in the papers' order, then single tasks of plug-ins by entry
+    point name.
     """
     known = tuple(task for benchmark in all_benchmarks() for task in benchmark.tasks if not task.probed)
     others = plugins(TASKS, Task, known, _flaw_of)  # type: ignore[type-abstract]
@@ -56,7 +56,7 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def _flaw_of(task: Task) -> str:
-    """Return what is wrong with a plug-in's scorer; "" for nothing."""
+    """Return the error of a plug-in's scorer; "" if it has none."""
     scorer = task.scorer
     if not isinstance(scorer, Scorer) or not re.fullmatch(r"[\w-]+", getattr(scorer, "key", "")):
         return "has no usable 'scorer'; it must be a Scorer whose key is of letters, digits, - and _"
@@ -74,13 +74,13 @@ def _flaw_of_benchmark(benchmark: Benchmark) -> str:
 
 
 def get_task(name: str) -> Task:
-    """Return a task by key or alias, in any case, or the one that a TOML file describes, or that lies in a Python file
-    or module of the user's own (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`).
+    """Return a task by key or alias, in any case, by a TOML file that describes it, or by its place in your own Python
+    code (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`).
 
     Raises
     ------
     SettingsError
-        There is no such task; the message names those there are, and the nearest name. Or the file is wrong.
+        The task does not exist (the message lists the tasks and the nearest name), or the file is wrong.
     """
     if name.lower().endswith(".toml"):
         return declared.read_task(named_folder(name))
@@ -97,16 +97,16 @@ def get_task(name: str) -> Task:
 
 
 def _task_at(reference: str) -> Task:
-    """Return a task that is named by where it lies.
+    """Return a task from a Python file or module.
 
-    Its key begins as that of a TOML file's task with the same scorer, so that its runs are read without the file.
+    Its key begins like that of a TOML file's task with the same scorer, so that its runs can be read without the file.
     """
     where, allowed = f"task {reference}", "a subclass of Task, such as MultipleChoice"
     name, value = object_at(reference, "task", lambda one: isinstance(one, type) and issubclass(one, Task), allowed)
     with raising(where):
         task = value() if isinstance(value, type) else value
     if not isinstance(task, Task):
-        raise SettingsError(f"{where}: {name} is none; allowed: {allowed}")
+        raise SettingsError(f"{where}: {name} is not a task; allowed: {allowed}")
     about = (inspect.cleandoc(type(task).__doc__ or "").splitlines() or [name])[0]
     for fact, usual in {"key": name, "title": about}.items():
         if not hasattr(task, fact):
@@ -133,35 +133,35 @@ def _task_at(reference: str) -> Task:
 
 
 def benchmark_of(key: str) -> str:
-    """Return the key of the benchmark that a task belongs to, by the task's key; of one in none :data:`OTHER`."""
+    """Return the key of a task's benchmark, by the task's key, or :data:`OTHER`."""
     found = (one.key for one in all_benchmarks() if any(task.key == key for task in one.tasks))
     return next(found, OTHER)
 
 
 def facts_of(key: str) -> TaskFacts | None:
-    """Return what a benchmark's paper says of a task, by the task's key."""
+    """Return a task's facts from its benchmark's paper, by the task's key."""
     return next((one.facts[key] for one in all_benchmarks() if key in one.facts), None)
 
 
 def groups_of(benchmark: str) -> tuple[str, ...]:
-    """Return the names of a benchmark's groups, in its order."""
+    """Return the names of a benchmark's groups, in order."""
     return next((tuple(one.groups) for one in all_benchmarks() if one.key == benchmark), ())
 
 
 def on_one_scale(keys: Iterable[str]) -> bool:
-    """Return whether the headlines of tasks have one range and direction, so that their mean says something."""
+    """Tell whether the tasks' headline figures have the same range and direction, so that their mean is meaningful."""
     figures = [task.scorer.figure for one in all_benchmarks() for task in one.tasks if task.key in set(keys)]
     return len({(one.low, one.high, one.better) for one in figures}) < 2
 
 
 def weights_of(keys: Sequence[str]) -> list[float]:
-    """Return the weight of each task in a mean over them, 1 on average; 1 where their benchmark weighs them alike."""
+    """Return the weight of each task in a mean over them, 1 on average."""
     own = next((one.weights for one in all_benchmarks() if one.weights and keys[0] in one.weights), None) or {}
     weights = [own.get(key, 1.0) for key in keys]
     return [weight * len(keys) / sum(weights) for weight in weights]
 
 
 def group_of(key: str) -> str:
-    """Return the group of a task, by its key; "" for none."""
+    """Return a task's group, by the task's key; "" for none."""
     facts = facts_of(key)
     return facts.group if facts else ""

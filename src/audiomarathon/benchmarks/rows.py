@@ -1,4 +1,4 @@
-"""Reading rows of metadata, with suspicion: whatever a row lacks or gets wrong becomes a reason, never a traceback."""
+"""Read and check rows of metadata: every error in a row becomes a reason, never a traceback."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from audiomarathon.errors import DataError, SettingsError, told
 from audiomarathon.files import json_object, write_text
 from audiomarathon.records import LETTERS
 
-MAX_METADATA_BYTES = 256 * 2**20  # the real files hold a few MB; beyond this it is not metadata
-MAX_VALUES = 10_000_000  # of a parquet table, in which a million nulls take no room
+MAX_METADATA_BYTES = 256 * 2**20  # real files have a few MB; a larger file is not metadata
+MAX_VALUES = 10_000_000  # in a parquet table, where a million nulls take no space
 MAX_ID_LENGTH = 200
-MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud in a clip has some 5,000
+MAX_TEXT_LENGTH = 100_000  # characters; the longest passage read aloud has about 5,000
 MAX_SHOWN = 120
 
-#: What libsndfile reads and data sets use; a clip called otherwise is not looked into.
+#: Suffixes that libsndfile reads and data sets use; other files are refused.
 AUDIO_SUFFIXES = (
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".rf64", ".sph",
 )  # fmt: skip
 _KINDS = ", ".join(AUDIO_SUFFIXES)
-_REMEMBERED = 256  # texts: rows repeat their options and answers
+_REMEMBERED = 256  # cached texts: rows repeat their options and answers
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class RowError(ValueError):
-    """Why one row cannot become a sample; it ends up in a :class:`BadRow`."""
+    """Reason why a row cannot become a sample; it becomes a :class:`BadRow`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One object of a metadata file, and the folder in which its paths are read."""
+    """One object of a metadata file, and the folder of its relative paths."""
 
     folder: Path
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a field that must hold text; a number counts as its digits, and 2.0 as those of 2."""
+        """Return a required field's text; a number counts as its digits, and 2.0 as "2"."""
         value = self.fields.get(name)
         if isinstance(value, str):
             return clean(value, f"field {name!r}")
@@ -62,7 +62,7 @@ class Row:
         return clean(str(value), f"field {name!r}")
 
     def optional(self, name: str) -> str:
-        """Return a field's text, or "" where the row does not have it."""
+        """Return a field's text, or "" if the row lacks it."""
         return "" if self._lacks(name) else self.text(name)
 
     def lettered(self, prefix: str = "choice_") -> tuple[str, ...]:
@@ -75,12 +75,12 @@ class Row:
         return tuple(self.text(name) for name in present)
 
     def listed(self, names: Sequence[str], *, may_end: bool = False) -> list[str]:
-        """Return the texts of a field's list, which may be written as JSON, or those of several fields.
+        """Return the texts of a field's list, which may be JSON text, or the texts of several fields.
 
         Parameters
         ----------
         may_end
-            Whether the last ones may be absent, as rows differ in how many options they have.
+            Allow missing fields at the end, since rows have different numbers of options.
         """
         values = [self.fields.get(name) for name in names]
         if len(names) == 1 and isinstance(value := values[0], str) and value.startswith("["):
@@ -94,17 +94,17 @@ class Row:
         return [replace(self, fields={name: one}).text(name) for name, one in zip(names, values, strict=False)]
 
     def id(self, name: str) -> str:
-        """Return a field's text that may be an id: a line of a bounded length."""
+        """Return a field's text as an id: one line of limited length."""
         text = self.text(name)
         if len(text) > MAX_ID_LENGTH or not text.isprintable():
             raise RowError(f"id {shown(text)} is not a line of at most {MAX_ID_LENGTH} characters")
         return text
 
     def clip(self, name: str, *subfolders: str) -> Path:
-        """Return the clip that a field names: in the task's folder or one of its subfolders.
+        """Return the clip named by a field, in the task's folder or one of its subfolders.
 
-        A path that steps out of the task's folder is refused. The check is on the path as written, not on where links
-        lead: the hub's own cache stores every clip as a link to elsewhere.
+        A path that leaves the task's folder is refused. The check uses the written path, not the target of links: the
+        hub's cache stores every clip as a link to another folder.
         """
         written = self.text(name)
         relative = written.replace("\\", "/")
@@ -120,7 +120,7 @@ class Row:
         raise RowError(f"clip {shown(written)} is missing under {self.folder}")
 
     def identifier(self, clip: Path) -> str:
-        """Return the row's `uniq_id` where it is a sane one, else the clip's path within the folder."""
+        """Return the row's `uniq_id` if it is usable, else the clip's path within the folder."""
         value = self.fields.get("uniq_id")
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -133,7 +133,7 @@ class Row:
         return clip.relative_to(self.folder).as_posix()
 
     def extras(self, *names: str) -> dict[str, Any]:
-        """Return those of the named fields that the row has and that are plain values or short lists of them."""
+        """Return the named fields that hold plain values, or short lists of plain values."""
         return {name: self.fields[name] for name in names if _is_plain(self.fields.get(name))}
 
     def _lacks(self, name: str) -> bool:
@@ -149,7 +149,7 @@ def read_rows(file: Path, key: str | None = None) -> list[Any]:
     file
         The JSON file.
     key
-        The field of the top-level object that holds the list; None where the file is the list itself.
+        Field of the top-level object with the list; None if the file is the list itself.
 
     Raises
     ------
@@ -169,12 +169,12 @@ def read_rows(file: Path, key: str | None = None) -> list[Any]:
 
 
 def read_text(file: Path) -> str:
-    """Return a UTF-8 text of metadata: of a plain file, which a pipe or a device is not, and of a bounded size.
+    """Return the UTF-8 text of a plain file of limited size; refuse pipes and devices.
 
     Raises
     ------
     DataError
-        It is none; nothing was opened.
+        It is not such a file.
     """
     try:
         _check_plain(file)
@@ -194,12 +194,12 @@ def _check_plain(file: Path, *, of_any_size: bool = False) -> None:
 
 
 def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file, each with its last line; values are text: `NA` and `None` are replies like others.
+    """Return the rows of a CSV file, each with its last line's number; values are text, also `NA` and `None`.
 
     Raises
     ------
     DataError
-        It cannot be read, lacks a column, or a row has more fields than there are columns.
+        The file cannot be read, lacks a column, or has a row with more fields than columns.
     """
     try:
         reader = csv.DictReader(io.StringIO(read_text(file), newline=""), restval="", strict=True)
@@ -214,14 +214,15 @@ def read_csv(file: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str
 
 
 def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) -> Any:
-    """Return the needed columns of a parquet file, and the others that it has, in its order, as a `pyarrow.Table`.
+    """Return the needed columns of a parquet file, and those of `others` that it has, in its order, as a
+    `pyarrow.Table`.
 
     Raises
     ------
     SettingsError
         pyarrow is not installed.
     DataError
-        The file cannot be read, lacks a column, or holds more than metadata does.
+        The file cannot be read, lacks a column, or is too large for metadata.
     """
     with _parquet(file, needed) as opened:
         import pyarrow
@@ -234,9 +235,9 @@ def read_parquet(file: Path, needed: Sequence[str], others: Sequence[str] = ()) 
 
 
 def read_table(file: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a file of JSON, JSON lines, CSV or parquet, as its suffix says; a bad line is a `RowError`.
+    """Yield the rows of a JSON, JSON lines, CSV or parquet file, by its suffix; a bad line becomes a `RowError`.
 
-    Of a parquet file only some columns, and a few rows at a time: it may hold more audio than fits into memory.
+    A parquet file is read by columns and a few rows at a time: its audio may not fit into memory.
 
     Raises
     ------
@@ -276,10 +277,10 @@ def _parquet(file: Path, needed: Sequence[str], *, of_any_size: bool = False) ->
 
 
 def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
-    """Return a parquet file's batches, up to a bound: 50 kB can unpack to gigabytes."""
+    """Return a parquet file's batches, up to a limit: 50 kB can unpack to gigabytes."""
     groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
     values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
-    # A value that many rows share is stored once, so a row takes at most what its group does.
+    # Rows may share a stored value, so a row can be as large as its group.
     rows = MAX_METADATA_BYTES // max([1, *(group.total_byte_size for group in groups)])
     size, batches = 0, []
     if values <= MAX_VALUES:
@@ -293,12 +294,12 @@ def _batches(file: Path, opened: Any, columns: Sequence[str]) -> list[Any]:
 
 
 def write_ascii(file: Path, content: object) -> None:
-    """Write JSON in ASCII, as the public data is."""
+    """Write JSON in ASCII, like the public data."""
     write_text(file, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
 
 
 def read_json(file: Path) -> Any:
-    """Return what a JSON file holds; anything that prevents it is a :class:`DataError` in one line."""
+    """Return the content of a JSON file; every error is a :class:`DataError` of one line."""
     text = read_text(file)
     try:
         return json.loads(text, object_pairs_hook=unique_fields)
@@ -306,24 +307,24 @@ def read_json(file: Path) -> Any:
         raise DataError(f"{file}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except RecursionError as error:
         raise DataError(f"{file}: not metadata: nested too deeply") from error
-    except ValueError as error:  # an integer of thousands of digits, a field that stands twice
+    except ValueError as error:  # an integer of thousands of digits, or a duplicate field
         raise DataError(f"{file}: not usable as JSON: {error}") from error
 
 
 def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, as a hook of `json.loads`; refuse a field that stands twice with a ValueError."""
+    """Return a JSON object (a hook for `json.loads`); raise ValueError for a duplicate field."""
     found = dict(fields)
     if len(found) < len(fields):
         names = [name for name, _ in fields]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {shown(twice)} stands twice in one object")
+        raise ValueError(f"duplicate field {shown(twice)} in one object")
     return found
 
 
 def collect(
     file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
 ) -> tuple[list[Sample], list[BadRow]]:
-    """Turn rows into samples sorted by id, and those that cannot be turned into reasons (rows count from 1)."""
+    """Turn rows into samples sorted by id, and bad rows into reasons (rows count from 1)."""
     samples: dict[str, Sample] = {}
     first_row: dict[str, int] = {}
     bad: list[BadRow] = []
@@ -344,16 +345,16 @@ def collect(
 
 @lru_cache(_REMEMBERED)
 def words_of(text: str) -> tuple[str, ...]:
-    """Return the words of a text as they are compared: lower-case, without punctuation, underscores being spaces."""
+    """Return a text's words for comparison: lower-case, without punctuation, underscores as spaces."""
     return tuple(re.findall(r"[^\W_]+", text.casefold()))
 
 
 @lru_cache(_REMEMBERED)
 def class_of(text: str, classes: tuple[str, ...]) -> str:
-    """Return the class that a text names, one of `classes` where it can be told, else the text in the same form.
+    """Return the class that a text names, or the text in the same form if no single class fits.
 
     "Blues - blues" is blues, "Metro station" is metro_station (never metro), "Hip-Hop" is hiphop, and "Shaver" is
-    electric_shaver_toothbrush where no other class has that word. "Pop rock" names two classes, so it is neither.
+    electric_shaver_toothbrush if no other class has that word. "Pop rock" names two classes, so it is neither.
     """
     words = words_of(text)
     for name in classes:
@@ -374,32 +375,32 @@ def natural(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def clean(text: str, what: str) -> str:
-    """Return the text stripped; text without a visible character, or that no file can hold, is a :class:`RowError`."""
+    """Strip a text; raise :class:`RowError` if it has no visible character or cannot be stored in a file."""
     text = text.strip()
-    if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # nearly all are
+    if 0 < len(text) <= MAX_TEXT_LENGTH and text.isascii() and text.isprintable():  # the fast path for nearly all texts
         return text
     if len(text) > MAX_TEXT_LENGTH:
         raise RowError(f"{what} holds {len(text):,} characters, at most {MAX_TEXT_LENGTH:,}")
     if _NO_TEXT.search(text):
-        raise RowError(f"{what} holds characters that are no text")
-    if all(unicodedata.category(character)[0] in "CZ" for character in text):  # zero-width ones are of these
+        raise RowError(f"{what} holds characters that cannot be stored as text")
+    if all(unicodedata.category(character)[0] in "CZ" for character in text):  # includes zero-width characters
         raise RowError(f"{what} is empty")
     return text
 
 
 def one_line_each(options: Iterable[str]) -> None:
-    """Refuse options that are more than one line of a prompt."""
+    """Refuse options with more than one line."""
     if broken := next((option for option in options if len(option.splitlines()) > 1), ""):
         raise RowError(f"option {shown(broken)} has a line break; an option is one line of the prompt")
 
 
 def shown(value: object) -> str:
-    """Return how a message shows a value: quoted, and without its middle where it is long."""
+    """Return a value for a message: quoted, and without its middle if it is long."""
     return shortened(repr(value))
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most 120 characters, without its middle: a path's end says more than what lies between."""
+    """Shorten a text to 120 characters by cutting its middle: the end of a path is informative."""
     half = MAX_SHOWN // 2
     return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[1 - half :]}"
 
@@ -411,14 +412,15 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 @lru_cache(_REMEMBERED)
 def _bases(folder: Path, subfolders: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return how every path in a folder begins, and where clips are looked for; text, since paths are slow to join."""
+    """Return the prefix of all paths in a folder, and the folders to search for clips; as text, since `Path` is
+    slow."""
     top = str(folder / "_")[:-1]
-    # Some rows repeat the name of the task's folder; joined to its parent they lead back inside.
+    # Some rows repeat the name of the task's folder; joined to its parent they point back inside.
     return top, (top, *(str(folder / sub) for sub in subfolders), str(folder.parent))
 
 
 def is_absent(value: Any) -> bool:
-    """Whether a field holds nothing: tables turned into JSON write NaN where a cell is empty."""
+    """Tell whether a field is empty: tables converted to JSON write NaN for an empty cell."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

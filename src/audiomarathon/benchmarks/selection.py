@@ -40,13 +40,13 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
     if ids:
         by_id = {sample.id: sample for sample in samples}
         if unknown := [id_ for id_ in ids if id_ not in by_id]:
-            raise SettingsError(f"{unknown[0]!r}: there is no such sample")
+            raise SettingsError(f"unknown sample id {unknown[0]!r}")
         return tuple(by_id[id_] for id_ in ids)
     bundles: dict[str, list[Sample]] = {}
     for sample in sorted(samples, key=lambda sample: sample.id):
-        # A bundle may be called what a sample is.
+        # A bundle and a sample may have the same name.
         bundles.setdefault(f"b{sample.bundle}" if sample.bundle else f"s{sample.id}", []).append(sample)
-    first = [members[0] for members in bundles.values()]  # stands for all of them
+    first = [members[0] for members in bundles.values()]  # represents the whole bundle
     whole = {members[0].id: members for members in bundles.values()}
     position = _positions(first, seed)
     strata: dict[str, list[Sample]] = {}
@@ -63,7 +63,7 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
 
 
 def draw(seed: int, *what: str) -> float:
-    """Return a number in [0, 1) that depends on nothing but the arguments: no global state, no process's hash seed."""
+    """Return a number in [0, 1) that depends only on the arguments: no global state, no hash seed of the process."""
     digest = hashlib.sha256("\0".join((str(seed), *what)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6], "big") / 2**48  # 48 bits: exact in a float
 
@@ -91,7 +91,7 @@ def _interleaved(sizes: dict[str, int], seed: int) -> list[str]:
     total = sum(sizes.values())
     ties = {name: (draw(seed, "class", name), name) for name in sizes}
     used = dict.fromkeys(sizes, 0)
-    waiting = [(0, name) for name in sizes]  # (place from which its next copy may stand, class)
+    waiting = [(0, name) for name in sizes]  # (first allowed place of its next copy, class)
     ready: list[tuple[int, tuple[float, str]]] = []  # (deadline, (tie, class))
     order: list[str] = []
     for place in range(total):

@@ -1,7 +1,7 @@
-"""What a task is: where its samples come from, what the model is asked, and by which scorer replies are judged.
+"""The task interface: samples, prompts, and the scorer of the replies.
 
-Predicting and scoring are two steps: a scorer sees a stored reply and the record's own reference, never a model, so a
-run can be scored again years later on a laptop.
+Predicting and scoring are two steps: a scorer sees a stored reply and the record's reference, never a model, so a run
+can be scored again years later on a laptop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from audiomarathon.audio.decode import Samples
 
-_SEED = 42  # of the intervals of groups
+_SEED = 42  # for the intervals of groups
 
 
 def storable(text: str) -> str:
-    """Return a text that UTF-8 can hold: a file name's bytes that are no text (lone surrogates) become escapes."""
+    """Make a text storable in UTF-8: lone surrogates, from file names that are not UTF-8, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -45,18 +45,18 @@ class Sample:
     options
         Texts of the options in the order A, B, …; empty for open tasks.
     labels
-        For each option the class it stands for (`"metro_station"`), by which macro-F1 is averaged. Tasks whose options
-        are no classes (reading comprehension) use the letters themselves.
+        Class of each option (`"metro_station"`), for macro-F1. If options are not classes (reading comprehension), the
+        letters are the labels.
     answer
-        The letter of the right option, "" where none is right; for open tasks the reference text.
+        Letter of the right option, "" if none is right; for open tasks the reference text.
     cluster
-        What makes samples dependent: the speaker, person, location or clip. Intervals resample whole clusters.
+        Source of dependence between samples: the speaker, person, location or clip. Intervals resample whole clusters.
     bundle
-        Samples of one bundle only count together: a limited run takes all of them, or none. "" stands alone.
+        Samples of one bundle belong together: a limited run takes all of them or none. "" for a single sample.
     kind
-        By what a limited run is balanced where options are no classes, such as the kind of question.
+        Category for balancing a limited run if options are not classes, such as the kind of question.
     meta
-        Whatever else the data says about the sample, JSON-compatible (onset of the deciding event, for one).
+        Further facts of the sample, JSON-compatible, such as the onset of the deciding event.
     """
 
     id: str
@@ -72,18 +72,18 @@ class Sample:
 
     @property
     def stratum(self) -> str:
-        """The class by which a limited run is balanced: the kind, else the label of the right option, else ""."""
+        """Category for balancing a limited run: the kind, else the label of the right option, else ""."""
         return self.kind or (self.labels[LETTERS.index(self.answer)] if self.options else "")
 
     @property
     def event(self) -> tuple[float, float] | None:
-        """Onset and length of what decides the answer, in seconds of the first clip; None where that is not known."""
+        """Onset and length of the deciding event, in seconds of the first clip; None if unknown."""
         onset, length = self.meta.get("event_onset"), self.meta.get("event_seconds")
         return None if onset is None else (float(onset), float(length or 1.0))
 
     @property
     def right(self) -> str:
-        """The right answer for a reader: `B. Jazz`, or a text; "none" where no option is right."""
+        """The right answer for readers: `B. Jazz`, or a text; "none" if no option is right."""
         if not self.options or not self.answer:
             return self.answer or "none"
         return f"{self.answer}. {self.options[LETTERS.index(self.answer)]}"
@@ -91,7 +91,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row of a task's data that cannot become a sample: which file, which row (1-based; 0 = the file), why."""
+    """A row that cannot become a sample: its file, its number (from 1; 0 = the whole file), and the reason."""
 
     file: Path
     row: int
@@ -104,16 +104,16 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's samples, sorted by id, beside what could not be loaded and what a setting left out.
+    """A task's samples, sorted by id, with its bad rows and the number of samples left out by settings.
 
     Attributes
     ----------
     folder
         The task's own folder, found under the data root.
     left_out
-        For each setting that removes samples (`SKIP_PERSONS`, `BALANCE`) how many it removed.
+        Number of samples removed by each setting (`SKIP_PERSONS`, `BALANCE`).
     defects
-        By name how many samples have a defect of the data under which they are used all the same.
+        Number of samples with each known defect of the data; these samples are used all the same.
     """
 
     folder: Path
@@ -125,16 +125,16 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples of a task, to be written into another folder in the task's own format.
+    """Some samples of a task, to write into another folder in the task's format.
 
     Attributes
     ----------
     kept
         The samples.
     changes
-        By sample the fields to set in its row; None takes a field away.
+        Fields to set in each sample's row; None removes a field.
     paths
-        By sample, where each of its clips lies in the target; default: where it lies in the task's folder.
+        Paths of each sample's clips in the target; by default as in the task's folder.
     """
 
     loaded: Loaded
@@ -143,11 +143,11 @@ class Part:
     paths: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
 
     def clips(self, sample: Sample) -> list[str]:
-        """Return where a sample's clips lie in the target, in their order."""
+        """Return the paths of a sample's clips in the target, in order."""
         return list(self.paths.get(sample.id) or (relative(self.loaded, clip) for clip in sample.clips))
 
     def path(self, sample: Sample) -> str:
-        """Return where a sample's only clip lies in the target."""
+        """Return the path of a sample's only clip in the target."""
         return self.clips(sample)[0]
 
     def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,14 +159,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Variation:
-    """A sample under one of its task's own controls.
+    """A sample under a control of its task.
 
     Attributes
     ----------
     audio
-        Makes the audio from the clip's samples and their rate, as long as it was; None: the sample has no clip.
+        Makes audio of the same length from the clip's samples and their rate; None: the sample has no clip.
     fields
-        To set in the sample's row; `controls.jsonl` repeats them.
+        Fields to set in the sample's row; `controls.jsonl` repeats them.
     """
 
     audio: Callable[[Samples, int], Samples] | None
@@ -174,22 +174,22 @@ class Variation:
 
 
 def relative(loaded: Loaded, clip: Path) -> str:
-    """Return where a clip lies in its task's folder."""
+    """Return a clip's path within its task's folder."""
     return clip.relative_to(loaded.folder).as_posix()
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Settings that decide what a task's samples are.
+    """Settings that choose a task's samples.
 
     Attributes
     ----------
     skip_persons, skip_emotion, balance, seed
-        What is left out; off by default.
+        Samples to leave out; none by default.
     split
         Part of the data; "" is the task's default.
     prompt
-        Which of the task's prompts; "" is its default.
+        Name of one of the task's prompts; "" is the default.
     """
 
     skip_persons: tuple[str, ...] = ()
@@ -206,29 +206,29 @@ class Task(ABC):
     Attributes
     ----------
     key
-        What users type, and the folder of its results: `tau`, or `lalm/clotho` for a task of another benchmark.
+        Name on the command line, and folder of its results: `tau`, or `lalm/clotho` for a task of another benchmark.
     aliases
-        Other names that users type.
+        Other names on the command line.
     title
-        What the model does.
+        One line about the task.
     max_new_tokens
         Token limit of a reply.
     scorer
         Judges the replies.
     transcribes
-        Whether the model is asked for a transcript and nothing else, for which some families have a form of their own.
+        Whether the model is asked only for a transcript; some families have a special prompt for that.
     cuttable
-        Whether a part of a clip still has a right answer, so that `data controls` may shorten it.
+        Whether a part of a clip still has a right answer, so that `data controls` may shorten clips.
     own_controls
-        Controls of this task alone, beside those that `data controls` makes of every task.
+        Controls of this task only, besides those that `data controls` makes for every task.
     probed
-        Whether encoders are probed on it, and no model is asked.
+        Whether the task probes encoders instead of asking models.
     group_fields
-        Which of `Sample.meta` go into every record, so that figures can be broken down by them without the data.
+        Fields of `Sample.meta` that go into every record, for figures by group without the data.
     version
-        Of the data and its published rule, where they have one: runs of two versions do not mix.
+        Version of the data and its published rule, if any: runs of two versions do not mix.
     source
-        How to get the data, in the imperative; "" where `data download` knows, or nobody.
+        How to get the data, in the imperative; "" if `data download` fetches it.
     """
 
     key: str
@@ -250,47 +250,48 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read every row under the task's own folder; bad rows are reported, never silently dropped."""
+        """Read every row in the task's folder; bad rows are reported, never silently dropped."""
 
     @abstractmethod
     def prompt(self, sample: Sample) -> str:
-        """Return what the model is asked, as plain text; the model family wraps it in its chat template."""
+        """Return the prompt as plain text; the model family adds its chat template."""
 
     def write_rows(self, part: Part, target: Path) -> None:  # noqa: ARG002
-        """Write the metadata of some samples into a folder; clips are the caller's to put there.
+        """Write the metadata of some samples into a folder; the caller writes the clips.
 
         Raises
         ------
         DataError
-            The task does not say how: a third party's, for one.
+            The task cannot be written, such as a plug-in's without this method.
         """
-        raise DataError(f"{self.key}: a third party's task, whose files only its package can write")
+        raise DataError(f"{self.key}: this task's package does not say how to write its files (Task.write_rows)")
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:  # noqa: ARG002
-        """Return every sample, by id, under one of `own_controls`; samples of one clip share its audio."""
+        """Return every sample under one of `own_controls`, by id; samples of one clip share its audio."""
         raise DataError(f"{self.key}: has no control {control!r}")
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return what scoring needs to know of a sample; it is stored in the record so that scoring needs no data."""
+        """Return the facts of a sample that scoring needs; they are stored in the record, so that scoring needs no
+        data."""
         if not sample.options:
             return {"answer": sample.answer}
         return {"answer": sample.answer, "options": list(sample.options), "labels": list(sample.labels)}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:  # noqa: ARG002
-        """Return the reference texts of each item of the whole data, where the scorer weighs words by them."""
+        """Return the reference texts of each item of the whole data, if the scorer weighs words by them."""
         return ()
 
     def groups(self, sample: Sample) -> dict[str, str] | None:
-        """Return by what a sample's record can be told from others; None where the task names no such fields."""
+        """Return a sample's values of `group_fields`; None if the task has none."""
         return {name: str(sample.meta.get(name, "")) for name in self.group_fields} or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return tables of the task's own section of the page, by title: its scorer's, and the score by each group.
+        """Return tables for the task's section of the page, by title: the scorer's, and the score by group.
 
         Parameters
         ----------
         verdicts
-            By the name of the setting.
+            Verdicts by setting.
         """
         groups = {
             f"{self.scorer.figure.title} by {name}": _by_group(self.scorer, verdicts, name)
@@ -300,7 +301,7 @@ class Task(ABC):
 
 
 def _by_group(scorer: Scorer, verdicts: Mapping[str, Sequence[Verdict]], name: str) -> pd.DataFrame:
-    """Return the headline of each group of samples, with its interval, a row a setting."""
+    """Return the headline figure of each group of samples, with its interval, one row per setting."""
     import pandas as pd
 
     from audiomarathon.metrics.statistics import Resampler

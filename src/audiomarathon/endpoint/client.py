@@ -1,7 +1,7 @@
 """Chat with a model behind an OpenAI-compatible endpoint: closed models, and served ones (vLLM).
 
-From top to bottom: what a chat returns and costs, the client (settings, retries, one request), what a streamed reply
-says, the address and its proxy, and the key, which stays out of every text.
+From top to bottom: answers and prices, the client (settings, retries, one request), streamed replies, the address and
+its proxy, and the key, which is removed from every text.
 """
 
 from __future__ import annotations
@@ -39,39 +39,42 @@ _PRICES = ("OPENAI_PRICE_IN", "OPENAI_PRICE_OUT", "OPENAI_PRICE_AUDIO")
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
-_LIMIT_S, _CONNECT_S = 600.0, 10.0  # of one attempt, and of its connection
-_AFTERWARDS_S = 5.0  # how long a finished reply waits for the count of its tokens
-_BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # of an answer: each token comes in an event of its own, with what servers add
-_KEY_SHOWN = 5  # so many characters of the key in a row are no secret: services themselves show that much
+_LIMIT_S, _CONNECT_S = 600.0, 10.0  # for one attempt, and for its connection
+_AFTERWARDS_S = 5.0  # wait for the token counts after a finished reply
+_BYTES, _BYTES_A_TOKEN = (
+    1 << 20,
+    4096,
+)  # limits of an answer; a token comes in an event of its own
+_KEY_SHOWN = 5  # this many characters of the key are not secret: services themselves show as many
 
-_AGAIN = (408, 409, 425, 429)  # another attempt may succeed, as after every status from 500
-_HOPELESS = (401, 402, 403, 404, 405)  # every request would meet them
+_AGAIN = (408, 409, 425, 429)  # worth a retry, like every status from 500
+_HOPELESS = (401, 402, 403, 404, 405)  # every request would fail
 _HOPELESS_CODES = ("insufficient_quota", "unsupported_parameter", "unsupported_value")
-_GONE_WRONG = ("abort", "error")  # reasons to finish that are trouble of the server
+_GONE_WRONG = ("abort", "error")  # finish_reason values that mean a server error
 _LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply, and what a client can tell of it.
+    """One reply, with its times, token counts and cost.
 
     Attributes
     ----------
     text
-        The reply; a refusal that comes in a field of its own is one. `***` stands for the key and parts of it.
+        The reply, or a refusal from its own field. `***` replaces the key and parts of it.
     finish
-        In the server's words: `stop`, `length` when the token limit cut it, `content_filter`, …
+        The server's reason: `stop`, `length` at the token limit, `content_filter`, …
     first_token, total
-        Seconds from the start of the attempt that succeeded to its first and to its last piece of text.
+        Seconds from the start of the successful attempt to its first and last piece of text.
     prompt_tokens, audio_tokens, new_tokens
-        As the server counts them; None where it does not say.
+        The server's counts; None if it does not send them.
     attempts
-        Requests that it took.
+        Number of requests.
     cost
-        In the currency of the prices; None where they or the counts are not known.
+        In the currency of the prices; None if prices or counts are unknown.
     masked
-        Whether the model repeated the key or a part of it.
+        True if the reply contained the key or a part of it.
     """
 
     text: str
@@ -88,7 +91,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of a million tokens: of text in the prompt, of the reply, of audio in the prompt (None: as text)."""
+    """Prices per million tokens: text in the prompt, the reply, audio in the prompt (None: as text)."""
 
     prompt: float
     reply: float
@@ -96,12 +99,12 @@ class Prices:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Prices | None:
-        """Read `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None where none is set.
+        """Read `OPENAI_PRICE_IN`, `OPENAI_PRICE_OUT` and `OPENAI_PRICE_AUDIO`; None if none is set.
 
         Raises
         ------
         SettingsError
-            When one is no price, or one of the first two is missing.
+            A value is not a price, or one of the first two is missing.
         """
         given = {name: env[name] for name in _PRICES if env.get(name)}
         if not given:
@@ -114,7 +117,7 @@ class Prices:
         raise SettingsError(f"{shown}: allowed are prices of a million tokens, the first two together, from 0")
 
     def cost(self, prompt_tokens: int | None, audio_tokens: int | None, new_tokens: int | None) -> float | None:
-        """Return what a reply costs; None where a count that it takes is not known."""
+        """Return the cost of a reply; None if a required count is unknown."""
         heard = 0 if self.audio is None else audio_tokens
         if prompt_tokens is None or new_tokens is None or heard is None:
             return None
@@ -123,13 +126,13 @@ class Prices:
 
 
 class EndpointError(Exception):
-    """One request failed for good; the message holds no secret."""
+    """One request failed for good; the message contains no secret."""
 
 
 class _BadReplyError(Exception):
-    """An answer that is no reply: an HTTP status (else 0), or a stream that breaks off, makes no sense or does not end.
+    """An answer without a reply: an HTTP status (else 0), or a stream that breaks off, is invalid or does not end.
 
-    `code` is the protocol's own word for an error, such as `insufficient_quota`; "" where there is none.
+    `code` is the protocol's error code, such as `insufficient_quota`, or "".
     """
 
     def __init__(self, text: str, status: int = 0, code: str = "", headers: Mapping[str, str] | None = None) -> None:
@@ -143,29 +146,29 @@ _FAULTS = (_BadReplyError, httpx2.HTTPError, OSError, ValueError)
 
 @dataclass
 class Endpoint:
-    """A client of one model behind one endpoint; may be used by several threads at once.
+    """A client of one model behind one endpoint; several threads may use it at once.
 
-    When the server asks to wait (`Retry-After`), the requests of all threads wait. As a context manager it ends the
-    requests in flight when the block is left, and refuses others until it is entered again.
+    If the server asks to wait (`Retry-After`), the requests of all threads wait. As a context manager it cancels the
+    requests in flight at the end of the block, and refuses new ones until it is entered again.
 
     Attributes
     ----------
     model, url, key
-        The name that the server knows, the address up to `/v1`, and the bearer token ("" sends none).
+        The server's name for the model, the address up to `/v1`, and the bearer token ("" sends none).
     attempts
-        Requests for one reply, at most.
+        Most requests for one reply.
     limit_s
-        Seconds that an attempt may take, whole, whatever trickles in.
+        Time limit of a whole attempt in seconds, even if data keeps arriving.
     prices
-        None where they are not known; then no answer has a cost.
+        None if unknown; then answers have no cost.
     sleep
-        Waits so many seconds before an attempt.
+        Waits a number of seconds before an attempt.
     given_up
-        Chats in a row that failed in spite of all attempts.
+        Number of chats in a row that failed after all attempts.
     trouble
         Reason for the most recent failure; cleared by the next success.
     via
-        Host of the proxy that requests go through, or "".
+        Host of the proxy, or "".
     """
 
     model: str
@@ -184,7 +187,7 @@ class Endpoint:
     _running: set[Future[Any]] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Load certificates and all else that the first request would load while it is timed."""
+        """Load certificates and everything else that would slow the first timed request."""
         self._loop = _loop()
         proxy = proxy_of(self.url)
         self.via = (urlsplit(proxy).hostname or "") if proxy else ""
@@ -192,14 +195,14 @@ class Endpoint:
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         trusted = ssl.create_default_context()
-        # One client a request: latencies have the connection in them, and no cookie or stale connection is used again.
+        # One client per request: latencies include the connection, and no cookie or stale connection is reused.
         self._client = partial(
             httpx2.AsyncClient,
             headers=headers,
             verify=trusted,
             proxy=proxy,
             timeout=httpx2.Timeout(None, connect=_CONNECT_S),
-            trust_env=False,  # it would take a key from .netrc, and a proxy for this machine itself
+            trust_env=False,  # else .netrc could supply a key, and requests to this machine could use a proxy
         )
         self._client()
 
@@ -210,8 +213,8 @@ class Endpoint:
         Raises
         ------
         SettingsError
-            When the model's name, the key, or a usable address is missing, or a price is none; no address or key is
-            shown, it may hold a secret.
+            The model's name, the key or a usable address is missing, or a price is invalid. The message shows no
+            address or key, which may contain a secret.
         """
         env = os.environ if env is None else env
         url, key = _read_url(env), env.get("OPENAI_API_KEY", "").strip()
@@ -225,7 +228,7 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """Where the requests go, without path or secret."""
+        """The server's host and port, without path or secret."""
         return urlsplit(self.url).netloc
 
     def __enter__(self) -> Self:
@@ -240,15 +243,15 @@ class Endpoint:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], *, max_new_tokens: int, seed: int | None = None, **extra: Any
     ) -> Answer:
-        """Return the model's reply to a conversation.
+        """Send a conversation and return the model's reply.
 
         Parameters
         ----------
         messages
-            As the protocol has them: `{"role": "user", "content": "…"}`; a content may be a list of parts, such as
+            In the protocol's form: `{"role": "user", "content": "…"}`; a content may be a list of parts, such as
             `{"type": "input_audio", "input_audio": {"data": <base64>, "format": "wav"}}`.
         max_new_tokens
-            Sent as `max_tokens`; the reply's bytes are bounded by it too.
+            Sent as `max_tokens`; it also limits the reply's bytes.
         extra
             Further fields of the request, such as `response_format` or `top_p`, or another `temperature` than 0. A
             field that is None is left out. Replies are always streamed.
@@ -256,9 +259,9 @@ class Endpoint:
         Raises
         ------
         EndpointError
-            When this request fails for good or too often, or the client is stopped.
+            This request fails for good or too often, or the client is stopped.
         ModelError
-            When every request would fail alike: a wrong key, model or address.
+            Every request would fail: a wrong key, model or address.
         """
         fields = {"max_tokens": max_new_tokens, "temperature": 0, "seed": seed} | extra
         request = {"model": self.model, "messages": messages, **{k: v for k, v in fields.items() if v is not None}}
@@ -266,7 +269,7 @@ class Endpoint:
         return self._run(self._chat(body, _BYTES + max_new_tokens * _BYTES_A_TOKEN))
 
     def models(self) -> list[str]:
-        """Return the models that the endpoint lists; asked once.
+        """Return the endpoint's list of models, with one attempt.
 
         Raises
         ------
@@ -276,18 +279,18 @@ class Endpoint:
         return self._run(self._models())
 
     def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
-        """Make a request on the loop, and wait for it, or until another thread leaves the client's block."""
+        """Run a request on the loop and wait for it, or until another thread leaves the client's block."""
         future = asyncio.run_coroutine_threadsafe(request, self._loop)
         self._running.add(future)
         try:
-            if self._stopped:  # asked after the request was added: either this or `__exit__` cancels it
+            if self._stopped:  # checked after adding the request, so that either this or `__exit__` cancels it
                 future.cancel()
             return future.result()
         except CancelledError:
             raise EndpointError("stopped") from None
         finally:
             self._running.discard(future)
-            future.cancel()  # where Ctrl-C ended the wait for it
+            future.cancel()  # Ctrl-C may have ended the wait
 
     async def _chat(self, body: bytes, most: int) -> Answer:
         reason = ""
@@ -307,20 +310,20 @@ class Endpoint:
         raise EndpointError(f"{reason} ({self.attempts} attempts)")
 
     async def _wait(self, attempt: int) -> None:
-        """Wait before an attempt: after each failure longer, and at least as long as the server asked anyone to."""
+        """Wait before an attempt: longer after each failure, and at least as long as the server asked any thread to."""
         backoff = 0.0 if attempt == 1 else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (attempt - 2)) * random.uniform(0.5, 1)
         asked = (self._not_before - time.monotonic()) * random.uniform(1.0, 1.25)  # not all at the same moment
         if max(backoff, asked) > 0:
             await self.sleep(max(backoff, asked))
 
     def _raise_if_final(self, error: Exception, refusal: str) -> None:
-        """Raise unless another attempt may succeed."""
+        """Raise if a retry cannot succeed."""
         if _is_certificate(error):
             raise ModelError(f"{self.host}: {self.clean(error)}") from None
         if not isinstance(error, _BadReplyError) or not error.status:
             return
         status = error.status
-        if status == 401:  # what servers say of a key often quotes it
+        if status == 401:  # the server's message often quotes the key
             what = "refuses OPENAI_API_KEY" if self.key else "requires a key, and OPENAI_API_KEY is not set"
             raise ModelError(f"{self.host} {what} (401)") from None
         if 300 <= status < 400:
@@ -350,7 +353,7 @@ class Endpoint:
         )
 
     async def _reply(self, body: bytes, most: int) -> _Reply:
-        """Make one attempt. Once the reply has finished, errors of the stream do not matter."""
+        """Make one attempt. Errors of the stream after the end of the reply are ignored."""
         begin, reply = time.perf_counter(), _Reply()
         try:
             async with self._response("POST", "/chat/completions", body) as (response, limit):
@@ -382,7 +385,7 @@ class Endpoint:
     async def _response(
         self, method: str, path: str, body: bytes | None = None
     ) -> AsyncIterator[tuple[httpx2.Response, asyncio.Timeout]]:
-        """Send a request and yield its answer and its time limit; another status than 200 is an error."""
+        """Send a request and yield its response and time limit; a status other than 200 is an error."""
         try:
             async with (
                 asyncio.timeout(self.limit_s) as limit,
@@ -398,7 +401,7 @@ class Endpoint:
             raise _BadReplyError(f"no whole reply within {self.limit_s:g} s") from None
 
     def clean(self, error: Exception | str) -> str:
-        """Return an error as one line without the key, or any part of it, as servers quote them."""
+        """Return an error as one line, without the key or parts of it, which servers may quote."""
         text, kind = unquote(str(error)), type(error).__name__
         if isinstance(error, _BadReplyError):
             text = f"{error.status} {text}" if error.status else text
@@ -409,18 +412,18 @@ class Endpoint:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the loop that all requests of this process run on, in a thread of its own."""
+    """Return the event loop of all requests of this process, in its own thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http requests", daemon=True).start()
-    asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), loop).result()  # loads its backend
+    asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), loop).result()  # load the backend
     return loop
 
 
 @dataclass
 class _Reply:
-    """What has come of a reply; times are seconds from the attempt's start to its first and its last piece.
+    """The reply so far; times are seconds from the attempt's start to the first and last piece.
 
-    `usage` is the server's count of tokens, as it sent it.
+    `usage` is the server's count of tokens, unchanged.
     """
 
     text: str = ""
@@ -430,12 +433,12 @@ class _Reply:
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, data: str, now: float) -> None:
-        """Add what an event of the stream brings.
+        """Add an event of the stream.
 
         Raises
         ------
         _BadReplyError
-            When it reports an error, or is no such event.
+            The event reports an error, or is invalid.
         """
         event = _json(data, f"an event that is no JSON: {data[:100]!r}")
         try:
@@ -467,7 +470,7 @@ async def _events(response: httpx2.Response, most: int) -> AsyncIterator[str]:
     bounded = httpx2.Response(
         200, headers={"Content-Type": kind}, content=_bounded(response, most), request=response.request
     )
-    bounded.encoding = "utf-8-sig"  # some servers begin with a byte order mark
+    bounded.encoding = "utf-8-sig"  # some servers send a byte order mark
     async for event in httpx2.EventSource(bounded, max_event_size=None):
         if event.data.strip() == "[DONE]":
             return
@@ -476,7 +479,7 @@ async def _events(response: httpx2.Response, most: int) -> AsyncIterator[str]:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return the beginning of an answer that is no stream, about 1 MiB at most."""
+    """Return the beginning of a response that is not streamed, at most about 1 MiB."""
     content = bytearray()
     with suppress(_BadReplyError):
         async for piece in _bounded(response, _BYTES):
@@ -485,14 +488,14 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 async def _bounded(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    """Yield an answer's bytes, unpacked; the limit holds for them as they are sent and as they are unpacked.
+    """Yield a response's unpacked bytes; the limit applies to packed and unpacked bytes.
 
-    httpx2 unpacks in bounded pieces too, but tells nothing of bytes that unpack to nothing, and stacks codings.
+    httpx2 unpacks in limited pieces too, but does not report bytes that unpack to nothing, and stacks codings.
 
     Raises
     ------
     _BadReplyError
-        For more bytes, or bytes that cannot be unpacked.
+        There are more bytes, or they cannot be unpacked.
     """
     coding = response.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -518,7 +521,7 @@ def _json(text: str, complaint: str) -> Any:
 
 
 def _text(content: Any) -> str:
-    """Return a piece's text, which some servers send as a list of parts."""
+    """Return a piece of text, which some servers send as a list of parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
     if content is not None and not isinstance(content, str):
@@ -527,7 +530,7 @@ def _text(content: Any) -> str:
 
 
 def _told(body: str) -> tuple[str, str]:
-    """Return the message of an error, whichever way a server words it, and its code."""
+    """Return message and code of an error, in any server's format."""
     try:
         content = json.loads(body)
         error = content.get("error") or content if isinstance(content, dict) else content
@@ -544,24 +547,24 @@ def _count(usage: Any, name: str) -> int | None:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return how long a server asks to wait, in seconds or until a date; 0 where it says nothing that makes sense."""
+    """Return the seconds of a `Retry-After` header, given as seconds or a date; 0 if it is invalid."""
     try:
         return max(0.0, float(retry_after or 0))
     except ValueError:
         pass
     try:
         return max(0.0, parsedate_to_datetime(str(retry_after)).timestamp() - time.time())
-    except (ValueError, OverflowError):  # no date, or one out of range
+    except (ValueError, OverflowError):  # not a date, or out of range
         return 0.0
 
 
 def _is_certificate(error: BaseException | None) -> bool:
-    """Whether a request failed since the server's certificate is not trusted here, as every further one would."""
+    """Tell whether a request failed because the server's certificate is not trusted here, as every request would."""
     return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_certificate(error.__context__))
 
 
 def _read_url(env: Mapping[str, str]) -> str:
-    """Return the endpoint's address, checked as its proxy is; no part of either is shown that may be a secret."""
+    """Return the endpoint's address after checking it and its proxy; messages show no part that may be secret."""
     url = (env.get("OPENAI_BASE_URL") or DEFAULT_URL).strip().rstrip("/")
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https"):
@@ -579,7 +582,7 @@ def _read_url(env: Mapping[str, str]) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Return the parts of an address, or None where no request can be sent to it."""
+    """Return the parts of an address, or None if no request can be sent to it."""
     try:
         httpx2.URL(url)
         parts = urlsplit(url)
@@ -590,7 +593,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address; this machine itself is asked directly."""
+    """Return the environment's proxy for an address; requests to this machine use none."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     named = getproxies().get(parts.scheme)
@@ -600,7 +603,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Whether a host is this machine, however that is spelled; no name server is asked, it may be out of reach."""
+    """Tell whether a host is this machine, in any spelling, without asking a name server, which may be unreachable."""
     name = host.rstrip(".").lower()
     if name in (*_LOCAL, socket.gethostname().lower()) or name.endswith(".localhost"):
         return True
@@ -611,14 +614,14 @@ def _is_this_machine(host: str) -> bool:
         if address.is_loopback or address.is_unspecified:
             return True
         with socket.socket(kind, socket.SOCK_DGRAM) as way:
-            way.connect(place)  # sends nothing; the way to an address of this machine begins at that address
+            way.connect(place)  # sends nothing; a route to this machine's address starts at that address
             return bool(way.getsockname()[0] == place[0])
-    except (OSError, ValueError):  # a name; or an address to which there is no way
+    except (OSError, ValueError):  # a name, or an address without a route
         return False
 
 
 def without_key(text: str, key: str) -> str:
-    """Return a text in which no part of a key is left that is long enough to tell anything."""
+    """Replace every part of a key in a text that is long enough to be secret."""
     size = min(_KEY_SHOWN + 1, len(key))
     parts = {key[start : start + size] for start in range(len(key) - size + 1)} - {""}
     hidden = {at + place for at in range(len(text)) if text[at : at + size] in parts for place in range(size)}

@@ -1,1 +1,1 @@
-"""Judges: models that read replies of the model under test and say what they are worth."""
+"""Judges: models that rate replies of the model under test."""

@@ -1,4 +1,4 @@
-"""How far judges agree: Krippendorff's alpha of all of them, Cohen's kappa and plain agreement of each pair."""
+"""Agreement of judges: Krippendorff's alpha of all, Cohen's kappa and plain agreement of each pair."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Scale = Literal["nominal", "ordinal"]
 
 
 def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, Any]:
-    """Return how far judges agree on one value.
+    """Return the judges' agreement on one value.
 
     Parameters
     ----------
     values
-        By judge its value of each item, None where it is missing.
+        Each judge's value of each item; None if missing.
     scale
-        Ordinal values are compared by rank, and weigh kappa by the square of their distance.
+        Ordinal values are compared by rank, and kappa gets quadratic weights.
 
     Returns
     -------
     dict
-        `n` (items that two judges have), `alpha`, and for each pair `A / B` its `n`, `agree` (share) and `kappa`. A
-        figure that the values leave undefined, such as kappa of judges that each give one value only, is None.
+        `n` (items with two or more judges), `alpha`, and for each pair `A / B` its `n`, `agree` (share) and `kappa`. An
+        undefined figure is None, such as kappa if each judge always gives the same value.
     """
     table = [row for row in zip(*values.values(), strict=True) if sum(one is not None for one in row) > 1]
     pairs = {}
@@ -40,7 +40,7 @@ def agreement(values: Mapping[str, Sequence[Any]], scale: Scale) -> dict[str, An
 
 
 def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | None:
-    """Return Krippendorff's alpha of items, a row each with every judge's value; None where all values are the same."""
+    """Return Krippendorff's alpha of rows of items with one value per judge; None if all values are equal."""
     levels = sorted({one for row in items for one in row if one is not None})
     if len(levels) < 2:
         return None
@@ -52,9 +52,9 @@ def krippendorff_alpha(items: Sequence[Sequence[Any]], scale: Scale) -> float | 
 
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any], scale: Scale = "nominal") -> float | None:
-    """Return Cohen's kappa of two judges, with quadratic weights of ordinal values; None where it is undefined.
+    """Return Cohen's kappa of two judges, with quadratic weights for ordinal values; None if undefined.
 
-    Weights are those of the values where they are numbers: ratings 0 and 2 are two apart although none gave a 1.
+    For numbers, weights use the values themselves: ratings 0 and 2 are two apart, even if nobody gave a 1.
     """
     levels = sorted({*first, *second})
     if len(levels) < 2:

@@ -1,4 +1,4 @@
-"""A judge's certificate: how it reads replies whose verdict is known."""
+"""A judge's certificate: its readings of replies with a known verdict."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dataclasses import dataclass
 from typing import Any
 
 _WEAK, _UNKNOWN = "weak, it misreads known answers", "not certified: it has judged no anchors"
-#: How the marks begin that tables show of judges whose scores are not to be trusted alone.
+#: Prefix of the mark for judges whose scores should not be trusted alone.
 MARKS = (_WEAK, _UNKNOWN)
-WEAK = 0.8  # a judge below this share on any kind of anchor is marked in every table that it feeds
+WEAK = 0.8  # below this share on any kind of anchor, every table marks the judge
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """By kind of anchor how many were read as they must be, of how many."""
+    """By kind of anchor: the number read correctly, and the number asked."""
 
     kinds: Mapping[str, tuple[int, int]]
 
     @property
     def weak(self) -> list[str]:
-        """Kinds of which the judge reads too few right."""
+        """Kinds of anchors that the judge reads wrong too often."""
         return [kind for kind, (right, n) in self.kinds.items() if right < WEAK * n]
 
     @property
     def mark(self) -> str:
-        """What tables say of the judge; "" of one that reads enough of every kind."""
+        """The judge's mark in tables; "" if it reads enough anchors of every kind."""
         if not self.kinds:
             return _UNKNOWN
         shown = (f"{kind} {self.kinds[kind][0]} of {self.kinds[kind][1]}" for kind in self.weak)
         return f"{_WEAK} ({', '.join(shown)} right)" if self.weak else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the certificate for `summary.json`: of each kind `right`, `n`, and Wilson's 95 % interval."""
+        """Return the certificate for `summary.json`: `right`, `n` and Wilson's 95 % interval of each kind."""
         rows = {
             kind: {"right": right, "n": n, "interval": list(wilson(right, n))}
             for kind, (right, n) in self.kinds.items()
@@ -43,7 +43,7 @@ class Certificate:
 
 
 def certificate_of(rows: Iterable[Sequence[Any]]) -> Certificate:
-    """Return the certificate of anchors, each a kind and whether it was read as it must be."""
+    """Count anchors, given as a kind and whether it was read correctly, into a certificate."""
     right, count = Counter[str](), Counter[str]()
     for kind, good in rows:
         right[kind] += bool(good)

@@ -1,4 +1,4 @@
-"""Answers of judges, kept by what was asked of whom: no judge is asked the same thing twice on one machine."""
+"""Cache judges' answers by judge and request, so that no machine asks the same thing twice."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from audiomarathon.plain_file import read_plain
 
 
 class Cache:
-    """One file an answer, `judgements/ab/<hash>.json`, put in place in one step; any number of processes may use it.
+    """One file per answer, `judgements/ab/<hash>.json`, written atomically; any number of processes may use it.
 
     Parameters
     ----------
     root
         The cache folder.
     identity
-        The judge's.
+        The judge's identity.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, Any]) -> None:
         self._root, self._identity = root / "judgements", dict(identity)
 
     def get(self, request: Request) -> Reply | None:
-        """Return the answer to a request; None where there is none, or its file is damaged or another's."""
+        """Return the cached answer to a request; None if there is none, or its file is damaged or belongs to another
+        request."""
         try:
             content = unsealed(read_plain(self._file(request)), always=True) or {}
         except OSError:
@@ -43,7 +44,7 @@ class Cache:
         return Reply(**content["reply"])
 
     def put(self, request: Request, reply: Reply) -> None:
-        """Keep an answer; where that fails it is asked for again some day."""
+        """Store an answer; if that fails, the judge is asked again later."""
         file = self._file(request)
         content = {"identity": self._identity, "request": asdict(request), "reply": asdict(reply)}
         with suppress(OSError):

@@ -13,7 +13,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Request
 
-_GIVE_UP = 6  # requests in a row that fail in spite of all attempts
+_GIVE_UP = 6  # requests in a row that fail after all attempts
 _SEED = 42
 
 
@@ -43,7 +43,7 @@ class EndpointJudge(Judge):
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda one: one.exception() is not None):  # what was answered is kept
+                for future in sorted(done, key=lambda one: one.exception() is not None):  # answers so far are kept
                     yield future.result()
                 if self.endpoint.given_up >= _GIVE_UP + self.at_once:
                     raise ModelError(f"{self.endpoint.host} answers nothing any more: {self.endpoint.trouble}")

@@ -1,4 +1,4 @@
-"""What a judge is: something that answers requests, and says exactly what it is."""
+"""The judge interface: answer requests, and state an exact identity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audiomarathon.judges.judgements import Request
 
 @dataclass(frozen=True)
 class Reply:
-    """A judge's answer to a request, or why there is none; see :class:`Judgement` for the fields."""
+    """A judge's answer to a request, or an error; see :class:`Judgement` for the fields."""
 
     text: str = ""
     finish: str = ""
@@ -30,11 +30,11 @@ class Judge(ABC):
     Attributes
     ----------
     key
-        What users type after `--with`, and the judge's name unless they give another (`NAME=…`).
+        Name after `--with`; also the judge's name, unless `NAME=…` gives another.
     aliases
-        Other names that users type.
+        Other names after `--with`.
     stored
-        Whether answers are on file already, so that the cache has nothing to add.
+        True if answers are stored already, so that no cache is needed.
     """
 
     key: str
@@ -43,21 +43,21 @@ class Judge(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return all that its answers depend on, JSON-compatible: back-end, model, fingerprint, sampling.
+        """Return everything that its answers depend on, JSON-compatible: back-end, model, fingerprint, sampling.
 
-        It is stored with each judgement, and the cache is kept by it.
+        It is stored with each judgement, and is part of the cache's key.
         """
 
     @abstractmethod
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its answer, in any order, as soon as it is there.
+        """Yield each request with its answer as soon as it arrives, in any order.
 
         Raises
         ------
         ModelError
-            When no request can succeed.
+            No request can succeed.
         """
 
     def prices(self) -> Prices | None:
-        """Return what its tokens cost; None where that is not known, or nothing."""
+        """Return its prices; None if unknown or free."""
         return None

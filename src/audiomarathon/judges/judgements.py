@@ -1,7 +1,7 @@
-"""What judges said of a run's replies: `judgements-<judge>.jsonl`, append-only, one line an answered request.
+"""Judges' answers about a run's replies: `judgements-<judge>.jsonl`, append-only, one line per answered request.
 
-A judgement belongs to the request that it answers: when the reply, the prompt or the protocol changes, another request
-is made, and the old judgement counts no more. Nothing is read from a judge's text here; that is the protocol's.
+A judgement belongs to its request: when the reply, the prompt or the protocol changes, the request changes, and the old
+judgement no longer counts. Protocols parse a judge's text, not this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from audiomarathon.records import Record
 from audiomarathon.text import counted
 
 _PREFIX = "judgements-"
-#: What a judge may be called: it names a file.
+#: Allowed names of a judge, since the name is part of a file's name.
 NAME = re.compile(r"[\w.-]{1,80}")
 
 
@@ -36,7 +36,7 @@ class Request:
 
     @property
     def hash(self) -> str:
-        """Names the request: equal for equal messages and token limits."""
+        """Hash of the request: equal for equal messages and token limits."""
         what = json.dumps([self.messages, self.max_new_tokens], sort_keys=True)
         return hashlib.sha256(what.encode()).hexdigest()
 
@@ -48,21 +48,21 @@ class Judgement:
     Attributes
     ----------
     judge, identity
-        Name, and what makes two judges the same: back-end, model, fingerprint, sampling.
+        The judge's name, and its identity: back-end, model, fingerprint, sampling.
     protocol, version
         Who asked.
     sample
-        Id of the record; an anchor has that of the record which it is made from.
+        Id of the record; an anchor has the id of its record.
     request_hash, messages
-        The request, and what was asked, raw.
+        The request's hash, and its raw messages.
     text, finish
-        The answer, raw, and why it ended (`stop`, `length`, …); of no meaning beside an error.
+        The raw answer, and why it ended (`stop`, `length`, …); meaningless after an error.
     error
-        Why there is no answer; None where there is.
+        Why there is no answer; None if there is one.
     prompt_tokens, new_tokens, seconds, cost
-        As far as they are known.
+        None if unknown.
     cached
-        Whether it was taken from the cache: the judge was not asked.
+        True if it came from the cache.
     """
 
     judge: str
@@ -82,12 +82,12 @@ class Judgement:
     cached: bool = False
 
     def to_line(self) -> bytes:
-        """Return the judgement as a line with its checksum."""
+        """Convert the judgement to a line with its checksum."""
         return sealed({"schema": 1, **asdict(self)})
 
     @classmethod
     def from_line(cls, line: bytes) -> Judgement | None:
-        """Return the judgement of a line; None where it is damaged."""
+        """Convert a line to its judgement; None if it is damaged."""
         content = unsealed(line, always=True) or {}
         texts = ("judge", "protocol", "version", "sample", "request_hash", "text")
         if not all(isinstance(content.get(name), str) for name in texts):
@@ -97,15 +97,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a judge says of a record now, as a protocol reads it.
+    """A judge's current judgement of a record, as read by a protocol.
 
     Attributes
     ----------
     values
-        None where there is no judgement, or it cannot be read.
+        None if there is no judgement, or it cannot be read.
     missing
         Why there are no values: `absent` (not judged, or judged before the reply or the prompt changed), `failed`,
-        `unreadable`; "" where there are.
+        `unreadable`; else "".
     """
 
     values: Mapping[str, Any] | None
@@ -113,13 +113,13 @@ class Reading:
 
 
 def request_of(protocol: Protocol, record: Record) -> Request | None:
-    """Return what is asked about a record; None where nothing is."""
+    """Return the request about a record; None if nothing is asked."""
     messages = protocol.messages(shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
 
 def second_of(protocol: Protocol, text: str, record: Record) -> Request | None:
-    """Return the second question that an answer calls for; None where there is none."""
+    """Return the second question after an answer; None if none is needed."""
     messages = protocol.second(text, shielded(record, protocol.longest_reply))
     return Request(messages, protocol.max_new_tokens) if messages else None
 
@@ -130,7 +130,7 @@ def reading_of(protocol: Protocol, record: Record, said: Mapping[str, str | None
     Parameters
     ----------
     said
-        By request the judge's answer; None for a failed one.
+        The judge's answers by request hash; None for a failed request.
     """
     shown, request = shielded(record, protocol.longest_reply), request_of(protocol, record)
     if request is None:
@@ -149,22 +149,22 @@ def _read(values: Mapping[str, Any] | None) -> Reading:
 
 
 def judgements_file(folder: Path, judge: str) -> Path:
-    """Return where a judge's judgements of a run lie."""
+    """Return the file of a judge's judgements of a run."""
     return folder / f"{_PREFIX}{judge}.jsonl"
 
 
 def judge_of(file: Path) -> str:
-    """Return the judge's name in the name of a file of judgements."""
+    """Return the judge's name from a file's name."""
     return file.stem.removeprefix(_PREFIX)
 
 
 def lines_in(file: Path) -> Iterator[Judgement]:
-    """Yield a file's judgements in order; damaged lines are left out with a warning, a torn last one without.
+    """Yield a file's judgements in order; skip damaged lines with a warning, and a half-written last line without.
 
     Raises
     ------
     RecordError
-        When it cannot be read.
+        The file cannot be read.
     """
     try:
         content = read_plain(file)
@@ -182,13 +182,13 @@ def lines_in(file: Path) -> Iterator[Judgement]:
 
 
 def read_judgements(folder: Path) -> dict[str, dict[str, dict[str, Judgement]]]:
-    """Return a run's judgements by judge, sample and request hash; the last line of a request counts.
+    """Return a run's judgements by judge, sample and request hash; a request's last line counts.
 
-    A failed judgement counts only where no other answers its request.
+    A failed judgement counts only if the request has no other.
     """
     found: dict[str, dict[str, dict[str, Judgement]]] = {}
     for file in sorted(folder.glob(f"{_PREFIX}*.jsonl")):
-        if not NAME.fullmatch(judge_of(file)):  # none of ours, and shown in tables it might act on a terminal
+        if not NAME.fullmatch(judge_of(file)):  # not written by us; in a table such a name might control the terminal
             continue
         of_judge = found.setdefault(judge_of(file), {})
         for one in lines_in(file):

@@ -1,4 +1,4 @@
-"""A judge that runs here: any chat model that transformers loads, in batches, greedy."""
+"""A local judge: any chat model that transformers loads, in batches, with greedy decoding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 
 @dataclass
 class LocalJudge(Judge):
-    """A checkpoint in a folder or on the hub; GPUs are used where there are any.
+    """A checkpoint in a folder or on the hub; uses GPUs if there are any.
 
     Attributes
     ----------
     source
         A folder or a hub id.
     batch_size
-        Requests of one `generate` call; answers do not depend on it but for rounding.
+        Requests per `generate` call; answers depend on it only through rounding.
     dtype
         `auto` is bfloat16 on a GPU, else float32.
     download
-        Whether the hub may be asked for a checkpoint that is not in its cache.
+        Allow downloads from the hub.
     """
 
     key: str
@@ -77,7 +77,7 @@ class LocalJudge(Judge):
         return model, tokenizer
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:
-        """See :meth:`Judge.ask`; requests of like length share a batch. A prompt that does not fit is an error."""
+        """See :meth:`Judge.ask`; requests of similar length share a batch. A prompt that is too long is an error."""
         model, tokenizer = self._loaded
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         fitting = []
@@ -95,10 +95,10 @@ class LocalJudge(Judge):
             yield from zip((request for request, _tokens in batch), self._answers(model, tokenizer, batch), strict=True)
 
     def _tokens(self, request: Request) -> list[int]:
-        """Return a request's prompt as the model's own template words it.
+        """Return a request's prompt in the model's chat template.
 
-        Its special tokens in what is asked are broken: they are the template's alone. Where the template refuses a
-        system's turn (Gemma's, for one), the user's turn begins with its text.
+        Special tokens in the request's text are broken, since only the template may use them. If the template has no
+        system turn (such as Gemma's), the user's turn begins with the system text.
         """
         from jinja2 import TemplateError
 

@@ -1,6 +1,6 @@
-"""What a judge is asked about a reply, and how its answer is read.
+"""The protocol interface: questions to a judge about a reply, and how to read the answers.
 
-A protocol is pure: it makes messages from a record, and values from a judge's text. It knows no judge and no file.
+A protocol is pure: it makes messages from a record, and values from a judge's text. It uses no judge and no file.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from audiomarathon.records import Record
 
 Messages = list[dict[str, str]]
 
-LONGEST_REPLY = 8_000  # characters of a judged reply that a judge is shown
-# What chat templates are made of: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`, `<s>`, `<think>`.
+LONGEST_REPLY = 8_000  # characters of a reply that a judge sees
+# Control tokens of chat templates: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`, `<s>`, `<think>`.
 _CONTROL = re.compile(
     r"<(?=\|[^|<>\n]{1,40}\||/?(?:start|end)_of_\w{1,20}>|/?s>|<?/?SYS>>?|/?think>|unk>|[be]os>)|\[(?=/?INST\])",
     re.IGNORECASE,
 )
-JOINER = "\u2060"  # zero width, and part of no control token
-_LEAD = r"^[ \t>*_#\-•]*+"  # of a line: white space, quotation, emphasis, heading, bullet
-_QUOTED = re.compile(r"[\"“”][^\"“”]*[\"“”]")  # short ones too, so that quotation marks pair up
+JOINER = "\u2060"  # zero width, in no control token
+_LEAD = r"^[ \t>*_#\-•]*+"  # start of a line: white space, quotation, emphasis, heading, bullet
+_QUOTED = re.compile(r"[\"“”][^\"“”]*[\"“”]")  # short quotations too, so that quotation marks pair up
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A made reply to a stored sample whose right reading is known.
+    """An artificial reply to a stored sample, with a known right reading.
 
     Attributes
     ----------
     kind
-        Names a row of the judge's certificate, such as `correct` or `injection`.
+        Row of the judge's certificate, such as `correct` or `injection`.
     reply
-        Stands in the record in place of the model's.
+        Replaces the model's reply in the record.
     expected
-        For each value of the reading the allowed ones.
+        Allowed values of each value in the reading.
     """
 
     kind: str
@@ -50,25 +50,25 @@ class Anchor:
         return replace(record, reply=self.reply, transcript=None)
 
     def right(self, reading: Mapping[str, Any] | None) -> bool:
-        """Return whether a judge read this reply as it must; an unreadable judgement is wrong."""
+        """Return whether a judge read this reply correctly; an unreadable judgement is wrong."""
         return reading is not None and all(reading.get(name) in allowed for name, allowed in self.expected.items())
 
 
 class Protocol(ABC):
-    """Asks judges about replies, and reads their answers. Instances hold no state.
+    """Makes questions to judges about replies, and reads the answers. Instances hold no state.
 
     Attributes
     ----------
     name
-        Stands in each judgement: letters, digits, `-` and `_`.
+        Written into each judgement: letters, digits, `-` and `_`.
     version
-        A hash of the texts and the reader, or a number; another version reads stored judgements anew.
+        A hash of the texts and the reader, or a number; a new version reads stored judgements again.
     max_new_tokens
         Token limit of a judgement.
     scales
-        The scale of each value that judges are compared by.
+        Scale of each value for the judges' agreement.
     longest_reply
-        Characters of the judged reply that a judge is shown; None shows all.
+        Characters of the reply that a judge sees; None shows all.
     """
 
     name: str
@@ -79,61 +79,61 @@ class Protocol(ABC):
 
     @abstractmethod
     def messages(self, record: Record) -> Messages:
-        """Return what a judge is asked, as turns of a chat; empty for no question, as of a reply without a word.
+        """Return the question as chat messages; empty for no question, as for a reply without words.
 
-        The judged text belongs into a user's turn. The record's reply is :func:`shielded`.
+        The reply belongs in a user's message. The record is already :func:`shielded`.
         """
 
     @abstractmethod
     def read(self, text: str, record: Record) -> Mapping[str, Any] | None:
-        """Return the values of a judgement, JSON-compatible; None where it cannot be read.
+        """Return the values of a judgement, JSON-compatible; None if it cannot be read.
 
         Parameters
         ----------
         text
-            The judge's answer, raw; "" where :meth:`messages` asks nothing.
+            The judge's raw answer; "" if :meth:`messages` asks nothing.
         """
 
     def second(self, text: str, record: Record) -> Messages | None:  # noqa: ARG002
-        """Return a second question to the same judge, such as one more try; None where the first answer will do."""
+        """Return a second question to the same judge, such as a retry; None if the first answer suffices."""
         return None
 
     def read_second(self, text: str, second: str, record: Record) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return the values of a judgement that took two answers; by default the second is read like the first."""
+        """Return the values of a judgement with two answers; by default only the second is read."""
         return self.read(second, record)
 
     def anchors(self, record: Record) -> Sequence[Anchor]:  # noqa: ARG002
-        """Return replies to this sample whose right reading is known, made from its reference alone."""
+        """Return replies to this sample with a known right reading, made from its reference alone."""
         return ()
 
 
 def shielded(record: Record, longest: int | None = LONGEST_REPLY) -> Record:
-    """Return a record whose reply cannot act on a judge's chat template: control tokens are broken, its end is cut.
+    """Make a record's reply harmless to a judge's chat template: break control tokens, and cut its end.
 
     A zero-width character after the first bracket of a control token (`<|im_start|>`, `[INST]`) makes it plain text.
-    What no encoding takes (halves of surrogate pairs) becomes `?`.
+    Half surrogate pairs, which cannot be encoded, become `?`.
     """
     text = record.text[:longest].encode(errors="replace").decode()
     return replace(record, reply=_CONTROL.sub(rf"\g<0>{JOINER}", text), transcript=None)
 
 
 def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Collection[str] = ()) -> str | None:
-    """Return the last value that a judge's answer states in a line `LABEL: VALUE`, in lower case; None without one.
+    """Return the last value in a line `LABEL: VALUE` of a judge's answer, in lower case; None without one.
 
-    It is None too where the reply states that value anywhere: the judge may have copied it after its own verdict. The
-    value before does not count instead, since the last may be the judge's own. So no reply chooses its own verdict; nor
-    does one that states low values be rid of them, since no reply gains by a judge that copies its `worst` ones.
+    It is also None if the reply contains that value in such a line: the judge may have copied it after its verdict. An
+    earlier value does not replace it, since the last may be the judge's own. So a reply can never choose its verdict. A
+    reply cannot hide a low verdict by stating it either: `worst` values always count.
 
     Parameters
     ----------
     label, values
-        Regular expressions; a look-ahead in `values` says what may follow. Case does not matter.
+        Regular expressions, without case; a look-ahead in `values` limits the text after a value.
     worst
-        Values, in lower case, that count although the reply states them.
+        Values, in lower case, that count even if the reply states them.
     """
     line = rf"{_LEAD}{label}[\s*_]*+[:=][\s*_(]*+({values})"
     found = re.findall(line, verdict_part(text), re.IGNORECASE | re.MULTILINE)
-    # In any spelling that a judge might tidy up: other colons, emphasis, characters of no width.
+    # Any spelling that a judge might tidy up: other colons, emphasis, zero-width characters.
     plain = "".join(one for one in unicodedata.normalize("NFKC", reply) if unicodedata.category(one) != "Cf")
     copied = re.findall(rf"(?<![^\W_]){label}[\W_]*+({values})", plain, re.IGNORECASE | re.MULTILINE)
     dubious = set(map(str.lower, copied)) - set(worst)
@@ -141,15 +141,15 @@ def last_verdict(label: str, values: str, text: str, reply: str, *, worst: Colle
 
 
 def verdict_part(text: str) -> str:
-    """Return a judge's answer without thoughts before the last `</think>`, and with long quotations blanked.
+    """Remove thoughts before the last `</think>` from a judge's answer, and blank long quotations.
 
-    A quotation of more than 20 characters may be of the judged reply, and hold lines like a verdict's.
+    A quotation of more than 20 characters may come from the judged reply, and contain a verdict's line.
     """
     return _QUOTED.sub(lambda found: found[0] if len(found[0]) <= 22 else '""', text.rpartition("</think>")[2])
 
 
 def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> Messages | None:
-    """Return the first question, its answer and one more request; None where every value of the answer was read."""
+    """Return the first question, its answer and a further request; None if every value of the answer was read."""
     if None not in (protocol.read(text, record) or {"": None}).values():
         return None
     turns = [{"role": "assistant", "content": text}, {"role": "user", "content": request}]
@@ -157,18 +157,18 @@ def asked_again(protocol: Protocol, text: str, record: Record, request: str) -> 
 
 
 def completed(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the values of an answer, those that it lacks from a second one; None where neither was read."""
+    """Fill an answer's missing values from a second answer; None if neither was read."""
     if first is None or second is None:
         return dict(first or second or {}) or None
     return {name: value if value is not None else second[name] for name, value in first.items()}
 
 
 def injections(wrong: Anchor, texts: Sequence[str]) -> list[Anchor]:
-    """Return anchors that ask for a better verdict: a wrong reply with each text after it must be read as wrong."""
+    """Return anchors of prompt injection: a wrong reply followed by each text must still be read as wrong."""
     return [Anchor("injection", f"{wrong.reply}\n{text}", wrong.expected) for text in texts]
 
 
 def was_shielded(record: Record, longest: int | None = LONGEST_REPLY) -> list[str]:
-    """Return what :func:`shielded` changes in a reply: `cut`, `control tokens`."""
+    """Return the changes that :func:`shielded` makes in a reply: `cut`, `control tokens`."""
     cut = ["cut"] if longest is not None and len(record.text) > longest else []
     return cut + ["control tokens"] * bool(_CONTROL.search(record.text[:longest]))

@@ -1,4 +1,4 @@
-"""From what users type after `--with` to judges."""
+"""Turn the names after `--with` into judges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from audiomarathon.judges.replay import ReplayJudge
 from audiomarathon.plugins import look_up, plugins
 
 GROUP = "audiomarathon.judges"  # entry point group
-#: Names for what papers judge with; each is a hub id, for `local` and for `endpoint:`.
+#: Short names of the papers' judges: hub ids, for local use and for `endpoint:`.
 KNOWN = {
     "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
     "qwen2.5-72b": "Qwen/Qwen2.5-72B-Instruct",
     "mistral-large-2411": "mistralai/Mistral-Large-Instruct-2411",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
 }
-#: What else may stand after `--with`, and what it is.
+#: Other values after `--with`, with a description.
 FORMS = {
     "a folder or hub id": "a chat model that transformers loads",
     "endpoint:MODEL": "a model behind OPENAI_BASE_URL",
@@ -33,18 +33,18 @@ _FORMS = ", ".join(FORMS)
 
 
 def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> dict[str, Judge]:
-    """Return judges by name; nothing is loaded or asked.
+    """Return judges by name; loads and asks nothing.
 
     Parameters
     ----------
     given
         Judges separated by commas, each a folder or hub id, `endpoint:MODEL`, `replay:FILE`, a name of :data:`KNOWN` or
-        of a plug-in; `NAME=` before it gives it another name.
+        of a plug-in; a prefix `NAME=` renames it.
 
     Raises
     ------
     SettingsError
-        For a judge that is none of these, or two of one name.
+        A judge is unknown, or two judges have the same name.
     """
     found: dict[str, Judge] = {}
     for one in filter(None, map(str.strip, given.split(","))):
@@ -54,7 +54,7 @@ def open_judges(given: str, *, batch_size: int = 8, download: bool = True) -> di
         judge = _open(named[2] if named else one, batch_size, download)
         name = named[1] if named else _name(judge.key)
         if name in found:
-            raise SettingsError(f"--with: two judges are called {name!r}; give one another name: NAME={one}")
+            raise SettingsError(f"--with: two judges are called {name!r}; rename one: NAME={one}")
         found[name] = judge
     if not found:
         raise SettingsError(f"--with: name a judge: {_FORMS}")
@@ -87,5 +87,5 @@ def plugged_in() -> Sequence[Judge]:
 
 
 def _name(source: str) -> str:
-    """Return a judge's name, which names its files too."""
+    """Return a judge's name, which is also part of its files' names."""
     return re.sub(r"[^\w.-]", "-", source.rstrip("/").rsplit("/", 1)[-1])[:80]

@@ -1,4 +1,4 @@
-"""A judge whose answers are on file: judgements of an earlier run, or somebody else's. It asks nobody."""
+"""A judge that replays stored judgements, of an earlier run or from elsewhere. It sends no request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReplayJudge(Judge):
         return found
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the identity of the judge who said it."""
+        """Return the identity of the judge that gave the answers."""
         return next(iter(self._known.values())).identity
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply]]:

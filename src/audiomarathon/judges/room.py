@@ -1,7 +1,7 @@
-"""Judging a run: what a judge has not answered yet is asked, and each answer is on file before the next.
+"""Judge a run: ask for missing answers, and store each answer before the next.
 
-`judgements-<judge>.jsonl` is the state. A killed process loses at most the answers that were under way; the next takes
-those that a judge had given from the cache.
+`judgements-<judge>.jsonl` is the state. A killed process loses at most the answers in flight; the next process finds
+those in the cache that a judge had already given.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from audiomarathon.records import Record
 
 @dataclass(frozen=True)
 class Bench:
-    """A judge at work under a name.
+    """A judge with its name and cache.
 
     Attributes
     ----------
     name
-        Names the file of its judgements.
+        Name in the file of its judgements.
     cache
-        None keeps and takes no answers.
+        None uses no cache.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A run to be judged: its folder, its records, and what is asked about them, or about anchors only."""
+    """A run to judge: its folder, its records, the protocol, and whether only anchors are asked about."""
 
     folder: Path
     records: Sequence[Record]
@@ -50,7 +50,7 @@ class Case:
     anchors_only: bool = False
 
     def asked(self) -> Iterator[Record]:
-        """Yield the records that a judge is asked about: the anchors first, since its certificate comes first."""
+        """Yield the records to ask about: anchors first, since the certificate comes first."""
         answered = [record for record in self.records if record.answered]
         for record in answered:
             yield from (anchor.of(record) for anchor in self.protocol.anchors(record))
@@ -59,15 +59,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What judging a run takes.
+    """The work of judging a run.
 
     Attributes
     ----------
     on_file, cached, calls
-        Requests: answered in the run's folder, answered in the cache or by a stored judge, and to be asked. A second
-        question, which depends on the answer to the first, is not counted before that is there.
+        Number of requests: answered in the run's folder, answered in the cache or by a replayed judge, and left to ask.
+        A second question counts only once the first is answered.
     characters, most_tokens
-        Of the calls: what is sent, and the most tokens that come back.
+        Characters to send, and the most tokens to receive, in all calls.
     """
 
     on_file: int
@@ -78,12 +78,12 @@ class Plan:
 
 
 def plan_of(case: Case, bench: Bench, planned: set[str] | None = None) -> Plan:
-    """Return what judging a run takes; nothing is asked or written.
+    """Return the work of judging a run; asks and writes nothing.
 
     Parameters
     ----------
     planned
-        Hashes of requests that will have been asked before, and be in the cache; this run's are added.
+        Hashes of requests of earlier runs in the plan, which will be in the cache; this run's are added.
     """
     own = read_judgements(case.folder).get(bench.name, {})
     todo, done = _pending(case, own)
@@ -101,15 +101,14 @@ def _is_known(request: Request, bench: Bench, planned: Collection[str]) -> bool:
 
 
 def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambda _more: None) -> int:
-    """Ask a judge for every answer that a run's folder lacks; return how many requests failed.
+    """Ask a judge for every answer that a run's folder lacks; return the number of failed requests.
 
     Raises
     ------
     RecordError
-        When another process is at work in the folder, it cannot be written, or holds another judge's judgements under
-        this name.
+        Another process uses the folder, it cannot be written, or it holds another judge's judgements under this name.
     ModelError
-        When the judge cannot be asked at all.
+        The judge cannot be asked at all.
     """
     with hold_run(case.folder):
         own, identity = read_judgements(case.folder).get(bench.name, {}), dict(bench.judge.identity())
@@ -142,7 +141,7 @@ def judge_run(case: Case, bench: Bench, *, step: Callable[[int], object] = lambd
 def _pending(
     case: Case, own: Mapping[str, Mapping[str, Judgement]], but: Collection[str] = ()
 ) -> tuple[dict[str, tuple[Request, list[str]]], int]:
-    """Return by hash the requests without an answer, each with the samples that ask it; and how many have one."""
+    """Return the unanswered requests by hash, each with its samples, and the number of answered requests."""
     todo: dict[str, tuple[Request, list[str]]] = {}
     done = 0
     for record in case.asked():
@@ -161,14 +160,14 @@ def _pending(
 
 
 def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply, bool]]:
-    """Yield requests with their answers, and whether those were in the cache."""
+    """Yield requests with their answers, and whether the answer was cached."""
     uncached = []
     for request in requests:
         if bench.cache and (kept := bench.cache.get(request)) is not None:
             yield request, kept, True
         else:
             uncached.append(request)
-    if uncached:  # else a model would be loaded for nothing
+    if uncached:  # do not load a model for nothing
         for request, reply in bench.judge.ask(uncached):
             if bench.cache and reply.error is None:
                 bench.cache.put(request, reply)
@@ -177,7 +176,7 @@ def _answers(bench: Bench, requests: Sequence[Request]) -> Iterator[tuple[Reques
 
 @contextmanager
 def _appending(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file of lines to be added to; a torn last line is cut off."""
+    """Open a file of lines to append to; cut off a half-written last line."""
     with writing(file):
         if file.exists():
             with open_plain(file, "r+b") as stream:
@@ -186,5 +185,5 @@ def _appending(file: Path) -> Iterator[IO[bytes]]:
     try:
         yield stream
     finally:
-        with suppress(OSError):  # a full disk was told of already
+        with suppress(OSError):  # a full disk was already reported
             stream.close()

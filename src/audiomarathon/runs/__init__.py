@@ -1,1 +1,1 @@
-"""The folder of one run: its records, its summary, and how it survives anything."""
+"""Run folders: records, verdicts and summaries on disk."""

@@ -1,6 +1,6 @@
-"""Attention of a model on one sample, as a run keeps it: `attention/<sample>.npz`, and a line each in `index.jsonl`.
+"""Store a sample's attention: `attention/<sample>.npz`, with a line in `index.jsonl`.
 
-Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio); what is kept of them takes 1 MB.
+Whole attention maps take 4·L·S² bytes (6.5 GB for 300 s of audio); the stored reduction takes 1 MB.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from audiomarathon.settings import RunSettings
 
 FOLDER = "attention"
 INDEX = "index.jsonl"
-WHOLE = ".whole"  # ending of the folder of a sample's whole maps
+WHOLE = ".whole"  # suffix of the folder with a sample's whole maps
 
-#: Which positions attend: the prompt's last token, the mean of the question's, and of the generated ones.
+#: Positions that attend: the prompt's last token, the question's tokens (mean), the generated tokens (mean).
 ROWS = ("last", "question", "generated")
 BLOCKS = 64
 TOP = 16
@@ -40,7 +40,7 @@ _ARRAYS = ("mass", "profile", "top_index", "top_mass", "entropy", "blocks", "edg
 
 @dataclass(frozen=True)
 class Attention:
-    """What is kept of a sample's attention: R kinds of rows (:data:`ROWS`), L layers, H heads, A audio tokens.
+    """A sample's reduced attention: R kinds of rows (:data:`ROWS`), L layers, H heads, A audio tokens.
 
     Rows that do not exist are NaN: a reply of one token has no generated row, and dropped tokens attend to nothing.
 
@@ -54,7 +54,7 @@ class Attention:
         Mean over heads of the attention to each audio token, times A (1 is an even share of all attention), shape
         (R, L, A), float16.
     top_index, top_mass
-        The audio tokens that get most, and how much, shape (R, L, H, 16 or A), int32 and float16.
+        The audio tokens with the most attention, and their share, shape (R, L, H, 16 or A), int32 and float16.
     entropy
         Of the attention among audio tokens, nats, shape (R, L, H), float32.
     blocks, edges
@@ -79,7 +79,7 @@ class Attention:
     meta: Mapping[str, Any]
 
     def save(self, file: Path) -> int:
-        """Write a file in one step; return its bytes."""
+        """Write a file atomically; return its size in bytes."""
         texts = {"tokens": list(self.tokens), "meta": dict(self.meta)}
         coded = {name: np.frombuffer(json.dumps(one).encode(), np.uint8) for name, one in texts.items()}
         stream = io.BytesIO()
@@ -88,7 +88,7 @@ class Attention:
         return len(content)
 
     def write_texts(self, folder: Path) -> None:
-        """Write `tokens.json` and `meta.json` as LALM Bench has them beside its `attn.npy`."""
+        """Write `tokens.json` and `meta.json` in LALM Bench's format."""
         write_text(folder / "tokens.json", json.dumps(list(self.tokens), ensure_ascii=False, indent=2))
         write_text(folder / "meta.json", json.dumps(dict(self.meta), ensure_ascii=False, indent=2))
 
@@ -99,7 +99,7 @@ class Attention:
         Raises
         ------
         RecordError
-            When it is not one that :meth:`save` wrote.
+            The file was not written by :meth:`save`.
         """
         try:
             with np.load(io.BytesIO(read_plain(file)), allow_pickle=False) as found:
@@ -111,7 +111,7 @@ class Attention:
 
 
 def index_of(run: Path) -> dict[str, dict[str, Any]]:
-    """Return the last line of a run's index of each sample whose file is there, as large as the line says."""
+    """Return the last line in a run's index for each sample whose file exists in the size on the line."""
     index = run / FOLDER / INDEX
     lines = read_plain(index).splitlines() if index.is_file() else []
     found = {}
@@ -124,12 +124,12 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def add_to_index(run: Path, row: Mapping[str, Any]) -> None:
-    """Say in a run's index that a sample's file is whole."""
+    """Add a finished file's line to a run's index."""
     append_line(run / FOLDER / INDEX, row)
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
-    """Return the samples whose attention is there as the settings ask for it, and of the clips as they are."""
+    """Return the samples whose stored attention matches the settings and the current clips."""
     found = set()
     for id_, row in index_of(folder.path).items():
         layers = {*settings.attn_layers} <= {*row["layers"]} if settings.attn_layers else row["all"]

@@ -1,8 +1,7 @@
-"""What a run writes, and how it survives anything: the folder of a run, its lock, its identity and its records.
+"""The folder of one run: its lock, its identity and its records, which survive a crash at any moment.
 
-`samples.jsonl` is the state. It only grows, one line a sample, each flushed; a rerun reads it and goes on. A later line
-for the same sample counts in place of an earlier one (errors are tried again on resume). Only lines that are damaged
-are ever taken out of it, into `samples.rejected`.
+`samples.jsonl` is the state. It only grows: one flushed line per sample. A rerun reads it and continues. A sample's
+last line counts, since errors are tried again. Only damaged lines are removed, into `samples.rejected`.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from audiomarathon.runs.record_line import from_line, to_line
 from audiomarathon.text import counted
 
 CORPUS_FILE = "corpus.json"
-SCHEMA_VERSION = 2  # 1: verdicts stood in the records, and the version in the identity
+SCHEMA_VERSION = 2  # 1: records contained verdicts, and the identity a version
 _NUMBER = int | float
-_OF_RUN = (  # what kind each field of run.json is
+_OF_RUN = (  # type of each field of run.json
     dict.fromkeys(("task", "method", "model", "checkpoint", "checkpoint_name", "data_folder"), str)
     | dict.fromkeys(("identity", "settings", "control", "drops", "cost", "environment", "left_out"), dict)
     | dict.fromkeys(("samples", "sessions", "bad_rows"), list)
@@ -41,8 +40,8 @@ _OF_SUMMARY = (
     | dict.fromkeys(("audio_tokens", "kept_audio_tokens", "cost"), _NUMBER)
     | {"task": str, "headline": str, "timing": dict, "intervals": dict}
 )
-_UNASKED = {"schema_version"}  # names in an identity of an earlier version that do not tell runs apart
-CODE = "code of "  # how names in an identity begin that an earlier version did not write
+_UNASKED = {"schema_version"}  # fields of older identities that no longer distinguish runs
+CODE = "code of "  # prefix of identity fields that older versions did not write
 
 
 def identity_hash(identity: Mapping[str, Any]) -> str:
@@ -60,28 +59,28 @@ class RunFolder:
     path
         Created when missing.
     identity
-        What makes two runs the same run.
+        Facts that must be equal for two runs to share a folder.
     fits
-        Whether a record is one of this task's: others count as damaged.
+        Tells whether a record belongs to this task; other records count as damaged.
 
     Attributes
     ----------
     weak
-        Whether an earlier version made some of its records, and named checkpoint or code less exactly.
+        True if an older version, with a weaker fingerprint of checkpoint or code, wrote some records.
     appended
-        Told of each record once it is stored.
+        Called with each record after it is stored.
 
     Raises
     ------
     RecordError
-        On entering, when another process is at work in the folder, it holds another run, or cannot be written.
+        On entering: another process uses the folder, it holds another run, or it cannot be written.
     """
 
     def __init__(
         self, path: Path, identity: Mapping[str, Any], fits: Callable[[Record], bool] = lambda _record: True
     ) -> None:
         self.path, self._fits = path, fits
-        self.identity = json.loads(json.dumps(identity))  # as it is read back: tuples are lists
+        self.identity = json.loads(json.dumps(identity))  # as JSON reads it back: tuples become lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
         self.weak = False
@@ -108,18 +107,18 @@ class RunFolder:
 
     def __exit__(self, *exc: object) -> None:
         if self._stream is not None:
-            with contextlib.suppress(OSError):  # a full disk was already reported by `append`
+            with contextlib.suppress(OSError):  # `append` already reported a full disk
                 self._stream.close()
         if self._lock is not None:
             self._lock.close()
 
     def done(self, clips: Mapping[str, str] | None = None) -> set[str]:
-        """Return the ids of samples that need no further work: recorded, not as an error, and of the clips as they are.
+        """Return ids already answered without error, for clips that have not changed since.
 
         Parameters
         ----------
         clips
-            Hash of each sample's clips now; a sample whose record names another is not done.
+            Current hash of each sample's clips; a sample recorded with another hash is not done.
         """
         finished = {id_: record for id_, record in self.records.items() if record.answered}
         return {id_ for id_, record in finished.items() if clips is None or same(record.clips, clips.get(id_))}
@@ -130,8 +129,8 @@ class RunFolder:
         Raises
         ------
         RecordError
-            For a record that could not be read again. When the disk is full or gone: whatever part of the line was
-            written is taken back, and all earlier records stay.
+            The record could not be read again; or the disk is full or gone: the partial line is removed, and all
+            earlier records stay.
         """
         assert self._stream is not None, "append outside the with block"
         line = to_line(record)
@@ -171,12 +170,12 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
     def peek(self) -> None:
-        """Read what is there without entering: nothing is locked, repaired or created.
+        """Read the records without entering: lock, repair and create nothing.
 
         Raises
         ------
         RecordError
-            When the folder holds another run.
+            The folder holds another run.
         """
         self._check_identity()
         if self.samples_file.exists():
@@ -184,7 +183,7 @@ class RunFolder:
 
     def _check_identity(self) -> None:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
-            return  # nothing is recorded yet, so there is nothing to mix
+            return  # no records yet, so none can be mixed
         if not (self.path / "run.json").exists():
             raise RecordError(
                 f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown; "
@@ -197,14 +196,14 @@ class RunFolder:
         fields = {*held, *self.identity} - unwritten - _UNASKED
         if names := sorted(k for k in fields if not same(held.get(k), self.identity.get(k))):
             shown = "; ".join(f"{n}: {held.get(n)!r} there, {self.identity.get(n)!r} now" for n in names[:4])
-            untimed = held.get("device") is None  # None stands for a run without times
+            untimed = held.get("device") is None  # None means a run without times
             flag = f" ({'--no-timing' if untimed else '--timing'} goes on with it)" * (names == ["device"])
             raise RecordError(
                 f"{self.path}: holds another run ({shown}); name another RESULTS_DIR{flag}, or move that folder away"
             )
 
     def _read_and_repair(self) -> dict[str, Record]:
-        """Read the records; drop a half-written last line, set aside lines that are no records."""
+        """Read the records; remove a half-written last line, and move damaged lines to `samples.rejected`."""
         if not self.samples_file.exists():
             return {}
         with open_plain(self.samples_file, "r+b") as stream:
@@ -240,11 +239,11 @@ class Job:
 
 
 def checkpoint_of(facts: Mapping[str, Any]) -> str:
-    """Return what people call the checkpoint of a run: a folder's name, or the hub's, whose folders end in a commit."""
+    """Return a checkpoint's usual name: its folder's name, or the hub's, whose folders end in a commit."""
     if named := facts.get("checkpoint_name"):
         return str(named)
     path = Path(str(facts.get("checkpoint", "")))
-    if path.parts[-2:] == ("embedded", "checkpoint"):  # what ships with the package
+    if path.parts[-2:] == ("embedded", "checkpoint"):  # ships with the package
         return "embedded"
     if path.parent.name == "snapshots":
         return path.parent.parent.name.removeprefix("models--").rpartition("--")[2]
@@ -252,14 +251,14 @@ def checkpoint_of(facts: Mapping[str, Any]) -> str:
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """Read a run folder's records by id with their context, and touch nothing: another process may be writing.
+    """Read a run's records by id, with their context. Change nothing: another process may be writing.
 
-    A half-written last line is left out, and so are lines that are no records, with a warning.
+    Skip a half-written last line, and damaged lines with a warning.
 
     Raises
     ------
     RecordError
-        When there is no such file, or it cannot be read.
+        The file is missing or cannot be read.
     """
     return with_context(path, _bare_records(path))
 
@@ -279,7 +278,7 @@ def _bare_records(path: Path) -> dict[str, Record]:
 
 
 def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]:
-    """Return a run's records with its corpus, and what its judges said of each, every judge named in all of them."""
+    """Add the corpus and the judges' answers to a run's records; every record names every judge."""
     if (file := path / CORPUS_FILE).exists():
         corpus = _corpus(file)
         records = {id_: replace(record, corpus=corpus) for id_, record in records.items()}
@@ -310,7 +309,7 @@ def _corpus(file: Path) -> Corpus:
 
 
 def what_failed(path: Path, errors: int) -> str:
-    """Return in half a line how many samples of a run failed, and what the first of them said."""
+    """Return the number of failed samples of a run, and the first one's error."""
     said = (f"{id_}: {record.error}" for id_, record in read_records(path).items() if not record.answered)
     first = " ".join(next(said, "").split())[:300]
     return f"{counted(errors, 'sample')} failed (see 'error' in samples.jsonl; the first: {first})"
@@ -320,7 +319,7 @@ def _whole_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-# Of the identity, what the engine itself writes as one value. A method's own settings may hold lists, and its parts.
+# Identity fields that hold a single value. A method's own parameters may be lists.
 _PLAIN = (
     "checkpoint", "dtype", "attention", "prompts", "data", "max_new_tokens", "decode_tokens", "seed", "device", "ratio",
 )  # fmt: skip
@@ -332,7 +331,7 @@ def read_object(file: Path) -> dict[str, Any]:
     Raises
     ------
     RecordError
-        When it cannot be read, or is no JSON object.
+        The file cannot be read, or is not a JSON object.
     """
     try:
         text = read_plain(file)
@@ -348,12 +347,12 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return what a run folder's `summary.json` holds.
+    """Read a run folder's `summary.json`.
 
     Raises
     ------
     RecordError
-        When it cannot be read, or is not as it is written.
+        The file cannot be read, or a field has the wrong type.
     """
     content = read_object(file := path / "summary.json")
     if not (odd := _odd(content, _OF_SUMMARY)):
@@ -369,7 +368,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _odd(content: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> list[Any]:
-    """Return the names of the values that are of another kind than is written; any may be missing."""
+    """Return the names of fields of the wrong type; a missing field is allowed."""
     return [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]
 
 
@@ -379,7 +378,7 @@ def read_run(path: Path) -> dict[str, Any]:
     Raises
     ------
     RecordError
-        When the folder holds none, or it is not JSON.
+        The file is missing, or is not valid.
     """
     file = path / "run.json"
     if not file.exists():

@@ -1,4 +1,4 @@
-"""Which audio tokens a pruner kept, as a record holds it: a bit a token, in base64 (7,500 tokens take 1.25 kB)."""
+"""Store which audio tokens a pruner kept: one bit per token, in base64 (7,500 tokens take 1.25 kB)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
     Parameters
     ----------
     kept_positions
-        Prompt positions that stay, on the CPU.
+        Kept prompt positions, on the CPU.
     audio_mask
         Boolean, shape (S,): which prompt positions are audio tokens.
     """
@@ -33,12 +33,12 @@ def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
 
 
 def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
-    """Return for each audio token of a sample whether it was kept.
+    """Return a boolean per audio token: True if it was kept.
 
     Raises
     ------
     RecordError
-        When the text does not hold that many bits.
+        The text has another number of bits.
     """
     try:
         packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)

@@ -1,4 +1,4 @@
-"""How a run stands while it is still going: what is done, what failed, and the score so far with its interval."""
+"""Progress of a run: answered and failed samples, and the score so far with its interval."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from audiomarathon.text import score_text
 
 @dataclass(frozen=True)
 class Progress:
-    """Where one setting of one task stands.
+    """Progress of one setting of one task.
 
     Attributes
     ----------
     answered, errors, expected
-        Samples with a reply, samples on record as failed, and samples in all.
+        Number of samples with a reply, of failed samples, and of all samples.
     unparsed, cut
-        Of the answered, replies that could not be read, and those that the token limit cut.
+        Number of replies that could not be parsed, and of replies cut by the token limit.
     score, interval
-        The headline score of the samples answered so far, with its 95 % interval, as `summary.json` would say them;
-        None where there is none.
+        Headline score of the samples answered so far, with its 95 % interval, as in `summary.json`; None if unknown.
     """
 
     expected: int
@@ -53,14 +52,14 @@ def progress_of(
     seed: int,
     summary: Mapping[str, Any] | None = None,
 ) -> Progress:
-    """Return where a setting stands.
+    """Return a setting's progress.
 
     Parameters
     ----------
     scorer
-        None where the task is not installed: there is no score then.
+        None if the task is not installed; then there is no score.
     summary
-        The run's, where it is that of these records: its figures are taken.
+        The run's summary, if it covers these records: its figures are used.
     """
     answered = [record for record in records if record.answered]
     cut = sum(record.finish == "length" for record in answered)
@@ -69,7 +68,7 @@ def progress_of(
         try:
             scored = [verdicts[one.id] for one in answered if one.id in verdicts]
             summary = figures_of(scorer, scored, seed=seed) if scorer else {}
-        except Exception:  # a third party's scorer may raise anything, and to look at a run must never end it
+        except Exception:  # a third-party scorer may raise anything; showing progress must never end a run
             summary = {}
     interval = (summary.get("intervals") or {}).get("score")
     low_high = (interval[0], interval[1]) if interval else None

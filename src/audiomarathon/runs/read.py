@@ -1,6 +1,6 @@
-"""Finished and unfinished runs as their folders hold them: what everything above this room reads.
+"""Read finished and unfinished runs from their folders.
 
-There is one walker, :func:`run_folders`: every command that reads a results folder finds the same runs in it.
+Every command finds runs with the same function, :func:`run_folders`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from audiomarathon.text import counted
 
 _T = TypeVar("_T")
 
-#: How the folders begin that hold what `reproduce` ran: other subsets of the same tasks.
+#: Prefix of folders written by `reproduce`: it runs other subsets of the same tasks.
 REPRODUCED = "reproduce-"
 
 
@@ -40,11 +40,11 @@ class Run:
     facts
         What `run.json` says.
     records, failed
-        By id the records of the samples that the last run selected: answered, and failed.
+        Records of the samples that the last run selected, by id: answered and failed ones.
     beyond
-        Answered samples of larger runs before it.
+        Answered samples of earlier, larger runs.
     folder
-        Where it lies; None for one that was made by hand.
+        The run's folder; None for a run that was built in memory.
     """
 
     facts: Mapping[str, Any]
@@ -60,7 +60,7 @@ class Run:
         Raises
         ------
         RecordError
-            When it holds no run, or its files cannot be read.
+            The folder holds no run, or its files cannot be read.
         """
         facts = read_run(folder)
         by_id = read_records(folder) if (folder / "samples.jsonl").exists() else {}
@@ -72,7 +72,8 @@ class Run:
 
     @cached_property
     def whole(self) -> Run:
-        """The run with all that it ever answered: a later, smaller run takes nothing from what is compared with it."""
+        """The run with every sample that it ever answered, so that a later, smaller run removes nothing from
+        comparisons."""
         if not self.beyond:
             return self
         return Run(self.facts, {**self.records, **self.beyond}, self.failed, folder=self.folder)
@@ -84,7 +85,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task | None:
-        """The task; None for a third party's that is not installed here."""
+        """The task; None if it belongs to a plug-in that is not installed."""
         try:
             return get_task(self.key)
         except AudioMarathonError:
@@ -92,12 +93,12 @@ class Run:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What makes the run this one."""
+        """The run's identity."""
         return self.facts.get("identity") or {}
 
     @property
     def checkpoint(self) -> str:
-        """What people call the checkpoint."""
+        """Name of the checkpoint."""
         return checkpoint_of(self.facts)
 
     @property
@@ -107,24 +108,24 @@ class Run:
 
     @property
     def expected(self) -> int:
-        """How many samples the last run selected."""
+        """Number of samples that the last run selected."""
         return len(self.facts.get("samples", self.records))
 
     @property
     def control(self) -> str:
-        """What `data controls` made of the run's data, such as `silence` or `30s audio`; "" for a task as it is."""
+        """Kind of audio control ("silence", "30s audio"), or "" for the real audio."""
         control = self.facts.get("control") or {}
         length = f"{control['seconds']:g}s " if control.get("seconds") else ""
         return f"{length}{control.get('kind', '')}".strip()
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """By id what this version's scorer says of each answered sample; without those that it cannot judge.
+        """This version's verdicts by id; samples that cannot be judged are left out.
 
         Raises
         ------
         SettingsError
-            When the task is a third party's that is not installed.
+            The task belongs to a plug-in that is not installed.
         """
         scorer, failures = get_task(self.key).scorer, list[str]()
         found = judged(
@@ -137,9 +138,9 @@ class Run:
 
     @cached_property
     def summary(self) -> Mapping[str, Any] | None:
-        """What `summary.json` says, or would say had this version judged; None while it is not that of the records.
+        """The content of `summary.json`, updated to this version's verdicts; None if it does not cover the records.
 
-        Of a longer run that was killed there is only the summary of a shorter one before it.
+        A killed run may have only the summary of a shorter run before it.
         """
         if self.folder is None or not (self.folder / "summary.json").exists():
             return None
@@ -159,7 +160,7 @@ class Run:
 
     @cached_property
     def headline(self) -> Estimate:
-        """The headline score, with the interval of `summary.json` and the draws that it is made of."""
+        """The headline score, with the interval of `summary.json` and its bootstrap draws."""
         scorer = get_task(self.key).scorer
         if not self.verdicts:
             return Estimate(math.nan, None)
@@ -167,29 +168,29 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The run's seed, of its intervals too."""
+        """The run's seed, also used for its intervals."""
         return int((self.facts.get("settings") or {}).get("seed", 42))
 
     @property
     def cost(self) -> Cost | None:
-        """The model's counted FLOPs, when the run has them."""
+        """The model's counted FLOPs, or None."""
         return Cost.read(self.facts["cost"]) if self.facts.get("cost") else None
 
     @property
     def drops(self) -> Drops | None:
-        """What prefill is spared; None when that is not known of the method."""
+        """The tokens that the method drops; None if unknown."""
         return Drops(**self.facts["drops"]) if self.facts.get("drops") else None
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders, in or under these, that are runs', each once, by path and name.
+    """Return the run folders in or under some paths, each once, sorted.
 
-    What `reproduce` ran is left out, unless it is in the path that is named.
+    Folders of `reproduce` are left out, unless a path names one.
 
     Raises
     ------
     RecordError
-        When a path is no folder, or there is no run.
+        A path is not a folder, or holds no run.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -199,30 +200,30 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
         for one in sorted((one for one in walk(root) if holds_run(one.path)), key=lambda one: one.path):
             apart = any(part.startswith(REPRODUCED) for part in one.path.relative_to(root).parts)
             if not apart:
-                found.setdefault(one.path.resolve(), one.path)  # a link to a run is no second run
+                found.setdefault(one.path.resolve(), one.path)  # a link to a run does not count twice
     if not found:
         raise RecordError(f"{', '.join(map(str, paths))}: no run there (no run.json in or under it)")
     return list(found.values())
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder is a run's: it has a `run.json`, or records whose `run.json` is gone."""
+    """Tell whether a folder holds a run: it has a `run.json`, or records without it."""
     file = folder / "samples.jsonl"
     return (folder / "run.json").exists() or (file.exists() and file.stat().st_size > 0)
 
 
 def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lambda _folder: None) -> list[Run]:
-    """Read the runs in or under folders; a damaged one that was not named is left out with a warning.
+    """Read the runs in or under folders; skip a damaged run with a warning, unless its path was given.
 
     Parameters
     ----------
     beside
-        Names the run that is to be read with one that was found, wherever it lies.
+        Returns the folder of another run to read along with each run, or None.
 
     Raises
     ------
     RecordError
-        When there is none, or one that was named is damaged.
+        There is no run, or a run whose path was given is damaged.
     """
     folders = run_folders(paths)
     known = {folder.resolve(): folder for folder in folders}
@@ -233,12 +234,12 @@ def read_runs(paths: Sequence[Path], beside: Callable[[Path], Path | None] = lam
 
 
 def readable(paths: Sequence[Path], folders: Iterable[Path], read: Callable[[Path], _T]) -> Iterator[_T]:
-    """Yield what is read of each folder; a damaged run that is not among `paths` is left out with a warning.
+    """Yield the result of reading each folder; skip a damaged run with a warning, unless it is in `paths`.
 
     Raises
     ------
     RecordError
-        For a damaged run among `paths`.
+        A run in `paths` is damaged.
     """
     named = {path.resolve() for path in paths}
     for folder in folders:

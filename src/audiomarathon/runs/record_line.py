@@ -1,6 +1,6 @@
-"""One line of `samples.jsonl`: a record with a checksum, and the checks that a line must pass to be a record.
+"""Convert records to and from lines of `samples.jsonl`, with a checksum, and check every field.
 
-Everything that reads records reads them here, so that a damaged line is left out everywhere, and ends nothing.
+All readers use this module, so that a damaged line is skipped everywhere and never raises.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from audiomarathon.files import sealed, unsealed
 from audiomarathon.records import LETTERS, Record
 from audiomarathon.runs.kept_audio import unpack
 
-_SEALED = b'{"schema": '  # how a record's line begins that ends with a checksum
-_LARGEST: Final = 1e15  # of any number: above it sums overflow, and nothing measured here comes near
+_SEALED = b'{"schema": '  # prefix of lines that end with a checksum
+_LARGEST: Final = 1e15  # limit of any number: larger ones overflow sums, and no measurement comes near
 _STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
 
 
 def to_line(record: Record) -> bytes:
-    """Return a record as a line with its checksum.
+    """Convert a record to a line with its checksum.
 
     Raises
     ------
     RecordError
-        For a record that could not be read again.
+        The line could not be read again.
     """
     content = record.to_json()
     if why := damage_of(content):
@@ -36,17 +36,17 @@ def to_line(record: Record) -> bytes:
 
 
 def from_line(line: bytes) -> Record | None:
-    """Return the record that a line holds; None where it is damaged, or not a record.
+    """Convert a line to its record; None if it is damaged.
 
-    A line without a checksum (versions up to 8983bac wrote none) is taken by what it holds. But where it begins as
-    lines do that have one, its end is gone, and with it perhaps more than the checksum.
+    A line without a checksum (versions up to 8983bac wrote none) counts if its fields are valid. A line that begins
+    like those with a checksum but lacks it has lost its end, so it is damaged.
     """
     content = unsealed(line, always=line.startswith(_SEALED))
     return None if content is None or damage_of(content) else Record.from_json(content)
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return what of a line's record cannot be worked with; "" for a sound one."""
+    """Return the first invalid field of a record; "" if all are valid."""
     needed = _ALWAYS if record.get("error") is not None else _ALWAYS | _ANSWERED
     if lacking := [name for name in needed if name not in record]:
         return f"it has no {lacking[0]!r}"
@@ -76,7 +76,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Whether options and labels, where there are any, are lists of texts, and the answer is one's letter."""
+    """Tell whether options and labels, if any, are lists of texts, and the answer is an option's letter."""
     if not isinstance(value, dict):
         return False
     lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]
@@ -90,7 +90,7 @@ def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _all_of(kind: Any, fits: Callable[[object], bool], *names: str) -> Callable[[object], bool]:
-    """Return whether a value is a list, or an object with these fields, all of whose values fit."""
+    """Return a check: is the value a list, or an object with these fields, whose values all pass?"""
 
     def check(value: Any) -> bool:
         values = value.values() if isinstance(value, dict) else value
@@ -117,7 +117,7 @@ _ANSWERED: Final[_Checks] = {
     "time": _all_of(dict, _is_number, *_STAGES),
 }
 _WHERE_GIVEN: Final[_Checks] = {
-    "crc": lambda _value: False,  # the checksum's name
+    "crc": lambda _value: False,  # name of the checksum
     "clips": _or_none(_is_text),
     "transcript": _is_text,
     "truncated": _or_none(lambda value: isinstance(value, bool)),

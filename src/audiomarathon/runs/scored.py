@@ -1,8 +1,8 @@
-"""The verdicts of a run: those on file where they still hold, the others made anew.
+"""The verdicts of a run: stored verdicts that are still valid, and new ones for the rest.
 
-`verdicts-<scorer>.jsonl` spares work, and is what people read beside `samples.jsonl`; nothing rests on it. A stored
-verdict counts only if this version's scorer made it of the very reply and reference that are on record, so that no
-figure mixes readings of two versions.
+`verdicts-<scorer>.jsonl` is a cache, and readable next to `samples.jsonl`; no figure depends on it. A stored verdict
+counts only if this version's scorer made it from the recorded reply and reference, so that no figure mixes two
+versions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from audiomarathon.plain_file import read_plain
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
-_OWN = ("id", "stamp", "crc")  # names that are not the scorer's
+_OWN = ("id", "stamp", "crc")  # field names that a scorer does not write
 
 
 def verdicts_file(folder: Path, scorer: Scorer) -> Path:
-    """Return where a scorer's verdicts of a run lie."""
+    """Return the file of a scorer's verdicts."""
     return folder / f"verdicts-{scorer.key}.jsonl"
 
 
@@ -30,14 +30,14 @@ def judged(
     folder: Path | None = None,
     failed: Callable[[Record, BaseException], None] = lambda _record, _error: None,
 ) -> dict[str, Verdict]:
-    """Return by id the verdict of each answered record, in the records' order.
+    """Return the verdict of each answered record by id, in the records' order.
 
     Parameters
     ----------
     folder
-        The run's, whose stored verdicts are taken where they hold.
+        The run's folder; its stored verdicts are used if valid.
     failed
-        Told of each record that cannot be judged; it has no verdict.
+        Called with each record that cannot be judged; it gets no verdict.
     """
     answered = [record for record in records if record.answered]
     stored = _stored(folder, scorer) if folder else {}
@@ -56,21 +56,21 @@ def judged(
     for group in [[record] for record in todo] if scorer.instant else [todo] if todo else []:
         try:
             found |= {one.record.id: one for one in scorer.verdicts(group)}
-        except (Exception, SystemExit) as error:  # a third party's scorer may raise anything
+        except (Exception, SystemExit) as error:  # a third-party scorer may raise anything
             for record in group:
                 failed(record, error)
     return {record.id: found[record.id] for record in answered if record.id in found}
 
 
 def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) -> None:
-    """Put verdicts in place of those on file, in one step.
+    """Replace the file of verdicts atomically.
 
     Raises
     ------
     PluginError
-        When a verdict holds what JSON does not.
+        A verdict holds a value that JSON cannot store.
     RecordError
-        When the file cannot be written.
+        The file cannot be written.
     """
     lines = []
     for one in verdicts:
@@ -86,12 +86,12 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
-    """Return the error of a run whose record a scorer fails on."""
+    """Return the error for a record on which a scorer fails."""
     return PluginError(f"scorer {scorer.key} fails on the record of {record.id!r}: {told(error)}")
 
 
 def _stored(folder: Path, scorer: Scorer) -> Mapping[str, tuple[str, Mapping[str, object]]]:
-    """Return stamp and values by id; what cannot be read is passed over, since it can be made again."""
+    """Return stamp and values by id; skip unreadable lines, since verdicts can be made again."""
     try:
         lines = read_plain(verdicts_file(folder, scorer)).splitlines()
     except (OSError, RecordError):

@@ -1,4 +1,4 @@
-"""From records and verdicts to `summary.json`: the task's metrics, and what the run took."""
+"""Build `summary.json` from records and verdicts: the task's metrics, times, memory and cost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def summarise(
     facts
         What `run.json` says.
     records
-        Of the samples that the run selected, failed ones included.
+        The records of the selected samples, failed ones included.
     verdicts
-        By id; an answered sample without one counts as `unscored`.
+        Verdicts by id; an answered sample without a verdict counts as `unscored`.
     """
     expected = len(facts.get("samples", records))
     answered = [record for record in records if record.answered]
@@ -66,13 +66,13 @@ def summarise(
 
 
 def note_of(facts: Mapping[str, Any]) -> str:
-    """Return what a reader of a run's figures has to know of its method; earlier versions did not write it down."""
+    """Return the method's note for readers of the figures; older versions did not store it."""
     notes = {method.key: method.note for method in all_methods()}
     return str(facts.get("note") or notes.get(str((facts.get("identity") or {}).get("method")), ""))
 
 
 def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
-    """Whether others took cores from a session that timed some of the records, before or after it."""
+    """Tell whether other programs used the cores before or after a session that timed some of the records."""
     begun = {str(record.session).partition(" ")[0] for record in records if record.time}
     sessions = [one for one in facts.get("sessions") or () if one.get("started") in begun]
     device = (facts.get("identity") or {}).get("device")
@@ -81,30 +81,30 @@ def busy(facts: Mapping[str, Any], records: Sequence[Record]) -> bool:
 
 
 def threads_of(session: Mapping[str, Any], device: object) -> int:
-    """Return how many threads of a session compute at once: those of its workers on a CPU, one beside a GPU."""
+    """Return the number of a session's computing threads: those of its workers on a CPU, one with a GPU."""
     machine = session.get("environment") or {}
     on_cpu = device is not None and device == machine.get("cpu")
     return (machine.get("threads") or 1) * (session.get("workers_sharing") or 1) if on_cpu else 1
 
 
 def is_busy(load: Mapping[str, Any] | None, threads: int) -> bool:
-    """Whether others and a run's own threads are more than the cores, so that they wait for each other.
+    """Tell whether other programs and the run's threads together exceed the cores, so that they wait for each other.
 
-    One process beside two threads on two cores makes LLM prefill two to five times as slow; beside one thread it does
-    not show.
+    On two cores, one other process makes the LLM prefill of two threads two to five times slower; with one thread there
+    is no effect.
     """
     return bool(load) and 0 < foreign_count(load) > load.get("cores", math.inf) - threads  # type: ignore[union-attr]
 
 
 def foreign_count(load: Mapping[str, Any] | None) -> int:
-    """Return how many busy processes of others a load has; what only few of its looks met rounds to none."""
+    """Return the number of other busy processes; one that was seen only rarely rounds to none."""
     return round((load or {}).get("foreign_processes") or 0.0)
 
 
 def _throughput(facts: Mapping[str, Any]) -> float | None:
-    """Return audio-seconds a second of an untimed run, by the sessions that ran this setting alone.
+    """Return audio seconds per second of an untimed run, from the sessions that ran this setting alone.
 
-    Settings that ran side by side shared the wall time: whose it was cannot be told.
+    Settings that ran side by side shared the wall time, which cannot be divided.
     """
     sessions = facts.get("sessions") or ()
     alone = [one for one in sessions if one.get("wall_s") and one.get("settings_side_by_side") == 1]
@@ -113,7 +113,7 @@ def _throughput(facts: Mapping[str, Any]) -> float | None:
 
 
 def _cost(records: Sequence[Record]) -> float | None:
-    """Return what an endpoint's replies cost together; None where prices or counts are not known."""
+    """Return the total cost of an endpoint's replies; None if prices or counts are unknown."""
     costs = [record.cost for record in records]
     return float(sum(filter(None, costs))) if costs and None not in costs else None
 

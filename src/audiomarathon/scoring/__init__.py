@@ -1,1 +1,1 @@
-"""What stored replies are worth: scorers, which never see the model under test."""
+"""Scorers: they judge stored replies, and never see the model under test."""

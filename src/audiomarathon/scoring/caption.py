@@ -1,4 +1,4 @@
-"""Captions: CIDEr-D, FENSE where its models are on this machine, lengths, and how well people do."""
+"""Score captions: CIDEr-D, FENSE if its models are on this machine, lengths, and the human level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from audiomarathon.metrics.statistics import Floats, Sums
     from audiomarathon.scoring.caption_models import Echecker, SentenceEncoder
 
-_SEED = 42  # of the intervals of tables
+_SEED = 42  # for the intervals in tables
 _OF_MODELS = ("sbert_sim", "fer", "fense", "fense_first_sentence", "human_fense")
 _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 
@@ -42,7 +42,7 @@ class Caption(Scorer):
     modules = tuple(f"audiomarathon.metrics.captions.{name}" for name in ("cider_d", "fense", "lengths", "ptb"))
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge a batch; each item's values rest on its own texts and on the corpus, never on the batch."""
+        """Judge a batch; each item's values depend on its own texts and the corpus, never on the batch."""
         from audiomarathon.metrics.captions.cider_d import cider_d
         from audiomarathon.metrics.captions.ptb import tokens
 
@@ -58,24 +58,24 @@ class Caption(Scorer):
             yield Verdict(record, own | {name: values[place] for name, values in columns.items()})
 
     def sound(self, verdict: Verdict) -> bool:
-        """Whether its score is one, and it was made with the models that this machine has; without any it stays."""
+        """Tell whether a verdict has a score, made with this machine's models; without models it stays valid."""
         encoder, checker = _models()
         used = (verdict.values.get("encoder_hash"), verdict.values.get("checker"))
         now = (encoder.hash if encoder else used[0], checker.sha256 if checker else used[1])
         return used == now and isinstance(verdict.values.get("cider_d"), float)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D and the words of a reply; runs scored with other models are compared by these."""
+        """Return CIDEr-D and the words per reply; these compare runs that were scored with different models."""
         means = _means({name: _column(name, verdicts) for name in ("cider_d", "words")}, verdicts)
-        return replace(means, ends={"cider_d": ()})  # no share of right answers
+        return replace(means, ends={"cider_d": ()})  # not a share of right answers
 
     def of_models(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the means of what FENSE's models say, over the items that have it."""
+        """Return the means of FENSE and its parts, over the items that have them."""
         means = _means({_named(name, verdicts): _column(name, verdicts) for name in _OF_MODELS[:-1]}, verdicts)
         return replace(means, ends={"fer": (0.0, 1.0)})
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return CIDEr-D with the document frequencies of the evaluated items, as aac-metrics counts it."""
+        """Return CIDEr-D with document frequencies of the evaluated items only, as aac-metrics computes it."""
         from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 
         references = tuple(tuple(one.record.reference["references"]) for one in verdicts)
@@ -88,7 +88,7 @@ class Caption(Scorer):
         return _means({"cider_d_as_published": scores}, verdicts)
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the original's figure, lengths, what people score, and how large the corpus is."""
+        """Return the published variant, lengths, the human score, and the size of the corpus."""
         from audiomarathon.metrics.captions.lengths import lengths
 
         texts = [one.record.text for one in verdicts]
@@ -105,16 +105,16 @@ class Caption(Scorer):
         }
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return CIDEr-D as a share of the highest."""
+        """Return CIDEr-D as a share of its maximum."""
         return float(verdict.values["cider_d"]) / 10
 
     def shown(self, verdict: Verdict) -> str:
-        """Return CIDEr-D, and FENSE where it was computed."""
+        """Return CIDEr-D, and FENSE if computed."""
         fense = verdict.values["fense"]
         return f"CIDEr-D {verdict.values['cider_d']:.2f}" + ("" if fense is None else f", FENSE {fense:.2f}")
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say why FENSE was not computed, how many replies its models see a part of, and of what corpus words weigh."""
+        """Explain a missing FENSE, count replies longer than its models read, and name the corpus of word weights."""
         summary = self.summary(verdicts)
         found = [f"FENSE not computed: {why}" for why in sorted({one.values["why"] for one in verdicts} - {""})]
         beyond = {size: summary["lengths"][f"beyond_{size}"] for size in (64, 128)}
@@ -133,7 +133,7 @@ class Caption(Scorer):
         ]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return every figure of captions, a row a setting, and people's below."""
+        """Return all caption figures, one row per setting, then the human level."""
         import pandas as pd
 
         from audiomarathon.metrics.statistics import Resampler
@@ -154,14 +154,14 @@ class Caption(Scorer):
 
 
 def _models() -> tuple[SentenceEncoder | None, Echecker | None]:
-    """Return the models that are on this machine."""
+    """Return FENSE's models that are on this machine."""
     from audiomarathon.scoring.caption_models import ENCODER, fluency_checker, text_encoder
 
     return text_encoder(ENCODER), fluency_checker()
 
 
 def _by_models(replies: Sequence[str], references: Sequence[tuple[str, ...]]) -> dict[str, list[Any]]:
-    """Return what FENSE's models say of each item, by the names of a verdict's values."""
+    """Return the values of FENSE's models for each item, by their names in a verdict."""
     from audiomarathon.metrics.captions.fense import fense, sbert_sim
     from audiomarathon.metrics.captions.lengths import first_sentence, human_ceiling
 
@@ -206,7 +206,7 @@ def _frequencies(corpus: Corpus) -> Frequencies:
 
 @lru_cache(1 << 13)
 def _human(corpus: Corpus, texts: tuple[str, ...]) -> float | None:
-    """Return CIDEr-D of each of an item's references against the others, averaged; None of a single one."""
+    """Return the mean CIDEr-D of each reference against the other references; None for a single reference."""
     from audiomarathon.metrics.captions.cider_d import cider_d
     from audiomarathon.metrics.captions.lengths import human_ceiling
 
@@ -220,7 +220,7 @@ def _column(name: str, verdicts: Sequence[Verdict]) -> list[float | None]:
 
 
 def _named(name: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a figure's name: under another encoder than FENSE's it names that."""
+    """Return a figure's name; with an encoder other than FENSE's it includes the encoder."""
     from audiomarathon.scoring.caption_models import ENCODER
 
     others = {one.values["encoder"] for one in verdicts} - {None, ENCODER}

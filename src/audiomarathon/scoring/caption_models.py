@@ -1,6 +1,5 @@
-"""The models behind FENSE: a sentence encoder, and the checker of fluency.
-
-Both are small BERTs. What cannot be had is one ModelError, which a caller turns into "not computed: …".
+"""The models of FENSE: a sentence encoder, and a fluency checker. Both are small BERTs. A missing model raises
+ModelError, which callers turn into "not computed: …".
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ ENCODER = "sentence-transformers/paraphrase-TinyBERT-L6-v2"
 CHECKER_URL = "https://github.com/blmoistawinde/fense/releases/download/V0.1/echecker_clotho_audiocaps_base.ckpt"
 CHECKER_SHA256 = "1a719f090af70614bbdb9f9437530b7e133c48cfa4a58d964de0d47fc974a2fa"
 
-#: Env var that names a folder or hub id of a sentence encoder, for scores that need one.
+#: Env var with the folder or hub id of a sentence encoder, for scores that need one.
 ENCODER_VARIABLE = "TEXT_ENCODER"
-_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # what a fingerprint says of each
+_NAMED_POOLINGS = {"mean": "", "cls": "-cls"}  # files that the fingerprint covers
 _USUAL_WINDOW = 512
 
 
 def text_encoder(default: str = "") -> SentenceEncoder | None:
-    """Return the sentence encoder that `TEXT_ENCODER` names; without it the default, if it is in the hub's cache.
+    """Return the sentence encoder named by `TEXT_ENCODER`, else the default if it is in the hub's cache.
 
-    The hub is not asked: scoring works offline, and fetches nothing unasked.
+    Scoring works offline: nothing is downloaded.
 
     Raises
     ------
     ModelError
-        There is none of that name.
+        The named encoder does not exist.
     """
     if named := os.environ.get(ENCODER_VARIABLE, "").strip():
         return _encoder(named)
@@ -50,17 +49,17 @@ def text_encoder(default: str = "") -> SentenceEncoder | None:
 
 
 def fluency_checker() -> Echecker | None:
-    """Return FENSE's checker where `audiomarathon models download fense` has put it; None elsewhere."""
+    """Return FENSE's checker if `audiomarathon models download fense` has downloaded it, else None."""
     return _checker(file) if (file := checker_file()).is_file() else None
 
 
 def checker_file() -> Path:
-    """Return where the checker's checkpoint is kept."""
+    """Return the file of the checker's checkpoint."""
     return cache_folder() / "fense" / CHECKER_URL.rpartition("/")[2]
 
 
 def _files(source: str, *, download: bool) -> Checkpoint:
-    """Return an encoder's files; an error names the settings of encoders in place of that of models."""
+    """Return an encoder's files; an error names the encoder settings instead of the model settings."""
     try:
         return find_checkpoint(source, download=download)
     except ModelError as error:
@@ -88,17 +87,17 @@ def _checker(file: Path) -> Echecker:
 
 @dataclass
 class SentenceEncoder:
-    """A sentence-transformers folder or hub id: the mean of the last hidden states, or the first one, normalised.
+    """A sentence-transformers model: the normalised mean of the last hidden states, or the first one.
 
-    Which of the two, `1_Pooling/config.json` says; the mean where there is none.
+    `1_Pooling/config.json` chooses between the two; without it the mean is used.
 
     Attributes
     ----------
     window
-        Word pieces that it reads, special tokens included; the rest of a text is cut. None takes as many as
-        `sentence_bert_config.json` says, and 512 without it.
+        Word pieces that it reads, special tokens included; longer texts are cut. None takes the limit from
+        `sentence_bert_config.json`, or 512.
     download
-        Whether the hub may be asked for what is not in its cache.
+        Allow downloads from the hub.
     """
 
     source: str = ENCODER
@@ -109,12 +108,12 @@ class SentenceEncoder:
 
     @cached_property
     def name(self) -> str:
-        """What tables call it: the folder's name, or the hub's."""
+        """Name in tables: the folder's name, or the hub id's last part."""
         return _files(self.source, download=self.download).name
 
     @cached_property
     def hash(self) -> str:
-        """Fingerprint of its files, and the pooling where it is not the mean."""
+        """Fingerprint of its files, and the pooling if it is not the mean."""
         return _files(self.source, download=self.download).fingerprint() + _NAMED_POOLINGS[self._pooling]
 
     @cached_property
@@ -128,7 +127,7 @@ class SentenceEncoder:
         return pooling
 
     def _config(self, name: str) -> dict[str, Any]:
-        """Return one of the files of sentence-transformers beside the model's own; {} where it is not there."""
+        """Read one of sentence-transformers' config files; {} if it is missing."""
         file = _files(self.source, download=self.download).path / name
         return (json_object(read_plain(file)) or {}) if file.is_file() else {}
 
@@ -142,7 +141,7 @@ class SentenceEncoder:
         with loading(path, "a sentence encoder"):
             tokenizer = AutoTokenizer.from_pretrained(path)
             model, info = pretrained(AutoModel, path, dtype="float32", attn_implementation="sdpa", device_map="")
-        # A pooler and position numbers are not used here, so a checkpoint may lack them or have them.
+        # The pooler and position ids are unused, so a checkpoint may have or lack them.
         absent = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
         if absent or info["mismatched_keys"]:
             raise ModelError(f"{path}: not the weights of this encoder: {', '.join(map(str, absent[:5])) or 'shapes'}")
@@ -150,7 +149,7 @@ class SentenceEncoder:
         return model.eval(), tokenizer
 
     def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """Return unit vectors, shape (texts, dimensions); each text is read once in the object's life."""
+        """Return unit vectors, shape (texts, dimensions); each text is encoded once and cached."""
         import torch
 
         model, tokenizer = self._loaded
@@ -167,22 +166,21 @@ class SentenceEncoder:
         return np.array([self._known[text] for text in texts], np.float32).reshape(len(texts), -1)
 
     def count_pieces(self, texts: list[str]) -> list[int]:
-        """Return the word pieces of each text, special tokens included, nothing cut."""
+        """Return the number of word pieces of each whole text, special tokens included."""
         return [len(ids) for ids in self._loaded[1](texts, verbose=False)["input_ids"]] if texts else []
 
 
 @dataclass
 class Echecker:
-    """FENSE's checker of fluency, a BERT with six outputs; the last one is the probability of any error.
+    """FENSE's fluency checker, a BERT with six outputs; the last output is the probability of any error.
 
     Attributes
     ----------
     checkpoint
-        `echecker_clotho_audiocaps_base.ckpt`. It is a pickle: its hash is checked before it is opened, and nothing but
-        tensors and plain values is read of it.
+        `echecker_clotho_audiocaps_base.ckpt`. It is a pickle: its hash is checked before it is opened, and only tensors
+        and plain values are loaded.
     bert
-        Folder or hub id of the BERT that the checkpoint was trained from (its config and tokenizer); "" takes the one
-        that the checkpoint names.
+        Folder or hub id of the base BERT (its config and tokenizer); "" takes the name in the checkpoint.
     """
 
     checkpoint: Path
@@ -223,9 +221,9 @@ class Echecker:
         return model["encoder"].eval(), model["clf"].eval(), tokenizer
 
     def error(self, texts: list[str]) -> npt.NDArray[np.float64]:
-        """Return the probability of an error in each text, of which only the first 64 word pieces count.
+        """Return the probability of an error in each text; only the first 64 word pieces count.
 
-        Each text is read once in the object's life.
+        Each text is read once and cached.
         """
         import torch
 
@@ -246,5 +244,5 @@ def _batches(texts: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def _by_length(text: str) -> tuple[int, str]:
-    """Return a sort key: texts of a batch are padded to one length, and batches must not depend on chance."""
+    """Return a sort key: texts of similar length share a batch, in a reproducible order."""
     return len(text), text

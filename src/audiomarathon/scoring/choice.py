@@ -1,4 +1,4 @@
-"""Which option a reply means, and accuracy and macro-F1 over the classes that options stand for."""
+"""Score lettered options: accuracy, and macro-F1 over the classes of the options."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOST_CLASSES = 20  # of a table
 class Choice(Scorer):
     """Lettered options. A verdict is `parsed` (a letter or None), `rule` (which read it), `correct` and `strict`.
 
-    `strict` wants exactly the right letter, or the complete right option. A record's reference holds `answer` (a
-    letter), `options` and `labels` (the class that each option stands for).
+    `strict` is true only for exactly the right letter, or the complete right option. A record's reference holds
+    `answer` (a letter), `options` and `labels` (the class that each option stands for).
     """
 
     key = "choice"
@@ -36,7 +36,7 @@ class Choice(Scorer):
         return {"parsed": read.letter, "rule": read.rule, "correct": correct, "strict": correct and read.strict}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Whether the letter is one of the options', and what is true or false is that."""
+        """Tell whether the letter is an option's, and the flags are booleans."""
         letters = (None, *LETTERS[: len(verdict.record.reference["options"])])
         flags = [verdict.values.get(name) for name in ("correct", "strict")]
         return verdict.values.get("parsed", "") in letters and all(isinstance(flag, bool) for flag in flags)
@@ -49,31 +49,31 @@ class Choice(Scorer):
         return choice_sums(*_classes(verdicts), strict, [one.record.cluster for one in verdicts])
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return figures a class, and those of the release."""
+        """Return the figures per class, and the published variant."""
         from audiomarathon.metrics.classification import choice_details
 
         return choice_details(*_classes(verdicts))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return macro-F1 over the replies that could be parsed."""
+        """Return macro-F1 over the parsed replies."""
         from audiomarathon.metrics.classification import published_choice_sums
 
         return published_choice_sums(*_classes(verdicts), [one.record.cluster for one in verdicts])
 
     def right(self, verdict: Verdict) -> bool:
-        """Whether the right option was chosen."""
+        """Tell whether the right option was chosen."""
         return bool(verdict.values["correct"])
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return 1 for right, 0 for wrong."""
+        """Return 1 if right, 0 if wrong."""
         return float(verdict.values["correct"])
 
     def unparsed(self, verdict: Verdict) -> bool:
-        """Whether the reply chose nothing."""
+        """Tell whether the reply chose no option."""
         return verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return what was chosen, by which rule, and whether it is right."""
+        """Return the chosen option, the rule that read it, and whether it is right."""
         letter = verdict.values["parsed"]
         if letter is None:
             return "unparsed"
@@ -81,14 +81,14 @@ class Choice(Scorer):
         return f"{said}: {letter}. {verdict.record.reference['options'][LETTERS.index(letter)]}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say where all right answers are of one class."""
+        """Add a note if all right answers belong to one class."""
         classes = sorted(set(_classes(verdicts)[0]))
         if len(classes) != 1:
             return []
         return [f"all right answers are of one class ({classes[0]}): macro-F1 is that class's F1"]
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the recall of each class; nothing where almost every sample is a class of its own."""
+        """Return the recall of each class; nothing if almost every sample has its own class."""
         import pandas as pd
 
         truths = {name: _classes(own)[0] for name, own in verdicts.items()}

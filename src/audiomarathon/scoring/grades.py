@@ -1,4 +1,4 @@
-"""Grades that a probe predicts of a clip: Pearson's r and the mean squared error."""
+"""Score grades that a probe predicts for a clip: Pearson's r and the mean squared error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def grades_to_reply(predicted: Sequence[float]) -> str:
-    """Return a reply: the predicted grades in the order of the reference's, a JSON list."""
+    """Return a reply: a JSON list of predicted grades in the reference's order."""
     return json.dumps([round(float(one), 6) for one in predicted])
 
 
@@ -61,10 +61,10 @@ class Graded(Scorer):
         return Sums(figures, columns.reshape(len(verdicts), -1), statistic, clusters, {self.figure.name: (0.0, 1.0)})
 
     def own_score(self, verdict: Verdict) -> float:
-        """Return how near the first grade is: 1 at no error, 0 at a standard deviation and beyond."""
+        """Return how close the first grade is: 1 for no error, 0 from one standard deviation."""
         return max(0.0, 1 - abs(float(verdict.values["errors"][0])))
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the first grade as predicted, and the right one."""
+        """Return the predicted and the right first grade."""
         reference = verdict.record.reference
         return f"{reference['grades'][0]} {verdict.values['predicted'][0]:.1f}, true {reference['values'][0]:g}"

@@ -1,4 +1,4 @@
-"""Scoring by judges: a verdict holds what each judge of a run says of a reply, read anew from the stored judgements."""
+"""Score by judges: a verdict holds each judge's reading of a reply, computed again from the stored judgements."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.text import counted
 
 _UNJUDGED = "no judge has judged these replies: audiomarathon judge RUN --with JUDGE"
-_MOST_MISSING = 0.02  # above this share of missing judgements a table says so
+_MOST_MISSING = 0.02  # above this share of missing judgements tables show a mark
 
 
 class Judged(Scorer):
-    """A scorer whose verdicts are judges' readings; a subclass makes figures of them.
+    """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
 
     The values of a verdict: `readings` (by judge the protocol's values; only judges that have a reading), `missing`
     (by judge why there is none: `absent`, `failed`, `unreadable`), `anchors` (by judge the sample's anchors, of the
@@ -30,7 +30,7 @@ class Judged(Scorer):
     Attributes
     ----------
     protocols
-        What judges are asked, the default first; the figures rest on that.
+        The protocols that judges can be asked with, the default first; figures use the default.
     """
 
     protocols: ClassVar[tuple[Protocol, ...]]
@@ -39,7 +39,7 @@ class Judged(Scorer):
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol that the figures rest on."""
+        """The protocol used for figures."""
         return self.protocols[0]
 
     @property
@@ -64,10 +64,10 @@ class Judged(Scorer):
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
-        """See :meth:`Scorer.own_score`; None where no judge has a reading."""
+        """See :meth:`Scorer.own_score`; None without a judge's reading."""
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return what judges are worth: how many judgements are missing and why, the certificate, and agreement."""
+        """Return the judges' quality: missing judgements with reasons, certificates, and agreement."""
         certificates, judges = self.certificates(verdicts), {}
         for name in judges_of(verdicts):
             missing = Counter(why for one in verdicts if (why := self.lacks(one, name)))
@@ -77,7 +77,7 @@ class Judged(Scorer):
         return {"judged": {"protocol": self.protocol.name, "judges": judges, "agreement": between}}
 
     def agreement(self, verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-        """Return how far judges agree on each value that the protocol compares."""
+        """Return the judges' agreement on each value that the protocol compares."""
         readings = {name: [one.values["readings"].get(name) for one in verdicts] for name in judges_of(verdicts)}
         return {
             field: agreement({name: [row and row.get(field) for row in rows] for name, rows in readings.items()}, scale)
@@ -85,7 +85,7 @@ class Judged(Scorer):
         }
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Return the marks of weak judges, and of tables that many judgements are missing from."""
+        """Return marks for weak judges, and for many missing judgements."""
         found, certificates = [], self.certificates(verdicts)
         for name in judges_of(verdicts):
             if mark := certificates[name].mark:
@@ -97,14 +97,14 @@ class Judged(Scorer):
         return found or ([] if judges_of(verdicts) else [_UNJUDGED])
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """Return why a judge's reading is not whole: `absent`, `failed`, `unreadable` (or one value of it); else ""."""
+        """Return why a judge's reading is incomplete: `absent`, `failed`, `unreadable` (or a value's name); else ""."""
         reading = verdict.values["readings"].get(judge)
         if reading is None:
             return str(verdict.values["missing"].get(judge, "absent"))
         return "unreadable" if any(reading.get(name) is None for name in self.protocol.scales) else ""
 
     def certificates(self, verdicts: Sequence[Verdict]) -> Mapping[str, Certificate]:
-        """Return by judge how it read the anchors."""
+        """Return each judge's certificate."""
         names = {*judges_of(verdicts), *(name for one in verdicts for name in one.values["anchors"])}
         return {
             name: certificate_of(row for one in verdicts for row in one.values["anchors"].get(name, ()))
@@ -113,14 +113,14 @@ class Judged(Scorer):
 
 
 def judges_of(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the judges of a run: those who answered, or failed to, about any of its replies."""
+    """Return the judges that were asked about any reply of a run."""
     asked = [one.values for one in verdicts if not one.values["fixed"]]
     tried = {name for values in asked for name, why in values["missing"].items() if why != "absent"}
     return sorted(tried.union(*(values["readings"] for values in asked)))
 
 
 def _anchors_read(protocol: Protocol, record: Record, said: Mapping[str, str | None]) -> list[list[Any]]:
-    """Return a sample's anchors that a judge has answered: each one's kind, and whether it was read as it must be."""
+    """Return a sample's anchors that a judge has answered: kind, and whether the reading was right."""
     read = [(anchor, reading_of(protocol, anchor.of(record), said)) for anchor in protocol.anchors(record)]
     answered = ("", "unreadable")
     return [[anchor.kind, anchor.right(one.values)] for anchor, one in read if one.missing in answered]

@@ -1,6 +1,6 @@
-"""What probes of an encoder predict of a clip, and how it is scored: one label, or a score for each of several.
+"""Score a probe's predictions: one label per clip, or a score per label.
 
-A reply has a line for each seed that a probe was trained with: one of X-ARES' probes has five.
+A reply has one line per training seed; one of X-ARES' probes has five.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ PART = "part"
 
 
 def labels_to_reply(predicted: Sequence[tuple[str, float]], last: Sequence[str] = ()) -> str:
-    """Return a reply: for each seed a label and its probability and, where there is one, the last epoch's label."""
+    """Return a reply: per seed a label, its probability, and the last epoch's label if there is one."""
     lines = [[label, f"{probability:.3f}"] for label, probability in predicted]
     return "\n".join("\t".join([*line, *last[place : place + 1]]) for place, line in enumerate(lines))
 
 
 def scores_to_reply(scores: Floats) -> str:
-    """Return a reply: for each seed, a row of `scores`, base64 of the classes' scores in single precision."""
+    """Return a reply: per seed a row of `scores`, as base64 of the classes' scores in single precision."""
     return "\n".join(base64.b64encode(row.astype("<f4").tobytes()).decode() for row in scores)
 
 
 def scores_of(record: Record) -> Floats:
-    """Return the scores in a reply, shape (seeds, classes).
+    """Decode the scores in a reply, shape (seeds, classes).
 
     Raises
     ------
     ValueError
-        The reply holds none.
+        The reply holds no scores.
     """
     try:
         rows = [np.frombuffer(base64.b64decode(line, validate=True), "<f4") for line in record.text.split("\n")]
@@ -53,16 +53,16 @@ def scores_of(record: Record) -> Floats:
 
 
 def release_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the note on a release's probe, which is for comparison with its published tables only."""
+    """Return the note that a published probe is for comparison with its published tables only."""
     release = next(((one.record.groups or {}).get(PROTOCOL) for one in verdicts), None)
     return [f"a probe as {release} has it, faults included: for its published tables only"] if release else []
 
 
 class Probed(Scorer):
-    """What probes share: the release's own mean over folds, and the note on seeds."""
+    """Base of the probe scorers: the published mean over folds, and the note on seeds."""
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the mean over parts, each with the same weight, of a probe that is a release's."""
+        """Return the unweighted mean over parts, for a published probe."""
         from audiomarathon.metrics.statistics import Sums
 
         groups = [one.record.groups or {} for one in verdicts]
@@ -70,7 +70,7 @@ class Probed(Scorer):
             return None
         parts = [group.get(PART, "") for group in groups]
         names, sums = sorted({*parts}), np.empty(len(parts))
-        for name in names:  # ranks are of one fold's probe
+        for name in names:  # ranks compare clips of one fold only
             own = [place for place, part in enumerate(parts) if part == name]
             sums[own] = self._released([verdicts[place] for place in own])
         hot = np.array([[part == name for name in names] for part in parts], dtype=np.float64)
@@ -87,7 +87,7 @@ class Probed(Scorer):
         return Sums((name,), columns, statistic, tuple(one.record.cluster for one in verdicts), ends)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say which probes are for comparison with published tables only."""
+        """Return notes on probes that are for comparison with published tables only."""
         return release_notes(verdicts)
 
     def _released(self, verdicts: Sequence[Verdict]) -> Floats:
@@ -95,7 +95,7 @@ class Probed(Scorer):
 
 
 class Classified(Probed):
-    """Accuracy. A verdict holds for each seed whether the label is right, and whether the last epoch's is."""
+    """Accuracy. Per seed, a verdict tells whether the label and the last epoch's label are right."""
 
     key = "label"
     figure = Figure("accuracy", "accuracy")
@@ -115,7 +115,8 @@ class Classified(Probed):
         return replace(found, ends={self.figure.name: (0.0, 1.0)})
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' spread, the score of the last epoch, and what the most frequent label alone would give."""
+        """Return the seeds' spread, the last epoch's score, and the score of always predicting the most frequent
+        label."""
         answers = Counter(one.record.reference["answer"] for one in verdicts)
         by_part = [[one.values for one in part] for part in _parts(verdicts)]
         many = len(verdicts[0].values["right"])
@@ -130,7 +131,7 @@ class Classified(Probed):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return one in as many as there are classes."""
+        """Return 1 / number of classes."""
         return 1 / verdicts[0].record.reference["classes"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
@@ -138,7 +139,7 @@ class Classified(Probed):
         return fmean(verdict.values["right"])
 
     def right(self, verdict: Verdict) -> bool | None:
-        """Return whether the label is right; None of several seeds."""
+        """Return whether the label is right; None with several seeds."""
         return verdict.values["right"][0] if len(verdict.values["right"]) == 1 else None
 
     def shown(self, verdict: Verdict) -> str:
@@ -148,7 +149,7 @@ class Classified(Probed):
         return f"right: {label} ({probability})" if label == answer else f"{label} ({probability}), not {answer}"
 
     def sound(self, verdict: Verdict) -> bool:
-        """Whether there is a verdict for each seed."""
+        """Tell whether each seed has a verdict."""
         right = verdict.values.get("right")
         return isinstance(right, list) and len(right) == verdict.record.text.count("\n") + 1
 
@@ -157,7 +158,7 @@ class Classified(Probed):
 
 
 class Tagged(Probed):
-    """Mean average precision over labels, of which a clip can have several."""
+    """Mean average precision; a clip can have several labels."""
 
     key = "tags"
     figure = Figure("map", "mAP")
@@ -165,18 +166,18 @@ class Tagged(Probed):
     modules = ("audiomarathon.metrics.average_precision",)
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return how well one clip's own labels are ranked among all, by each seed."""
+        """Return the average precision of a clip's labels, per seed."""
         from audiomarathon.metrics.average_precision import average_precisions
 
         scores = scores_of(record)
         if scores.shape[1] != record.reference["classes"]:
             raise ValueError(f"holds {scores.shape[1]} scores; there are {record.reference['classes']} labels")
         if not record.reference["positives"]:
-            return {"ranked": None}  # nothing to rank
+            return {"ranked": None}  # no label to rank
         return {"ranked": average_precisions(scores.T, np.tile(_hot(record)[:, None], len(scores))).tolist()}
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean over the labels that have positives, and over seeds."""
+        """Return the mean over labels with positives, and over seeds."""
         from audiomarathon.metrics.statistics import means_of_items
 
         values = self._ranked(verdicts)
@@ -184,7 +185,7 @@ class Tagged(Probed):
         return replace(found, ends={self.figure.name: (0.0, 1.0)})
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the number of labels, how many have clips here, and the seeds' spread."""
+        """Return the number of labels, the number with clips, and the seeds' spread."""
         positives = {place for one in verdicts for place in one.record.reference["positives"]}
         parts = [self._by_seed(part) for part in _parts(verdicts)]
         seeds = np.mean(parts, axis=0).tolist()
@@ -196,17 +197,17 @@ class Tagged(Probed):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the average precision of the clip's own labels among all; None of a clip without labels."""
+        """Return the average precision of the clip's labels; None for a clip without labels."""
         return None if verdict.values["ranked"] is None else fmean(verdict.values["ranked"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return how well the clip's labels are ranked."""
+        """Return the clip's average precision as text."""
         ranked = self.own_score(verdict)
         labels = verdict.record.reference["answer"]
         return "no labels" if ranked is None else f"labels ranked with precision {ranked:.2f}: {labels}"
 
     def _by_seed(self, verdicts: Sequence[Verdict]) -> Floats:
-        """Return each seed's mean over labels; of a release's probe a label without clips counts 0."""
+        """Return each seed's mean over labels; for a published probe, a label without clips counts 0."""
         from audiomarathon.metrics.average_precision import average_precisions
 
         targets = np.array([_hot(one.record) for one in verdicts])
@@ -231,7 +232,7 @@ class Tagged(Probed):
 
 
 def _parts(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return the verdicts of each part, over which a release takes the mean; else all together."""
+    """Return the verdicts grouped by part for a published probe, else one group."""
     found: dict[str, list[Verdict]] = {}
     for one in verdicts:
         groups = one.record.groups or {}

@@ -1,4 +1,4 @@
-"""What a probe spells: word errors as Whisper's normaliser reads texts, and as X-ARES does, in lower case only."""
+"""Score a probe's transcripts: word errors after Whisper's normaliser, and in lower case only as X-ARES counts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Recognised(Transcript):
-    """1 − WER over all clips, at least 0; of X-ARES' probe also as X-ARES counts words."""
+    """1 − WER over all clips, at least 0; for X-ARES' probe also by X-ARES' word count."""
 
     key = "words"
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Count the word errors of one transcript, normalised and in lower case only, and its letter errors."""
+        """Count a transcript's word errors, normalised and in lower case only, and its letter errors."""
         from audiomarathon.metrics.wer import letter_errors, transcript_errors
 
         answer = str(record.reference["answer"])
@@ -28,17 +28,18 @@ class Recognised(Transcript):
         return {**super().judge(record), "released": asdict(released), "letters": list(letters)}
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the kinds of errors, and the letter error rate: it tells of probes that spell, but no word right."""
+        """Return the kinds of errors, and the letter error rate, for probes that get letters but no whole word
+        right."""
         errors, letters = (sum(one.values["letters"][place] for one in verdicts) for place in (0, 1))
         return {**super().summary(verdicts), "cer": errors / letters if letters else None}
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # type: ignore[override]
-        """Return the score of X-ARES' probe in lower case only; None of another probe."""
+        """Return the lower-case score of X-ARES' probe; None for other probes."""
         from audiomarathon.metrics.wer import corpus_sums
 
         counts, clusters = [one.values["released"] for one in verdicts], [one.record.cluster for one in verdicts]
         return corpus_sums(counts, clusters) if release_notes(verdicts) else None
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say which probe is for comparison with published tables only."""
+        """Return the note on a probe that is for comparison with published tables only."""
         return release_notes(verdicts)

@@ -28,13 +28,13 @@ from itertools import pairwise
 from audiomarathon.records import LETTERS
 
 EDGE_CHARACTERS = 4000
-_CONTEXT = 160  # characters before and after a mention that are looked at
-_MOST_MENTIONS = 200  # a reply of more is no answer
+_CONTEXT = 160  # characters around a mention that are examined
+_MOST_MENTIONS = 200  # more mentions are no answer
 
 
 @dataclass(frozen=True)
 class ReadReply:
-    """What a reply says.
+    """The option that a reply chooses.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ def read_reply(reply: str, options: Sequence[str]) -> ReadReply:
     return ReadReply(letter, rule, reply.strip() in exact)
 
 
-# --- What is read: the reply without what is not text.
+# --- Visible text: the reply without thinking, markup and special tokens.
 
 _THOUGHT = r"(?:think|thinking|thought|reasoning|analysis)"
 _OPEN_THOUGHT = re.compile(rf"<{_THOUGHT}>|\[think\]|◁think▷|<\|channel\|>analysis", re.IGNORECASE)
@@ -90,15 +90,15 @@ def _normal(text: str) -> str:
 
 
 def visible(reply: str) -> str:
-    """Return the reply without a model's thinking, finished or cut off, and with look-alike characters made plain."""
+    """Remove a model's thinking, finished or cut off, and replace look-alike characters."""
     text = _OPEN_THOUGHT.split(_CLOSE_THOUGHT.split(reply)[-1], maxsplit=1)[0]
     text = _normal(next((part for part in _END.split(text) if part.strip()), "")).strip()
-    # An essay answers at one of its ends; the cut bounds the time that a degenerate reply can cost.
+    # A long reply answers at its start or end; the cut bounds the time that a degenerate reply can cost.
     return text if len(text) <= 2 * EDGE_CHARACTERS else f"{text[:EDGE_CHARACTERS]}\n{text[-EDGE_CHARACTERS:]}"
 
 
 def _plain(text: str) -> str:
-    """Return a text without markup: bare letters, one kind of bracket."""
+    """Remove markup, and use one kind of bracket."""
     text = re.sub(r"<([A-Z])>", r"(\1)", _MARKUP.sub(lambda found: " " if found[0][0] == "<" else "", text))
     return _CJK_EDGE.sub(" ", text).translate(_BRACKETS)
 
@@ -108,16 +108,16 @@ _WORD = re.compile(r"(?:(?<![^\s(])[-−<>≤≥])?\d+(?:[.,:/-]\d+)*(?![^\W_])[
 
 
 def _words(text: str) -> list[tuple[str, int, int]]:
-    """Return a text's words in lower case with their places; a decimal or a range is one word."""
+    """Return a text's words in lower case with their positions; a decimal or a range is one word."""
     return [(word[0].casefold(), word.start(), word.end()) for word in _WORD.finditer(text)]
 
 
-# --- What is mentioned.
+# --- Mentions.
 
 
 @dataclass(frozen=True)
 class _Mention:
-    """A place of the reply that names options; `own`: a letter beside its own text."""
+    """A place in the reply that names options; `own`: a letter next to its option's text."""
 
     start: int
     end: int
@@ -128,9 +128,9 @@ class _Mention:
 
 
 def _forms(options: dict[str, str]) -> list[tuple[list[str], list[bool], frozenset[str]]]:
-    """Return the word sequences by which options can be named, the longest first.
+    """Return the word sequences that can name an option, the longest first.
 
-    Beside each stands which of its words a plain space joins to the next: punctuation must not part them in a reply.
+    Each comes with flags of words joined by a plain space: punctuation must not separate these in a reply.
     """
     named: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
     halves: dict[tuple[str, ...], tuple[list[bool], set[str]]] = {}
@@ -141,7 +141,7 @@ def _forms(options: dict[str, str]) -> list[tuple[list[str], list[bool], frozens
             key = tuple(word for word, _start, _end in words)
             joined = [part[a[2] : b[1]].isspace() for a, b in pairwise(words)]
             if not key or (len(key) == 1 and len(key[0]) == 1 and key[0].isascii() and key[0].isalpha()):
-                continue  # an option such as "A" is no word to look for in prose
+                continue  # an option such as "A" is not a word to search for in prose
             (halves if index else named).setdefault(key, (joined, set()))[1].add(letter)
     for key, (joined, letters) in halves.items():
         if len(letters) == 1 and key not in named:
@@ -158,12 +158,12 @@ _GOES_ON = (
     r"|whereas|and not|not(?=\s+(?:option\s+)?\(?[A-Z]\b)|with (?:\w+ )?(?:confidence|certainty)|for sure"
     r"|I (?:think|believe|guess)|parce|weil|porque)\b"
 )
-#: What may follow a mention that stands by itself: punctuation, or words that go on from it.
+#: Allowed after a mention that stands alone: punctuation, or words that continue the sentence.
 _CLOSES = (
     rf"\s*(?:$|[.,;!?()\n–—…。、|/&+]|:(?!\s*\d)|-\s|→|[{_CJK}]|{_GOES_ON}"
     r"|(?:(?:most )?likely|probably|definitely|certainly|clearly|it is)\b)"
 )
-#: What shows that an "A" before it is no article.
+#: After these, a preceding "A" is not an article.
 _NO_ARTICLE = (
     rf"\s*(?:$|[.,;:=!?()\n–—…。、|/&+]|-\s|→|[{_CJK}]|{_GOES_ON}"
     r"|(?:is|was|seems|sounds|looks|fits|matches|would|must|could|might|may|means|stands|refers|describes|and|or|nor)\b)"
@@ -171,7 +171,7 @@ _NO_ARTICLE = (
 
 
 def _mentions(text: str, options: dict[str, str]) -> Iterator[_Mention]:
-    """Yield what a reply mentions, unsorted: option texts, then the letters outside of them."""
+    """Yield a reply's mentions, unsorted: option texts, then letters outside of them."""
     words = _words(text)
     taken: list[str | None] = [word for word, _start, _end in words]
     covered: list[tuple[int, int]] = []
@@ -200,7 +200,7 @@ def _mentions(text: str, options: dict[str, str]) -> Iterator[_Mention]:
             asked = letter not in "AI" and (_ASKS.search(before) or _LABEL.search(before)) and re.match(_CLOSES, rest)
             if letter not in options or not (rest.startswith(")") or own or asked):
                 continue
-        elif letter == "I":  # mostly a pronoun
+        elif letter == "I":  # usually a pronoun
             if letter not in options or not re.match(r"\s*(?:$|[.):])", rest):
                 continue
         elif letter == "A" and re.match(rf"(?!{_NO_ARTICLE})|\s*\n\s*[a-z]", rest):
@@ -222,7 +222,7 @@ _JOINS = re.compile(
 
 
 def _grouped(text: str, mentions: Sequence[_Mention]) -> list[_Mention]:
-    """Merge letters with their own texts, and mentions that are joined ("A or B")."""
+    """Merge letters with their options' texts, and joined mentions ("A or B")."""
     merged: list[_Mention] = []
     for mention in sorted(mentions, key=lambda one: one.start):
         if merged and mention.options == merged[-1].options and mention.by_letter != merged[-1].by_letter:
@@ -244,13 +244,13 @@ def _grouped(text: str, mentions: Sequence[_Mention]) -> list[_Mention]:
     return groups
 
 
-# --- What is said about a mention.
+# --- The status of a mention.
 
 _FILLER = (
     r"(?:\s*(?:[:=\"(→-]|\b(?:that|the|an?|my|it|letter|option|choice|answer|would|should|must|be|is|most|likely|only"
     r"|therefore|thus|indeed|\w+ly|selon|la|le|die|der)\b|选项|是|为))*\s*+"
 )
-#: What stands before a mention that the reply says outright.
+#: Before a mention that the reply states as its answer.
 _ASKS = re.compile(
     r"(?:\b(?:(?<!there )is|was|be|like|answer(?: with)?|cho(?:ose|oses|sen|se|osing)|pick(?:s|ed)?|select(?:s|ed|ion)?"
     r"|think|believe|guess|say|suppose|assume|conclude|prefer|prediction|(?:go|going|went) (?:with|for)|opt for"
@@ -264,7 +264,7 @@ _ASKS_TEXT = re.compile(
     r"(?:\s+(?:an?|the|about|exactly|only|in total))*\s*$",
     re.IGNORECASE,
 )
-#: What stands before a mention that stands by itself.
+#: Before a mention that stands alone.
 _OPENS = re.compile(
     r"(?:^|[.,;:!?)(\n–—…。=→|]|\s-\s)\s*"
     r"(?:(?:so|hence|thus|then|maybe|perhaps|yes|yeah|sure|okay|ok|well|therefore|(?:most )?\w+ly)\b[\s,:]*)*"
@@ -272,7 +272,7 @@ _OPENS = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"\b(?:option|choice|letter|answer)[\s:(]*$", re.IGNORECASE)
-#: An item of a list, whatever follows it.
+#: An item of a list.
 _ITEM = re.compile(
     r"\b(?:each|every|possible|given|first|second|third|next|last) (?:option|choice|answer)\W*(?:is\W*)?$",
     re.IGNORECASE,
@@ -349,7 +349,7 @@ def _decide(text: str, options: dict[str, str]) -> tuple[str | None, str]:
 
 
 def _weighed(text: str, mentions: list[_Mention], options: dict[str, str]) -> tuple[str | None, str]:
-    """Return the one option that the mentions commit to, or that is mentioned alone."""
+    """Return the only option that mentions commit to, or that is mentioned alone."""
     kinds: dict[str, list[_Mention]] = {
         kind: [] for kind in ("outright", "standing", "listed", "passing", "denied", "doubtful")
     }
@@ -387,14 +387,14 @@ def _options_of(mentions: Iterable[_Mention]) -> set[str]:
 
 
 def _kind(text: str, mention: _Mention, following: int, listing: int) -> str:  # noqa: PLR0911 - one return a kind
-    """Return how a mention stands in the reply.
+    """Return a mention's status in the reply.
 
     Parameters
     ----------
     following
-        Where the next mention starts.
+        Start of the next mention.
     listing
-        Where the reply first talks of going through options.
+        Start of the text that goes through the options.
     """
     before = text[max(0, mention.start - _CONTEXT) : mention.start]
     after = text[mention.end : mention.end + _CONTEXT]

@@ -1,4 +1,4 @@
-"""What a probe retrieves: where a clip's captions lie among all captions, and its clip among all clips."""
+"""Score retrieval: the rank of a clip's captions among all captions, and of the clip among all clips."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Places = Mapping[str, Sequence[int]]
 
 
 def places_to_reply(seeds: Iterable[Places]) -> str:
-    """Return a reply: for each seed a line of JSON with places, from 1."""
+    """Return a reply: per seed a line of JSON with ranks from 1."""
     return "\n".join(json.dumps(one) for one in seeds)
 
 
@@ -68,7 +68,7 @@ class Retrieved(Probed):
         return {"seeds": seeds, "sd": stdev(seeds) if len(seeds) > 1 else None}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return one in as many as there are clips."""
+        """Return 1 / number of clips."""
         return 1 / verdicts[0].record.reference["clips"] if verdicts else None
 
     def own_score(self, verdict: Verdict) -> float:
@@ -76,7 +76,7 @@ class Retrieved(Probed):
         return fmean(verdict.values["seeds"])
 
     def shown(self, verdict: Verdict) -> str:
-        """Return where the first seed finds the clip's best caption."""
+        """Return the rank of the clip's best caption for the first seed."""
         place = min(json.loads(verdict.record.text.split("\n")[0])["captions"])
         return f"its best caption has place {place} of {verdict.record.reference['captions']:,}"
 

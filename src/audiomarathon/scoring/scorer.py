@@ -1,6 +1,6 @@
-"""What a scorer is: it judges stored replies, and says how the verdicts add up to figures.
+"""The scorer interface: judge stored replies, and turn verdicts into figures.
 
-Scoring is a step of its own: it reads records, never a model, so a run can be judged again years later on a laptop.
+Scoring is a separate step: it reads records, never a model, so a run can be scored again years later on a laptop.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class Scorer(ABC):
-    """Judges replies one by one, or in batches, and makes figures of the verdicts. Instances hold no state.
+    """Judges replies one by one or in batches, and computes figures from the verdicts. Instances hold no state.
 
     Attributes
     ----------
     key
-        Names the file of verdicts, `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
+        Name in the file of verdicts, `verdicts-<key>.jsonl`: letters, digits, `-` and `_`.
     figure
-        The headline; one of the names of :meth:`sums`.
+        The headline figure; one of the names of :meth:`sums`.
     instant
-        Whether a verdict is a quick function of its record, so that the live view may ask for it.
+        True if judging a record is quick, so that the live view may do it.
     needs
-        Fields of a record's reference without which it cannot be judged.
+        Required fields of a record's reference.
     modules, packages
-        The code that verdicts rest on beside the scorer's own file, by module and by installed package: when it
-        changes, :attr:`version` does, and stored verdicts are made anew.
+        Further code that verdicts depend on, besides the scorer's own file: modules and installed packages. When it
+        changes, :attr:`version` changes, and stored verdicts are made again.
     """
 
     key: ClassVar[str]
@@ -51,41 +51,41 @@ class Scorer(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Return the verdict's values for one answered sample, JSON-compatible.
+        """Judge one answered sample and return the verdict's values, JSON-compatible.
 
         Parameters
         ----------
         record
-            `record.text` is what was replied, `record.reference` what the task put there.
+            `record.text` is the reply, `record.reference` the task's reference.
         """
         raise NotImplementedError
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge answered samples, in their order. A scorer that judges in batches overrides this."""
+        """Judge answered samples in order. Override this to judge in batches."""
         for record in records:
             yield Verdict(record, self.judge(record))
 
     @abstractmethod
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over units, with the cluster of each: every interval and test comes from these."""
+        """Return the figures as sums over units, each with its cluster; all intervals and tests use them."""
 
     @abstractmethod
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return what one sample is worth by itself, 0…1; None where that is not known: no judge has read the reply.
+        """Return one sample's score, 0…1; None if unknown, such as a reply without a judgement.
 
-        By it the report sorts, colours and draws by duration.
+        The report uses it to sort, to colour, and to plot over duration.
         """
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:  # noqa: ARG002
-        """Return what `summary.json` says beside the figures of :meth:`sums`."""
+        """Return further content of `summary.json`, besides the figures of :meth:`sums`."""
         return {}
 
     def right(self, verdict: Verdict) -> bool | None:  # noqa: ARG002
-        """Return whether the reply is right; None where replies can be partly right."""
+        """Return whether the reply is right; None if replies can be partly right."""
         return None
 
     def unparsed(self, verdict: Verdict) -> bool:  # noqa: ARG002
-        """Return whether the reply could not be read. Such a reply is wrong, and counted."""
+        """Return whether the reply could not be parsed. Such a reply is wrong, and counted."""
         return False
 
     def shown(self, verdict: Verdict) -> str:
@@ -96,42 +96,43 @@ class Scorer(ABC):
         return "not scored" if (own := self.own_score(verdict)) is None else f"{own:.2f}"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:  # noqa: ARG002
-        """Return what a reader of the figures has to know, a line each; they stand wherever the score does."""
+        """Return notes for readers, one line each; they are shown wherever the score is."""
         return []
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:  # noqa: ARG002
-        """Return tables of a task's own section of the page, by title; `report/render.py` says how a frame is read.
+        """Return tables for the task's section of the page, by title; `report/render.py` describes the columns.
 
         Parameters
         ----------
         verdicts
-            By the name of the setting.
+            Verdicts by setting.
         """
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:  # noqa: ARG002
-        """Return what guessing gives on these samples, as a share of right replies."""
+        """Return the expected share of right replies when guessing."""
         return self.figure.chance
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return the score as the benchmark's release counted it, first of the figures; None where it has none."""
+        """Return the score as the benchmark's release computed it, as the first figure; None if it has none."""
         return None
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record holds what judging it takes; error records do."""
+        """Return whether a record has the required fields; an error record needs none."""
         return not record.answered or all(name in (record.reference or {}) for name in self.needs)
 
     def sound(self, verdict: Verdict) -> bool:  # noqa: ARG002
-        """Return whether a stored verdict can be worked with; one that cannot is made anew."""
+        """Return whether a stored verdict is usable; others are made again."""
         return True
 
     @property
     def version(self) -> str:
-        """Return a hash of the code that verdicts rest on: verdicts of another version are made anew."""
+        """Return a hash of the code that verdicts depend on; verdicts of another version are made again."""
         return _hash_of(type(self), self.modules, self.packages)
 
     def stamp(self, record: Record) -> str:
-        """Return what a stored verdict must carry to be this version's of this reply and of all that it rests on."""
+        """Return the stamp of a valid stored verdict: this version, this reply, and everything else that it depends
+        on."""
         own = [self.key, self.version, record.text, record.reference]
         own += [record.judgements] if record.judgements else []
         own += [record.corpus.hash] if record.corpus else []
@@ -140,13 +141,13 @@ class Scorer(ABC):
 
 
 def fingerprint_of(scorer: Scorer, records: Iterable[Record]) -> str:
-    """Return a hash of what a summary rests on: the scorer's version, the failed samples, and every reply."""
+    """Return a hash of a summary's inputs: the scorer's version, the failed samples, and every reply."""
     lines = sorted(f"{one.id} {scorer.stamp(one) if one.answered else 'failed'}" for one in records)
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
-    """Return a scorer's sums; one that names no ends has those of its headline's range."""
+    """Return a scorer's sums; without ends of its own they get the headline's range."""
     sums, figure = scorer.sums(verdicts), scorer.figure
     if sums.ends or figure.low is None or figure.high is None:
         return sums
@@ -154,7 +155,7 @@ def sums_of(scorer: Scorer, verdicts: Sequence[Verdict]) -> Sums:
 
 
 def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dict[str, Any]:
-    """Return the metrics of a run for `summary.json`.
+    """Compute the metrics of a run for `summary.json`.
 
     Returns
     -------
@@ -186,7 +187,7 @@ def _hash_of(scorer: type[Scorer], modules: tuple[str, ...], packages: tuple[str
     own = [part.__module__ for part in scorer.__mro__ if issubclass(part, Scorer) and part is not Scorer]
     found = hashlib.sha256()
     for name in sorted({*own, *modules}):
-        spec = None if name in sys.modules else find_spec(name)  # whether it was imported already must not matter
+        spec = None if name in sys.modules else find_spec(name)  # the same whether or not it was imported before
         file = spec.origin if spec else getattr(sys.modules.get(name), "__file__", None)
         found.update(Path(file).read_bytes() if file else name.encode())
     for name in packages:

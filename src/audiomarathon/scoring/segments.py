@@ -1,4 +1,4 @@
-"""Events that a probe finds in a clip's frames: counts of segments and onsets, and their F1."""
+"""Score events in a clip's frames: F1 of segments and onsets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Counts = Mapping[str, Sequence[int]]
 
 
 def counts_to_reply(seeds: Sequence[Counts], onsets: Sequence[int] | None = None) -> str:
-    """Return a reply: for each seed a line of JSON with the counts of segments, and of onsets if they are scored."""
+    """Return a reply: per seed a line of JSON with the counts of segments, and of onsets if scored."""
     return "\n".join(json.dumps({"segments": one} | ({"onsets": onsets} if onsets else {})) for one in seeds)
 
 
 class Segmented(Probed):
-    """F1 over segments in which a label counts once, and F1 of onsets where a task scores them."""
+    """F1 over segments, in which a label counts once, and F1 of onsets if the task scores them."""
 
     key = "segments"
     figure = Figure("segment_f1", "segment F1")
@@ -62,7 +62,7 @@ class Segmented(Probed):
         return Sums(names, columns, statistic, clusters, dict.fromkeys(names, (0.0, 1.0)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the seeds' spread, and each label's F1 as the mean over seeds; None of a label that is nowhere."""
+        """Return the seeds' spread, and each label's mean F1 over seeds; None for a label without events."""
         from audiomarathon.metrics.events import f1
 
         counts = self._counts(verdicts).sum(axis=0)
@@ -76,11 +76,11 @@ class Segmented(Probed):
         }
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:  # noqa: ARG002
-        """Return nothing: the figure of a release's probe counts as the release does."""
+        """Return nothing: a published probe's figure already follows the release."""
         return None
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the clip's F1 of all labels together; None where there is nothing, and nothing was found."""
+        """Return the clip's F1 of all labels together; None if there are no events and none were found."""
         seeds = [[sum(column) for column in zip(*one.values(), strict=True)] for one in verdict.values["segments"]]
         found = [2 * hits / (2 * hits + extra + missed) for hits, extra, missed in filter(None, seeds)]
         return fmean(found) if found else None
@@ -99,7 +99,7 @@ class Segmented(Probed):
         return np.array(found, dtype=np.int64).reshape(len(verdicts), -1, len(labels), 3)
 
     def _f1(self, record: Record, counts: Any) -> Any:
-        """Return the figure of counts (..., labels, 3); of a release's probe a label that is nowhere counts 0."""
+        """Return F1 of counts (..., labels, 3); for a published probe, a label without events counts 0."""
         import numpy as np
 
         from audiomarathon.metrics.events import f1, mean_f1

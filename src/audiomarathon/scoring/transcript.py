@@ -1,4 +1,4 @@
-"""How many words of a transcript are wrong."""
+"""Score transcripts: word error rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Transcript(Scorer):
-    """Word error rate. A verdict is what :class:`~audiomarathon.metrics.wer.TranscriptErrors` holds."""
+    """Word error rate. A verdict has the fields of :class:`~audiomarathon.metrics.wer.TranscriptErrors`."""
 
     key = "transcript"
     figure = Figure("score", "1 − WER")
@@ -31,7 +31,7 @@ class Transcript(Scorer):
         return asdict(transcript_errors(str(record.reference["answer"]), record.text))
 
     def sound(self, verdict: Verdict) -> bool:
-        """Whether all counts are whole numbers from 0."""
+        """Tell whether all counts are whole numbers from 0."""
         names = ("errors", "words", "substitutions", "deletions", "insertions", "insertion_loop")
         return all(isinstance(count := verdict.values.get(name), int) and count >= 0 for name in names)
 
@@ -54,7 +54,7 @@ class Transcript(Scorer):
         return mean_of_samples_sums([one.values for one in verdicts], [one.record.cluster for one in verdicts])
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return which kinds of errors are made, per hundred words of the references."""
+        """Return the kinds of errors per hundred reference words."""
         import pandas as pd
 
         kinds, rows = ("substitutions", "deletions", "insertions"), []
@@ -72,5 +72,5 @@ class Transcript(Scorer):
         return max(0.0, 1 - errors / words) if words else float(errors == 0)
 
     def shown(self, verdict: Verdict) -> str:
-        """Return the sample's own rate."""
+        """Return the sample's WER as text."""
         return f"WER {verdict.values['errors'] / max(1, verdict.values['words']):.2f}"

@@ -1,1 +1,1 @@
-"""Runs shown in a tracker, such as MLflow, while they go: three hooks, and what calls them."""
+"""Show runs in a tracker, such as MLflow, while they run."""

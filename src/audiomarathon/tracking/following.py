@@ -1,6 +1,6 @@
-"""What tells trackers of a task's runs: it sees each record as it is stored, between samples.
+"""Send a task's runs to trackers: each record is seen when it is stored, between samples.
 
-Trackers are told now and then, so that no run waits for a server after every sample; nothing is timed meanwhile.
+Points are sent now and then, so that no run waits for a server after every sample, and never while the timer runs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from audiomarathon.text import plain
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 EVERY_S = 10.0
-_SCORES = 20  # running scores worked out a time: each looks at all verdicts so far
+_SCORES = 20  # running scores per update: each reads all verdicts so far
 _STAGES = ("encoder", "llm_prefill", "prefill", "decode")
 
 
 class Following:
-    """The runs of one task, told to trackers."""
+    """Sends the runs of one task to trackers."""
 
     def __init__(self, trackers: list[Tracker], task: Task, say: Callable[[str], None]) -> None:
         self._trackers, self._task, self._say = trackers, task, say
         self._curves: dict[str, _Curve] = {}
 
     def start(self, job: Job, checkpoint: str, *, swept: bool, clips: Mapping[str, str]) -> None:
-        """Tell of a setting's run, whose folder is entered, and of what is on record; follow its records from now."""
+        """Start a setting's run with the records so far, and follow new ones; its folder must be entered."""
         method, folder = job.method, job.folder
         run = TrackedRun(
             *(self._task.key, checkpoint, method.key, method.label, float(method.ratio)),
@@ -51,7 +51,7 @@ class Following:
         folder.appended = appended
 
     def finish(self, job: Job, summary: Mapping[str, Any] | None) -> None:
-        """Tell of the last points, and of the summary; None of a run that was interrupted."""
+        """Send the last points and the summary; None for an interrupted run."""
         curve = self._curves.pop(job.method.label)
         self._score(curve)
         self._tell("finished", curve.run, summary)
@@ -64,13 +64,13 @@ class Following:
         for tracker in list(self._trackers):
             try:
                 getattr(tracker, hook)(*what)
-            except (Exception, SystemExit) as error:  # a server that is gone must not cost the night
+            except (Exception, SystemExit) as error:  # a missing server must not end the run
                 self._trackers.remove(tracker)
                 self._say(f"warning: {tracker.key} failed in {self._task.key}, is told no more: {plain(told(error))}")
 
 
 class _Curve:
-    """A run's records that trackers were not told of yet, and the verdicts so far."""
+    """A run's records that were not sent yet, and the verdicts so far."""
 
     def __init__(self, task: Task, run: TrackedRun) -> None:
         self.run, self._task = run, task
@@ -80,7 +80,7 @@ class _Curve:
         self.told = time.monotonic()
 
     def points(self) -> list[Point]:
-        """Return a point an answered sample; the last, and some between, with the running score."""
+        """Return a point per answered sample; the last point and some others have the running score."""
         records, self.fresh = [record for record in self.fresh if record.answered], []
         scorer, found = self._task.scorer, []
         stride = max(1, -(-len(records) // _SCORES))
@@ -97,11 +97,11 @@ class _Curve:
         return found
 
     def _score(self) -> dict[str, float]:
-        """Return the score of all samples so far; empty where there is none."""
+        """Return the score of all samples so far; empty if there is none."""
         scorer = self._task.scorer
         try:
             found = sums_of(scorer, list(self._verdicts.values())).figures[scorer.figure.name]
-        except Exception:  # a third party's scorer may raise anything, of few verdicts above all; records matter more
+        except Exception:  # a third-party scorer may raise anything, above all with few verdicts; records matter more
             return {}
         return {} if found is None else {"score": found}
 
@@ -115,18 +115,18 @@ def following(
     clips: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Iterator[Callable[[Job, Mapping[str, Any]], None]]:
-    """Tell trackers of a task's runs for the length of the block; take each run's summary at its end.
+    """Send a task's runs to trackers for the duration of the block; yields a function for each run's summary.
 
     Parameters
     ----------
     trackers
-        One that fails is taken out: it would hold up every task to come.
+        A failing tracker is removed: it would slow every later task.
     jobs
         Their folders must be entered.
     clips
         Hash of each selected sample's clips.
     say
-        Told when a tracker fails.
+        Called when a tracker fails.
     """
     follower = Following(trackers, task, say)
     left = {job.method.label: job for job in jobs} if trackers else {}

@@ -1,6 +1,6 @@
-"""MLflow: a run each, with curves by samples, and of a sweep a run a method with curves by ratio.
+"""MLflow: one MLflow run per run, with curves over samples, and per method of a sweep, with curves over the ratio.
 
-MLflow's own env vars say where: `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` (default: audiomarathon).
+MLflow's own env vars name the server: `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` (default: audiomarathon).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from audiomarathon.errors import SettingsError, told
 from audiomarathon.tracking.tracker import Point, TrackedRun, Tracker
 
 _TAG = "audiomarathon.run"
-_VALUE = 500  # characters of a parameter that every version takes
-_BATCH = 1000  # metrics that the server takes in one request
+_VALUE = 500  # characters of a parameter that every version accepts
+_BATCH = 1000  # metrics that the server accepts in one request
 _COUNTS = ("n", "errors", "unparsed", "peak_memory_bytes", "kv_bytes")
 
 
@@ -27,14 +27,14 @@ class MLflow(Tracker):
     key = "mlflow"
 
     def connect(self) -> None:
-        """Find the experiment, or make it.
+        """Find the experiment, or create it.
 
         Raises
         ------
         SettingsError
-            Where MLflow is not installed, or its server does not answer.
+            MLflow is not installed, or its server does not answer.
         """
-        # A server that is gone must not hold the run up: MLflow itself would try for minutes.
+        # A missing server must not slow the run: MLflow itself would retry for minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for tables
@@ -58,7 +58,7 @@ class MLflow(Tracker):
         self._bases: dict[tuple[str, str], Mapping[str, float]] = {}
 
     def started(self, run: TrackedRun) -> None:
-        """Go on with the run of this folder and identity, or make one with the identity as its parameters."""
+        """Continue the MLflow run of this folder and identity, or create one with the identity as its parameters."""
         place = str(run.folder.resolve())
         id_ = self._runs[place] = self._open(f"{place} {sorted(run.identity.items())}", f"{run.task} {run.label}")
         history = self._client.get_metric_history(id_, "answered")
@@ -67,14 +67,14 @@ class MLflow(Tracker):
         self._client.log_batch(id_, params=self._params(facts))
 
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Add to the curves what they do not hold yet."""
+        """Add new points to the curves."""
         place = str(run.folder.resolve())
         fresh = [point for point in points if point.samples > self._known[place]]
         self._log(self._runs[place], {one.samples: {"answered": one.samples, **one.figures} for one in fresh})
         self._known[place] = max([self._known[place], *(one.samples for one in fresh)])
 
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Add the summary's figures and files, and of a sweep the method's curve by ratio."""
+        """Add the summary's figures and files, and in a sweep a point of the method's curve over the ratio."""
         id_ = self._runs[str(run.folder.resolve())]
         if summary is None:
             self._client.set_terminated(id_, "KILLED")
@@ -88,11 +88,11 @@ class MLflow(Tracker):
             self._by_ratio(run, figures)
 
     def _by_ratio(self, run: TrackedRun, figures: Mapping[str, float]) -> None:
-        """Add a setting to its method's curve; steps are percent, and base begins each."""
+        """Add a setting to its method's curve; steps are percent, and every curve begins with base."""
         beside = (run.task, str(run.folder.parent.resolve()))
         if run.method == Base.key:
             self._bases[beside] = figures
-        if not run.ratio:  # base, and joined methods: each part has its own
+        if not run.ratio:  # base, and joined methods, whose parts each have a ratio
             return
         title = f"{run.task} {run.checkpoint} {run.method} by ratio"
         tag = f"{beside[1]} {run.method} by ratio"
@@ -106,7 +106,7 @@ class MLflow(Tracker):
         self._client.set_terminated(id_)
 
     def _open(self, tag: str, name: str) -> str:
-        """Return the id of the run that bears a tag, made anew where there is none."""
+        """Return the id of the run with a tag; create it if missing."""
         hashed = hashlib.sha256(tag.encode()).hexdigest()[:16]
         found = self._client.search_runs([self._experiment], f"tags.`{_TAG}` = '{hashed}'", max_results=1)
         if not found:
@@ -129,7 +129,7 @@ class MLflow(Tracker):
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a summary says in numbers: score and interval, counts, and the median of each time."""
+    """Return a summary's numbers: score and interval, counts, and the median of each time."""
     low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     times = {f"{name}.p50": one["p50"] for name, one in summary["timing"].items() if isinstance(one, dict)}
     counts = {name: summary.get(name) for name in _COUNTS}

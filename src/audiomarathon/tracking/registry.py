@@ -1,4 +1,4 @@
-"""From what users type after `--track` to trackers."""
+"""Turn the names after `--track` into trackers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ GROUP = "audiomarathon.trackers"  # entry point group
 
 
 def open_trackers(given: str) -> Sequence[Tracker]:
-    """Return the trackers whose names are given, joined by commas.
+    """Open trackers by names, separated by commas.
 
     Raises
     ------
     SettingsError
-        For an unknown name, and where a tracker cannot be reached.
+        A name is unknown, or a tracker cannot be reached.
     """
     names = [name for name in given.split(",") if name.strip()]
     if not names:

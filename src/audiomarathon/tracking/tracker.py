@@ -1,4 +1,4 @@
-"""What a tracker is: it is told when a run starts, how its figures come on, and how it ends."""
+"""The tracker interface: three hooks for the start, the figures and the end of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers see it: one task under one setting.
+    """Facts of a run for trackers: one task under one setting.
 
     Attributes
     ----------
@@ -20,13 +20,13 @@ class TrackedRun:
     label
         The setting: the name of the run's folder.
     ratio
-        Fraction removed; 0 of base.
+        Fraction removed; 0 for base.
     folder
-        Holds `run.json`, `samples.jsonl` and, once the run is finished, `summary.json`.
+        Contains `run.json`, `samples.jsonl` and, after the end, `summary.json`.
     identity
-        What makes two runs the same run.
+        The run's identity.
     swept
-        Whether other settings of the task are run beside it.
+        True if other settings of the task run with it.
     """
 
     task: str
@@ -41,19 +41,19 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Point:
-    """Figures after so many answered samples: `score` of all of them, seconds of the last one's stages."""
+    """Figures after a number of answered samples: their `score`, and the seconds of the last sample's stages."""
 
     samples: int
     figures: Mapping[str, float]
 
 
 class Tracker(ABC):
-    """Shows runs somewhere. What it raises ends the tracking, never the run.
+    """Shows runs somewhere. An exception ends the tracking, never the run.
 
     Attributes
     ----------
     key, aliases
-        Its name after `--track`, and other names.
+        Name after `--track`, and other names.
     """
 
     key: ClassVar[str]
@@ -61,12 +61,12 @@ class Tracker(ABC):
 
     @abstractmethod
     def started(self, run: TrackedRun) -> None:
-        """Take word that a run starts, or goes on where it stopped."""
+        """Start a run, or continue a stopped one."""
 
     @abstractmethod
     def scored(self, run: TrackedRun, points: Sequence[Point]) -> None:
-        """Take the points since the last call; the first call of a resumed run holds those on record too."""
+        """Receive the points since the last call; a resumed run's first call also has the recorded ones."""
 
     @abstractmethod
     def finished(self, run: TrackedRun, summary: Mapping[str, Any] | None) -> None:
-        """Take the content of `summary.json`; None where the run was interrupted."""
+        """Receive the content of `summary.json`; None if the run was interrupted."""

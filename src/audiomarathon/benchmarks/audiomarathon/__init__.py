@@ -1,1 +1,1 @@
-"""The ten tasks of AudioMarathon, and what was published of them."""
+"""The ten tasks of AudioMarathon, and their published scores."""

@@ -26,7 +26,7 @@ _FACTS = {
     "vesus": TaskFacts("ER", "speaker", 185, (90.0, 120.0)),
     "had": TaskFacts("SD", "speaker", 776, (180.0, 300.0)),
     "vox": TaskFacts("SGR", "speaker", 1614, (90.0, 210.0)),
-    "vox_age": TaskFacts("SAR", "speaker", 959, (90.0, 300.0)),  # its range is not published: the whole suite's
+    "vox_age": TaskFacts("SAR", "speaker", 959, (90.0, 300.0)),  # its range is not published; this is the whole suite's
 }
 
 AUDIOMARATHON = Benchmark(

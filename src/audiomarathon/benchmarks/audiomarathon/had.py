@@ -43,7 +43,7 @@ class Had(MultipleChoice):
         return named and not folder.folders.isdisjoint(self.classes)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """List the clips under `real/` and `fake/`; other audio is a bad row, not passed over."""
+        """List the clips under `real/` and `fake/`; other audio is a bad row, not ignored."""
         folder = folder.absolute()
         events = _events(folder)
         files = [file for label in self.classes for file in _files(folder / label)]
@@ -59,7 +59,7 @@ class Had(MultipleChoice):
         return Loaded(folder, tuple(kept), tuple(bad), MappingProxyType(left_out))
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `events.json` where there is anything to say beside the folder a clip lies in."""
+        """Write `events.json` if a clip has an event."""
         events = ("event_onset", "event_seconds")
         known = [(sample, {name: sample.meta[name] for name in events if name in sample.meta}) for sample in part.kept]
         rows = [part.row(sample, {"path": part.path(sample), **event}) for sample, event in known]
@@ -92,7 +92,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
-    """Return, by clip, where the fake part lies, from an optional `events.json` (the mini benchmark has one)."""
+    """Return the time of each clip's fake part from an optional `events.json` (the mini benchmark has one)."""
     file = folder / "events.json"
     if not file.is_file():
         return {}

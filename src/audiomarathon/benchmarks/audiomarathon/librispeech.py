@@ -29,15 +29,15 @@ class LibriSpeech(Task):
     max_new_tokens = 1100
     scorer = Transcript()
     transcribes = True
-    cuttable = False  # which words lie in a part of a clip is not known
+    cuttable = False  # the words in a part of a clip are unknown
 
     def find(self, root: Path) -> Path:
-        """Return the split folder that holds `<speaker>/<chapter>/`, or the parent that several splits share."""
+        """Return the split's folder with `<speaker>/<chapter>/`, or the parent of several splits."""
         chapters = [folder for folder in walk(root) if folder.depth >= 2 and _is_chapter(folder)]
         depth = min((chapter.depth for chapter in chapters), default=0)
         splits = sorted({chapter.path.parents[1] for chapter in chapters if chapter.depth == depth})
         parents = sorted({split.parent for split in splits})
-        shared = depth > 2 and len(splits) > 1  # at depth 2 the only split is the root itself
+        shared = depth > 2 and len(splits) > 1  # at depth 2 the root itself is the only split
         found = parents if shared else splits
         return the_one(self, root, found, "<speaker>/<chapter>/ folders of FLAC with transcripts")
 
@@ -73,7 +73,7 @@ class LibriSpeech(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write transcripts: a file a clip where there was one, else one a chapter."""
+        """Write transcripts: one file per clip if the data had those, else one per chapter."""
         chapters: dict[Path, list[str]] = {}
         for sample in part.kept:
             clip, text = Path(part.path(sample)), " ".join(sample.answer.split())
@@ -90,9 +90,9 @@ class LibriSpeech(Task):
 
 
 def _chapters(folder: Path) -> list[Folder]:
-    """Return the folders at chapter depth that hold clips or transcripts, of every split in which there are chapters.
+    """Return the folders at chapter depth with clips or transcripts, in every split with chapters.
 
-    One that lost its transcripts, or its clips, is among them, so that what it lacks is reported.
+    A folder that lost its transcripts or its clips is included, so that the loss is reported.
     """
     near = [found for found in walk(folder) if found.depth in (2, 3) and (_has(found, ".flac") or _has(found, ".txt"))]
     splits = {found.path.parents[1] for found in near if _is_chapter(found)}
@@ -100,7 +100,7 @@ def _chapters(folder: Path) -> list[Folder]:
 
 
 def _is_chapter(folder: Folder) -> bool:
-    """Whether a folder is a chapter beyond doubt: it holds transcripts beside FLAC, or FLAC named after itself."""
+    """Tell whether a folder is certainly a chapter: it has transcripts and FLAC, or FLAC named after it."""
     prefix = f"{folder.path.parent.name}-{folder.path.name}-"
     named = any(name.startswith(prefix) for name in folder.files)
     return _has(folder, ".flac") and (named or _has(folder, ".txt"))
@@ -111,7 +111,7 @@ def _has(folder: Folder, suffix: str) -> bool:
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
-    """Return the chapter's texts by clip name, and what is wrong with its transcript files."""
+    """Return the chapter's texts by clip name, and the errors in its transcript files."""
     texts: dict[str, str] = {}
     bad: list[BadRow] = []
     for file in sorted(chapter.path / name for name in chapter.files if name.lower().endswith(".txt")):
@@ -130,7 +130,7 @@ def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
 
 
 def _lines(file: Path, chapter: Folder) -> Iterator[tuple[int, str, str]]:
-    """Yield line, clip name and text: of every line, or of the whole file where it is named after one clip."""
+    """Yield line, clip name and text for every line, or for the whole file if it is named after one clip."""
     content = read_text(file)
     stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
     if f"{stem}.flac" in chapter.files:

@@ -8,7 +8,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Slue(MultipleChoice):
-    """Named-entity questions. Options are no classes; the clip is the cluster."""
+    """Named-entity questions. Options are not classes; the clip is the cluster."""
 
     key = "slue"
     aliases = ("SER",)

@@ -14,7 +14,7 @@ _LOCATION = re.compile(r"([a-z_]+-[a-z]+-[0-9]+)(?![0-9])", re.IGNORECASE)
 
 
 class Tau(MultipleChoice):
-    """Acoustic scenes. Dependent samples share a location, where the file name tells it."""
+    """Acoustic scenes. The cluster is the location, if the file name states it."""
 
     key = "tau"
     aliases = ("ASC",)
@@ -41,6 +41,6 @@ class Tau(MultipleChoice):
 
 
 def location(clip: Path) -> str:
-    """Return `scene-city-location` from a clip's name, or "" where the name says nothing of the kind."""
+    """Return `scene-city-location` from a clip's name, or "" if the name has another form."""
     match = _LOCATION.match(clip.stem)
     return match.group(1) if match else ""

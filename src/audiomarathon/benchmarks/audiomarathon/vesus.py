@@ -32,7 +32,7 @@ class Vesus(MultipleChoice):
         return _NOUNS.get(found, found)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows, and refuse an emotion to skip that there is not."""
+        """Read the rows, and refuse to skip an unknown emotion."""
         if filters.skip_emotion and self.label(filters.skip_emotion) not in self.classes:
             raise SettingsError(f"SKIP_EMOTION={filters.skip_emotion}: unknown; allowed: {', '.join(self.classes)}")
         return super().load(folder, filters)
@@ -51,7 +51,7 @@ class Vesus(MultipleChoice):
         )
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
-        """Return the settings that leave a sample out: all that are set must apply to it."""
+        """Return the settings that leave a sample out; all settings in use must apply to it."""
         persons = {_number(person) for person in filters.skip_persons}
         applies = {}
         if persons:

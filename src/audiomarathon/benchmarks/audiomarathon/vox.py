@@ -11,7 +11,7 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class Vox(MultipleChoice):
-    """Speaker gender, clustered by speaker. The answer is written as the option's text."""
+    """Speaker gender, clustered by speaker. Rows state the answer as the option's text."""
 
     key = "vox"
     aliases = ("SGR", "Vox_gender")
@@ -27,7 +27,7 @@ class Vox(MultipleChoice):
 
 
 def speaker(row: Row, clip: str) -> str:
-    """Return the speaker a row names, else the one its path does (`wav/id10270/…`), else "" (the clip stands alone)."""
+    """Return the speaker in the row, else in its path (`wav/id10270/…`), else "" (the clip is its own cluster)."""
     if named := row.optional("speaker_id_original"):
         return named
     folders = [part for part in PurePosixPath(clip).parts[:-1] if re.fullmatch(r"id[0-9]+", part)]

@@ -12,10 +12,8 @@ from audiomarathon.benchmarks.task import Sample
 
 
 class VoxAge(MultipleChoice):
-    """Speaker age groups, clustered by speaker.
-
-    Files write a group as name and range in either order, or as one of the two; whichever they have must not contradict
-    the other.
+    """Speaker age groups, clustered by speaker. Files write a group as name and range in either order, or only one of
+    them; name and range must agree.
     """
 
     key = "vox_age"
@@ -32,7 +30,7 @@ class VoxAge(MultipleChoice):
     option_count = 5
 
     def label(self, option: str) -> str:
-        """Return the age group by its name, its range, or both where they agree; else the text's own words."""
+        """Return the age group by its name, its range, or both if they agree; else the text's words."""
         return _group(option)
 
     def sample(self, row: Row) -> Sample:

@@ -1,4 +1,4 @@
-"""JASCO as a benchmark: its one task, and what was published of it."""
+"""JASCO as a benchmark: its only task, and the published scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEPENDENCE = {
     "Qwen2-Audio-Instruct-7B": ((1.23, 0.16, 0.50, 0.34), (1.38, 0.13, 0.56, 0.31)),
 }
 
-#: Who judged in the paper.
+#: The paper's judges.
 JUDGES = ("llama-3.1-70b", "qwen2.5-72b", "mistral-large-2411")
 
 JASCO = Benchmark(
@@ -24,6 +24,6 @@ JASCO = Benchmark(
     facts={"jasco": TaskFacts("JASCO", "", 640, (1.6, 10.0))},
     published={model: {"jasco": panel[0]} for model, (panel, _llama) in DEPENDENCE.items()},
     archive="https://github.com/BenoitWang/What_Are_They_Doing/archive/refs/heads/main.zip",
-    licence="CC-BY-NC-4.0",  # of the data; the code's is Apache-2.0
+    licence="CC-BY-NC-4.0",  # licence of the data; the code is Apache-2.0
     models=dict.fromkeys(("qwen2-audio", "qwen2-audio-30s"), "Qwen2-Audio-Instruct-7B"),
 )

@@ -1,4 +1,4 @@
-"""Replies of any model in, judgements out: CSV files with the original's columns."""
+"""Import replies of any model and export judgements, as CSV files with the original's columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.records import Record, Verdict
 
 REPLY = "allm_output"
-JUDGEMENT = "llama3_extract"  # the original's name for every judge
+JUDGEMENT = "llama3_extract"  # the original's column name, whatever the judge
 _EXAMPLE = (
     "id", "audio", "n_frames", "audio_sound", "spoken_text", "prompt", "with_speech", "audio_only_target",
     "speech_only_target", "target_keywords", "tgt_text", REPLY,
@@ -30,7 +30,7 @@ Row = tuple[int, dict[str, str]]  # its last line in the file, and its fields
 
 
 def example(samples: Iterable[Sample]) -> str:
-    """Return a file to fill in: a row a sample, as in the original's `example.csv`, without replies."""
+    """Return a file to fill in: a row per sample, like the original's `example.csv`, without replies."""
     rows = []
     for sample in samples:
         if not sample.clips:
@@ -44,7 +44,7 @@ def example(samples: Iterable[Sample]) -> str:
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as CSV, as pandas writes it; what a row lacks, and None, is empty."""
+    """Return rows as CSV, in pandas' format; a missing value or None is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(columns), lineterminator="\n")
     writer.writeheader()
@@ -53,14 +53,14 @@ def as_csv(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> str:
 
 
 def read_replies(file: Path) -> list[tuple[Row, Record]]:
-    """Return the rows of a file and their records, in the file's order, whatever the prompts.
+    """Return a file's rows and their records, in the file's order, with any prompts.
 
     The rows of an id are called `<id>-p1`, `<id>-p2` and so on, in their order.
 
     Raises
     ------
     DataError
-        It is no such file, or has more than eight rows of an id.
+        The file is not of this format, or has more than eight rows of an id.
     """
     seen = Counter[str]()
     found = []
@@ -73,19 +73,19 @@ def read_replies(file: Path) -> list[tuple[Row, Record]]:
 
 
 def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
-    """Return the records of a file that has each clip's eight prompts, by clip and prompt.
+    """Return the records of a file with all eight prompts of each clip, by clip and prompt.
 
     Rows are matched by id and prompt, white space aside.
 
     Parameters
     ----------
     allow_missing
-        Leave out clips with a fault, instead of refusing the file; they are not counted as 0.
+        Leave out clips with errors instead of refusing the file; they do not count as 0.
 
     Raises
     ------
     DataError
-        Naming faults by line: an unknown prompt, a second row or none of a prompt, a reply that is empty or still the
+        The message lists errors by line: an unknown, repeated or missing prompt, or a reply that is empty or still the
         placeholder `output_1`.
     """
     numbers = {_plain(text): number for number, text in enumerate(INSTRUCTIONS, 1)}
@@ -110,7 +110,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
     if faults and not allow_missing:
         shown = "; ".join(text for _, text in faults[:_SHOWN_FAULTS])
         more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
-        raise DataError(f"{file}: {shown}{more}; mend them, or leave those clips out with --allow-missing")
+        raise DataError(f"{file}: {shown}{more}; fix them, or leave those clips out with --allow-missing")
     kept = set(clips) - {id_ for id_, _ in faults}
     if not kept:
         raise DataError(f"{file}: no clip has a reply to each of the {PROMPTS} prompts")
@@ -118,7 +118,7 @@ def read_whole(file: Path, *, allow_missing: bool = False) -> list[Record]:
 
 
 def judged_columns(verdict: Verdict, judge: str, parser: str) -> dict[str, str]:
-    """Return the columns that judging adds to a row, beside the raw judgement."""
+    """Return the columns that judging adds to a row, besides the raw judgement."""
     field = "as_published" if parser == "original" else "readings"
     read = verdict.values[field].get(judge)
     if read is None:

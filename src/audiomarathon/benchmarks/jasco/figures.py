@@ -1,4 +1,4 @@
-"""JASCO's figures: best-mean of each judge and of the panel, what replies depend on, and what the maximum flatters."""
+"""JASCO's figures: best-mean of each judge and of the panel, the orientation of replies, and the mean."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROMPTS = 8
-_SEED = 42  # of the intervals of tables
+_SEED = 42  # for the intervals in tables
 HIGHEST = 2  # of ratings
 ORIENTATIONS = (AUDIO, BOTH, SPEECH, NEITHER)
 _PUBLISHED = {"v2": AsPublished("v2"), "v1": AsPublished("v1")}
 # A judge's columns of a clip: its best, whether it has one, then gated ratings and their count for each prompt, the sum
 # of ratings and their count, and how many replies have each orientation.
 _WIDTH = 2 + 2 * PROMPTS + 2 + len(ORIENTATIONS)
-_OWN = 4  # columns that no judge makes: the panel's best, whether there is one, keyword hits, replies
+_OWN = 4  # columns without a judge: the panel's best, whether there is one, keyword hits, replies
 
 #: A judge's reading of one reply: clip, prompt from 0, rating, orientation; None is missing.
 Row = tuple[str, int, int | None, str | None]
@@ -62,7 +62,7 @@ class CoReasoning(Judged):
         }
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures as sums over clips: of the panel, of each judge (`best_mean: NAME`), and of keywords."""
+        """Return the figures of the panel, of each judge (`best_mean: NAME`) and of keywords, as sums over clips."""
         rows = {name: _rows(verdicts, name, "readings") for name in judges_of(verdicts)}
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
         hits: dict[str, list[bool]] = {clip: [] for clip in clips}
@@ -72,13 +72,13 @@ class CoReasoning(Judged):
         return _sums(rows, clips, np.array(own, dtype=np.float64).reshape(-1, 2))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums | None:
-        """Return the figures as the original counts them, an unread rating being that of the row before."""
+        """Return the figures as the original counts them: an unread rating repeats the rating of the row before."""
         found = _inherited(verdicts)
         clips = sorted({_place(one.record)[0] for one in verdicts}, key=natural)
         return _sums({name: rows for name, (rows, _) in found.items()}, clips, np.zeros((len(clips), 2)))
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return each judge's own figures, how many judgements are missing, and the original's figures."""
+        """Return each judge's figures, the number of missing judgements, and the published variant."""
         judges = judges_of(verdicts)
         published = self.published(verdicts)
         counts = {}
@@ -97,7 +97,7 @@ class CoReasoning(Judged):
         }
 
     def own_score(self, verdict: Verdict) -> float | None:
-        """Return the mean of the judges' gated ratings, as a share of the highest; None where there is none."""
+        """Return the mean of the judges' gated ratings, as a share of the highest rating; None without ratings."""
         gated = [
             one
             for reading in verdict.values["readings"].values()
@@ -111,7 +111,7 @@ class CoReasoning(Judged):
         return "; ".join(said) or "not judged"
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return best-means by judge, and what replies depend on; the share of Neither stands beside it always."""
+        """Return tables of best-means by judge, and of the replies' orientation, always with the share of Neither."""
         import pandas as pd
 
         best, depends = [], []
@@ -142,14 +142,14 @@ class CoReasoning(Judged):
 
 
 def gate(rating: int | None, orientation: str | None) -> int | None:
-    """Return a rating that counts only where the reply rests on both; None where that cannot be known."""
+    """Return the rating, or 0 unless the reply depends on both sound and speech; None if unknown."""
     if rating == 0 or (orientation is not None and orientation != BOTH):
         return 0
     return None if orientation is None else rating
 
 
 def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Read a judge's answers as the original does; None where it has not judged this reply."""
+    """Read a judge's answers as the original does; None if it has not judged this reply."""
     for protocol in _PUBLISHED.values():
         request = request_of(protocol, record)
         text = "" if request is None else said.get(request.hash)
@@ -164,12 +164,12 @@ def read_as_published(record: Record, said: Mapping[str, str | None]) -> dict[st
 
 
 def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Return rows with each unread rating in place of which the original uses that of the row before.
+    """Replace each unread rating by the rating of the row before, as the original does.
 
     Returns
     -------
     rows, crashes
-        Before the first rating it is 0; where the orientation is Both, the original ends there with a NameError.
+        Before the first rating it is 0. If the orientation is Both there, the original crashes with a NameError.
     """
     last: int | None = None
     found, crashes = list[Row](), 0
@@ -181,12 +181,12 @@ def inherited(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
 
 def names_keyword(reply: str, keywords: str) -> bool:
-    """Return whether a reply holds a keyword of a comma list, as whole words, in the singular or the plural."""
+    """Tell whether a reply contains a keyword of a comma-separated list, as whole words, singular or plural."""
     wanted = _pattern(keywords)
     return wanted is not None and wanted.search(_spaced(reply)) is not None
 
 
-@lru_cache(4096)  # survival asks of each reply whether it names any clip's
+@lru_cache(4096)  # survival compares each reply with every clip's keywords
 def _spaced(text: str) -> str:
     return " ".join(words_of(text))
 
@@ -258,7 +258,7 @@ def _sums(judged: Mapping[str, Sequence[Row]], clips: Sequence[str], keywords: F
 
 
 def _figures(sums: Floats, *, judges: int) -> Floats:
-    """Return the figures of summed columns, shape (n, columns): of each judge first, then their mean over judges."""
+    """Compute the figures from summed columns, shape (n, columns): each judge's first, then the mean over judges."""
     n = len(sums)
     own = sums[:, _OWN:].reshape(n, judges, _WIDTH)
     prompts = _over(own[:, :, 2 : 2 + PROMPTS], own[:, :, 2 + PROMPTS : 2 + 2 * PROMPTS])
@@ -288,6 +288,6 @@ def _figures(sums: Floats, *, judges: int) -> Floats:
 
 
 def _over(share: Floats, whole: Floats) -> Floats:
-    """Divide; nothing of nothing has no value."""
+    """Divide; 0 / 0 is NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(whole > 0, share / whole, np.nan)

@@ -1,4 +1,4 @@
-"""What JASCO's judges are asked, to the byte, and how their answers are read: strictly, and as the original did."""
+"""JASCO's questions to judges, to the byte, with two ways to read the answers: strictly, and as published."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Prompt = Literal["v2", "v1"]
 SYSTEM = "You are an NLP assistant"
 RETRY = "Answer only with the two lines Rating: and Orientation:"
 AUDIO, BOTH, SPEECH, NEITHER = "audio", "both", "speech", "neither"
-UNKNOWN = "?"  # as published: an orientation that no question settles
+UNKNOWN = "?"  # as published: an orientation that stays unknown
 
 _RATINGS = r"[012](?!\d|\.\d)"
 _ORIENTATIONS = r"(?:audio|speech|both|good|neither)(?=(?:[- ]oriented)?+\b(?!\s*/))"
-_ORIGINAL = (  # in this order; for Both there is no form with a line break
+_ORIGINAL = (  # in this order; Both has no form with a line break
     (NEITHER, ("Orientation: Neither", "Orientation: \nNeither")),
     (AUDIO, ("Orientation: Audio-Oriented", "Orientation: \nAudio-Oriented")),
     (SPEECH, ("Orientation: Speech-Oriented", "Orientation: \nSpeech-Oriented")),
@@ -57,7 +57,7 @@ class _Rubric(Protocol):
 
 
 class Strict(_Rubric):
-    """Reads the last line that states a rating, and the last that states an orientation. Values: both, or one.
+    """Read the last line with a rating, and the last line with an orientation. Values: both, or one.
 
     A judge that leaves one of them open, or gives one that the reply states itself, is asked once more. What stays
     unread is missing, never 0.
@@ -65,7 +65,7 @@ class Strict(_Rubric):
     Parameters
     ----------
     anchored
-        Whether judges are also asked about replies whose verdict is known.
+        Also ask judges about replies with a known verdict.
     """
 
     version = "1"
@@ -76,7 +76,7 @@ class Strict(_Rubric):
         self.name, self.anchored = f"jasco-{prompt}", anchored
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; a reply without a word is rated 0, with the orientation Neither."""
+        """See :meth:`Protocol.read`; a reply without words gets rating 0 and orientation Neither."""
         if not record.text.strip():
             return {"rating": 0, "orientation": NEITHER}
         rating = last_verdict("rating", _RATINGS, text, record.text, worst=["0"])
@@ -89,15 +89,15 @@ class Strict(_Rubric):
         }
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the two lines alone where one cannot be read."""
+        """Ask for the two lines only, if one cannot be read."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Return the first answer's values, completed by the second's."""
+        """Return the first answer's values, completed from the second."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return the data's own answers, which a judge must tell apart; made once a clip, from its first prompt."""
+        """Return the data's reference answers, which a judge must distinguish; once per clip, from its first prompt."""
         told = record.reference
         if not (self.anchored and record.id.endswith("-p1")):
             return ()
@@ -116,11 +116,11 @@ class Strict(_Rubric):
 
 
 class AsPublished(_Rubric):
-    """Reads by substrings as the original's `eval.py` does, faults included.
+    """Read by substrings like the original's `eval.py`, bugs included.
 
     Values: `orientation`, and `rating`, None where the original goes on with that of the row before
-    (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is :class:`Strict`'s, so that one
-    answer is read both ways.
+    (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is that of :class:`Strict`, so that
+    one answer is read both ways.
     """
 
     version = "1"
@@ -137,7 +137,7 @@ class AsPublished(_Rubric):
         return {"rating": _rating(text), "orientation": next(found, UNKNOWN)}
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the orientation that an explanation leads to, where none was found."""
+        """Ask for the orientation that follows from the explanation, if none was found."""
         if self.read(text, record)["orientation"] != UNKNOWN:
             return None
         content = text_of("second_question").format(explanation=text.rpartition("Explanation2: ")[2])

@@ -1,4 +1,4 @@
-"""Where the speech of a clip lies, and where it lies once the clip is turned so that the speech comes first or last."""
+"""Locate the speech in a clip, and rotate a clip so that its speech comes first or last."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from audiomarathon.audio.decode import Samples
 from audiomarathon.benchmarks.rows import read_csv
 from audiomarathon.errors import DataError, SettingsError
 
-SPEECH_FILE = "speech.csv"  # beside the metadata; made by `audiomarathon jasco speech`, or by hand
+SPEECH_FILE = "speech.csv"  # next to the metadata; made by `audiomarathon jasco speech`, or by hand
 FIRST, LAST = "speech-first", "speech-last"
-#: Onset and end of each stretch of speech, in seconds of the clip.
+#: Start and end of each stretch of speech, in seconds.
 Spans = Sequence[tuple[float, float]]
 _FADE_S = 0.02
 _VAD_HZ = 16_000
 
 
 def read_speech(file: Path) -> dict[str, Spans]:
-    """Return the speech of clips by id, from a CSV file with the columns `id`, `start` and `end` (seconds).
+    """Read the speech times of clips, by id, from a CSV file with the columns `id`, `start` and `end` (seconds).
 
     Raises
     ------
     DataError
-        It cannot be read, or a row is no stretch of time; the message names the line.
+        The file cannot be read, or a row is not a valid time span; the message names the line.
     """
     found = defaultdict[str, list[tuple[float, float]]](list)
     for line, row in read_csv(file, ["id", "start", "end"]):
@@ -44,13 +44,13 @@ def read_speech(file: Path) -> dict[str, Spans]:
 
 
 def turn(spans: Spans, seconds: float, control: str) -> float:
-    """Return by how many seconds a clip is turned: what was there comes first, and what was before it last.
+    """Return the seconds by which to rotate a clip: this point comes first, and the part before it last.
 
     Parameters
     ----------
     control
-        `speech-first`: the first stretch of speech begins the clip; `speech-last`: the last one ends it; any other, and
-        a clip without speech, is left as it is.
+        `speech-first`: the first stretch of speech begins the clip. `speech-last`: the last stretch ends it. Otherwise,
+        and without speech, 0.
     """
     if not spans or control not in (FIRST, LAST):
         return 0.0
@@ -58,7 +58,7 @@ def turn(spans: Spans, seconds: float, control: str) -> float:
 
 
 def turned(spans: Spans, seconds: float, control: str) -> Spans:
-    """Return where the speech lies once the clip is turned; a stretch over the clip's end becomes two."""
+    """Return the speech times after rotation; a stretch across the clip's end becomes two."""
     shift, found = turn(spans, seconds, control), []
     for start, end in spans:
         begin, long = (start - shift) % seconds, min(end, seconds) - start
@@ -69,10 +69,10 @@ def turned(spans: Spans, seconds: float, control: str) -> Spans:
 
 
 def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
-    """Return a clip turned in a circle, as long as it was: what was at `shift_frames` comes first.
+    """Rotate a clip, so that frame `shift_frames` comes first.
 
-    The seam of its old end and start is a linear cross-fade (equal gain) of `fade_frames`, in which both go on as their
-    mirror images; beyond it no sample changes.
+    The seam of its old end and start is a linear cross-fade (equal gain) of `fade_frames`, in which both continue as
+    mirror images; other samples do not change.
     """
     seam = len(samples) - shift_frames % len(samples)
     made: Samples = np.roll(samples, seam)
@@ -85,7 +85,7 @@ def rotate(samples: Samples, shift_frames: int, fade_frames: int) -> Samples:
 
 
 def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Samples:
-    """Return a clip turned as :func:`turn` says.
+    """Rotate a clip by :func:`turn`.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def turn_clip(samples: Samples, rate: int, spans: Spans, control: str) -> Sample
 
 
 def find_speech(samples: Samples, rate: int) -> Spans:
-    """Return the speech of a clip, shape (n,), as silero-vad finds it at a threshold of 0.5.
+    """Find the speech of a clip, shape (n,), with silero-vad at a threshold of 0.5.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def find_speech(samples: Samples, rate: int) -> Spans:
 
     heard = samples if rate == _VAD_HZ else soxr.resample(samples, rate, _VAD_HZ)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more threads are many times slower; importing the package says so too
+    torch.set_num_threads(1)  # more threads are many times slower, as the package itself warns
     try:
         timestamps, model = _detector()
         found = timestamps(torch.from_numpy(heard), model, threshold=0.5, sampling_rate=_VAD_HZ)

@@ -1,4 +1,4 @@
-"""What pruning takes first, the sound or the speech: told from replies alone, since prompts 3 to 8 ask for both."""
+"""Measure from replies whether pruning removes the sound or the speech first: prompts 3 to 8 ask for both."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from audiomarathon.metrics.wer import normalise
 from audiomarathon.records import Record
 
 MODALITIES = ("speech", "sound", "answer")
-LEAST_SKILL = 0.10  # of the unpruned model, below which nothing is left to lose
-_FIRST_PROMPT = 3  # 1 and 2 ask for the inference alone
+LEAST_SKILL = 0.10  # skill of the unpruned model below which there is nothing to lose
+_FIRST_PROMPT = 3  # prompts 1 and 2 ask for the inference only
 _COMMON = frozenset(("sound", "sounds", "noise", "noises", "of", "and", "a", "the", "to", "on", "in", "light", "faint"))
 _ENDING = re.compile(r"(?<=\w{3})(?:ings?|ed|es|s)$")
-_WIDTH = 3 * len(MODALITIES)  # of each: replies that count, the share reported, the share of other clips' reported
+_WIDTH = 3 * len(MODALITIES)  # each: replies that count, share reported, share of other clips reported
 
-#: By sample id what its reply adds to the sums: shape (_WIDTH,).
+#: Each sample's summands, by id: shape (_WIDTH,).
 Reports = Mapping[str, Floats]
 
 
-@lru_cache(4096)  # each clip's text stands beside every reply
+@lru_cache(4096)  # every reply is compared with each clip's text
 def _words(text: str) -> tuple[str, ...]:
     return tuple(normalise(text).split())
 
@@ -46,7 +46,7 @@ def stem(word: str) -> str:
 
 
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Return which share of each spoken text, and of each sound, a reply reports; the first are the clip's own.
+    """Return the share of each spoken text and of each sound that a reply reports; the first are the clip's own.
 
     Of a text it is the longest common subsequence of words; of a sound the stems of its words, among those of the reply
     that are not matched as the clip's own transcript.
@@ -60,7 +60,8 @@ def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple
 
 
 def reports(records: Iterable[Record]) -> Reports:
-    """Return what each reply reports of its clip's speech, sound and keywords, and of other clips' by chance.
+    """Return the shares that each reply reports of its clip's speech, sound and keywords, and of other clips' by
+    chance.
 
     A reply counts as an answer under every prompt, as a report of speech and sound under those that ask for them.
     """
@@ -82,7 +83,7 @@ def reports(records: Iterable[Record]) -> Reports:
 
 
 def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tuple[dict[str, Estimate], float | None]:
-    """Return what a setting keeps of what base reports, and the p value that it keeps as much speech as sound.
+    """Return the share of base's reports that a setting keeps, and the p value of keeping as much speech as sound.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
 
 
 def _figures(sums: Floats, *, orders: int) -> Floats:
-    """Return the figures of summed reports, shape (n, orders · 2 · _WIDTH): of each order, then their mean."""
+    """Compute the figures from summed reports, shape (n, orders · 2 · _WIDTH): each order's, then their mean."""
     counted = sums.reshape(-1, orders, 2, len(MODALITIES), 3)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = counted[..., 1:] / counted[..., :1]
@@ -134,13 +135,13 @@ def _pseudo_values(sums: Sums, name: str) -> Floats:
 
 
 def measurable(found: Mapping[str, Estimate], name: str) -> bool:
-    """Return whether the unpruned model reports a modality at all, of more clips than one."""
+    """Tell whether the unpruned model reports a modality at all, in more than one clip."""
     one = found[name]
     return one.value >= LEAST_SKILL and one.interval is not None and one.low > 0
 
 
 def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
-    """Return what survives under a setting, in words; where base reports too little, that."""
+    """Return a sentence on what survives under a setting, or that base reports too little."""
     parts = []
     for name in MODALITIES[:2]:
         if not measurable(found, name):
@@ -153,7 +154,7 @@ def sentence(setting: str, found: Mapping[str, Estimate]) -> str:
 
 
 def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], *, seed: int = 42) -> Estimate | None:
-    """Return how much likelier a method keeps a token of speech than any token; over 1, it prefers speech.
+    """Return the ratio of the chances to keep a speech token and any token; above 1, the method prefers speech.
 
     Parameters
     ----------

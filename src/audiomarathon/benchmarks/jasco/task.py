@@ -1,4 +1,4 @@
-"""JASCO's task: eight instructions to each of 80 clips in which a sound and an utterance are mixed."""
+"""JASCO's task: eight instructions for each of 80 clips that mix a sound and an utterance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.files import write_text
 
 METADATA = "v0.csv"
-#: Column of `v0.csv` by the name of the same text in `example.csv`, which references have.
+#: Columns of `v0.csv`, by the names of the same texts in `example.csv` and in references.
 COLUMNS = {
     "audio_sound": "Audio",
     "spoken_text": "Speech",
@@ -30,8 +30,8 @@ COLUMNS = {
     "target_keywords": "Correct Answer Keyword",
 }
 _ID = "audio_id"
-_CLIP = "file"  # a column of ours: where a control's clip lies, if it is not called <audio_id>.wav
-_TOLD = "told"  # another: the text that a control puts before the instruction, in the place of audio
+_CLIP = "file"  # our column: path of a control's clip, if it is not <audio_id>.wav
+_TOLD = "told"  # our column: the text that a control puts before the instruction instead of audio
 _SOUND, _SPEECH = "The audio sound is: {audio_sound}.", 'The spoken text is: "{spoken_text}"'
 _TEXTS = {"text-both": f"{_SOUND} {_SPEECH}", "text-sound": _SOUND, "text-speech": _SPEECH}
 
@@ -61,21 +61,21 @@ class Jasco(Task):
 
     key = "jasco"
     title = "Joint audio-speech co-reasoning"
-    max_new_tokens = 200  # the original states none
+    max_new_tokens = 200  # the original states no limit
     scorer = CoReasoning()
-    cuttable = False  # what is needed of a clip is not known
+    cuttable = False  # the needed part of a clip is unknown
     own_controls = (*_TEXTS, FIRST, LAST)
     group_fields = ("prompt",)
     metadata_file = METADATA
 
     def find(self, root: Path) -> Path:
-        """Return the folder of `v0.csv`: of a clone of the original repository, or wherever it was put."""
+        """Return the folder of `v0.csv`, in a clone of the original repository or elsewhere."""
         named = nearest(root, lambda folder: METADATA in folder.files)
         return the_one(self, root, named, f"{METADATA} of JASCO")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the clips' rows, and ask eight questions about each."""
-        del filters  # none of them applies to this task
+        del filters  # no filter applies to this task
         folder = folder.absolute()
         file = folder / METADATA
         rows = [row for _line, row in read_csv(file, [_ID, *COLUMNS.values()])]
@@ -83,12 +83,12 @@ class Jasco(Task):
         return Loaded(folder, tuple(sample for clip in clips for sample in _asked(clip)), tuple(bad))
 
     def prompt(self, sample: Sample) -> str:
-        """Return the instruction, after the text that a control tells in the place of audio."""
+        """Return the instruction, after a control's text if it has one."""
         told = sample.meta.get(_TOLD)
         return f"{told}\n{sample.question}" if told else sample.question
 
     def vary(self, loaded: Loaded, control: str) -> Mapping[str, Variation]:
-        """Return samples that are told what there is to hear, or whose clip is turned; see :meth:`Task.vary`."""
+        """Return samples with a text instead of audio, or with a rotated clip; see :meth:`Task.vary`."""
         if text := _TEXTS.get(control):
             return {one.id: Variation(None, {_TOLD: text.format(**one.meta)}) for one in loaded.samples}
         file = loaded.folder / SPEECH_FILE
@@ -104,12 +104,12 @@ class Jasco(Task):
         }
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all that judges are told, so that judging needs no data."""
+        """Return all facts that judges see, so that judging needs no data."""
         texts = {name: sample.meta[name] for name in COLUMNS}
         return {"answer": sample.answer, "prompt": sample.question, **texts}
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write `v0.csv`, a row a clip."""
+        """Write `v0.csv`, one row per clip."""
         lines = io.StringIO()
         out = csv.writer(lines)
         out.writerow([_ID, *COLUMNS.values(), _CLIP, _TOLD])
@@ -121,7 +121,7 @@ class Jasco(Task):
 
 
 def _clip(row: Row) -> Sample:
-    """Return a clip as a sample that asks nothing yet."""
+    """Return a clip as a sample without a question."""
     id_ = row.text(_ID)
     if not re.fullmatch(r"[\w.-]+", id_):
         raise RowError(f"{_ID} {shown(id_)} holds more than letters, digits, . _ and -")

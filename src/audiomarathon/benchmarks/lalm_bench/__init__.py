@@ -1,1 +1,1 @@
-"""LALM Bench: captions of Clotho and AudioCaps, and MMAU-Pro's choices, open questions and spoken instructions."""
+"""LALM Bench: captions (Clotho, AudioCaps), and MMAU-Pro's choices, open questions and spoken instructions."""

@@ -1,4 +1,4 @@
-"""Captioning: Clotho v2.1 and AudioCaps, the same task from two kinds of tables."""
+"""Captioning tasks: Clotho v2.1 and AudioCaps, which differ only in their tables."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ PROMPTS = {
     "short": "Describe the sound in one sentence of 8 to 20 words.",
 }
 
-ALL = "all"  # every split
+ALL = "all"  # all splits together
 
-Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, names that its clip may have, captions
+Item = tuple[str, tuple[str, ...], tuple[str, ...]]  # id, possible names of its clip, captions
 
 
 class Captioning(Task):
-    """One caption a clip, scored against several; a subclass says how its table is read.
+    """One caption per clip, scored against several references; a subclass reads the table.
 
-    The table of the whole split gives the document frequencies, whatever part of it is run. Where a folder holds a part
-    of the data (`data download --limit`), `corpus_<table>` beside the table is the whole one.
+    Document frequencies come from the whole split, whatever part of it runs. If a folder has only a part of the data
+    (`data download --limit`), `corpus_<table>` next to the table has all captions.
 
     Attributes
     ----------
     splits
-        By its name the split's table, the default first.
+        Table of each split, by the split's name, the default first.
     folders
-        Where clips lie beside the table; `{split}` is the split's name.
+        Folders of the clips, next to the table; `{split}` is the split's name.
     columns
-        Of the table.
+        Columns of the table.
     """
 
     max_new_tokens = 256
     scorer = Caption()
-    cuttable = False  # which part of a clip a caption tells of is not known
+    cuttable = False  # the part of a clip that a caption describes is unknown
     splits: ClassVar[Mapping[str, str]] = {}
     folders: ClassVar[tuple[str, ...]] = ("", "{split}")
     columns: ClassVar[tuple[str, ...]] = ()
@@ -59,10 +59,10 @@ class Captioning(Task):
 
     @abstractmethod
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return an item's rows in a table: the reverse of :meth:`items`."""
+        """Return an item's rows in a table: the inverse of :meth:`items`."""
 
     def find(self, root: Path) -> Path:
-        """Return the nearest folder that holds the table of any split."""
+        """Return the nearest folder with the table of any split."""
         tables = set(self.splits.values())
         found = nearest(root, lambda folder: any(self._is_ours(folder.path / name) for name in tables & folder.files))
         return the_one(self, root, found, next(iter(self.splits.values())))
@@ -93,7 +93,7 @@ class Captioning(Task):
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda one: natural(one.id))), tuple(bad))
 
     def tables(self, folder: Path, split: str) -> dict[str, list[Item]]:
-        """Return by split a table's items in the file's order; for `all` those of every table that is there."""
+        """Return each split's items in the file's order; `all` reads every table in the folder."""
         there = [part for part in [*self.splits][::-1] if (folder / self.splits[part]).is_file()]
         parts = there if split == ALL else [split]
         if not {*parts} <= {*there}:
@@ -111,7 +111,7 @@ class Captioning(Task):
         return {"references": list(sample.meta["references"])}
 
     def corpus(self, loaded: Loaded) -> Sequence[Sequence[str]]:
-        """Return the captions of the whole split, of clips that are missing too."""
+        """Return the captions of the whole split, missing clips included."""
         splits = loaded.samples[0].meta["splits"]
         return [list(texts) for split in splits for texts in self.captions(loaded.folder, split)]
 
@@ -122,7 +122,7 @@ class Captioning(Task):
         return [texts for _, _, texts in self.items(self._table(whole if whole.is_file() else table)) if texts]
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write a split's rows, and beside them the whole split's captions where the rows are fewer."""
+        """Write a split's rows, and the whole split's captions too if rows are left out."""
         for split in part.kept[0].meta["splits"]:
             own = [one for one in part.kept if one.meta["split"] == split]
             kept = [(one.id, tuple(one.meta["names"]), tuple(one.meta["references"])) for one in own]
@@ -143,7 +143,8 @@ class Captioning(Task):
         return [row for _line, row in read_csv(file, self.columns)]
 
     def _is_ours(self, file: Path) -> bool:
-        """Whether a file's first line has the columns, or it is empty, as in a mirror: `test.csv` is a common name."""
+        """Tell whether a file's first line has the columns, or the file is empty, as in a mirror: `test.csv` is a
+        common name."""
         try:
             with open_plain(file) as lines:
                 first = lines.readline(10_000).decode("utf-8-sig", "replace")
@@ -155,7 +156,7 @@ class Captioning(Task):
 class Clotho(Captioning):
     """Clotho v2.1: clips of 15 to 30 s with five captions each (arXiv 1910.09387).
 
-    `clotho_captions_<split>.csv` with the clips in `<split>/` beside it, or as Zenodo's archives unpack.
+    `clotho_captions_<split>.csv` with the clips in `<split>/` next to it, or in the folders of Zenodo's archives.
     """
 
     key = "lalm/clotho"
@@ -169,7 +170,7 @@ class Clotho(Captioning):
     columns = ("file_name", *(f"caption_{number}" for number in range(1, 6)))
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return an item a row; its id is the file's name."""
+        """Return one item per row; its id is the file's name."""
         return [
             (row["file_name"], (row["file_name"],), tuple(filter(str.strip, map(row.__getitem__, self.columns[1:]))))
             for row in rows
@@ -197,7 +198,7 @@ class AudioCaps(Captioning):
     columns = ("audiocap_id", "youtube_id", "start_time", "caption")
 
     def items(self, rows: Sequence[Mapping[str, str]]) -> list[Item]:
-        """Return an item a clip; its id is the video's with the start in seconds."""
+        """Return one item per clip; its id is the video's id with the start in seconds."""
         found: dict[str, Item] = {}
         for row in rows:
             video, start = row["youtube_id"], row["start_time"]
@@ -208,7 +209,7 @@ class AudioCaps(Captioning):
         return list(found.values())
 
     def rows(self, item: Item) -> list[dict[str, str]]:
-        """Return a row a caption; all have the number of the item's first, which may name its clip."""
+        """Return one row per caption, all with the number of the item's first row, which may be the clip's name."""
         video, _, start = item[0].rpartition("_")
         return [dict(zip(self.columns, (item[1][-1], video, start, text), strict=True)) for text in item[2]]
 
@@ -228,7 +229,7 @@ def _sample(item: Item, clips: Mapping[str, Path], places: str, question: str, m
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """Return under what a name is looked up: as it is, then without its suffix; Unicode has two forms of an é."""
+    """Return the keys for looking a name up: with and without suffix, in one Unicode form."""
     plain = unicodedata.normalize("NFC", name)
     stem = plain.rpartition(".")[0] if plain.lower().endswith(AUDIO_SUFFIXES) else plain
     return plain, f"{stem}\0"

@@ -1,6 +1,6 @@
-"""Which option a reply to MMAU-Pro means: as the suite reads letters, and numbers and bold type besides.
+"""Read the option that a reply to MMAU-Pro chooses: letters as elsewhere in the suite, plus numbers and bold type.
 
-The original numbers its options, so replies do: "The answer is **2) Blues**".
+The original prompt numbers its options, so replies use numbers: "The answer is **2) Blues**".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from audiomarathon.scoring.reply import read_reply, visible
 _NUMBER = re.compile(r"(?<![\w.,:/-])(\d{1,2})([).:])(?=\s|\*|$)[\s*]*")
 _ALONE = re.compile(r"[\s*_(\[]*(?:option|choice|answer)?[\s:*_(\[]*(\d{1,2})[\s).:\]*_]*", re.IGNORECASE)
 _COUNTS = re.compile(r"\d|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten)\b", re.IGNORECASE)
-#: Bold type that is no heading of a list, nor denied, asked or one of two where it stands.
+#: Bold type that is not a heading of a list, denied, in a question, or one of two alternatives.
 _BOLD = re.compile(
     r"(?<!\bnot )(?<!n't )(?<!\bno )(?<!\bnot a )(?<!\bnot the )(?<!rule out )(?<!\bor )"
     r"\*\*([^*]+)\*\*(?!\s*[:?]|\s*,?\s+or\b)",
@@ -25,7 +25,7 @@ _LABEL = re.compile(r"\s*[A-Z][).:]\s")
 
 
 def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Return the letter of the option that a reply chooses, or None, and the rule that read it.
+    """Return the letter of the chosen option, or None, and the rule that read it.
 
     The rules, in this order: `verbatim` (the reply is the option), those of :func:`read_reply` where each number before
     its own option's text counts as that option's letter, `number` (alone, where no option has a number in it), and
@@ -56,7 +56,7 @@ def read_option(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _lettered(reply: str, options: Sequence[str]) -> str:
-    """Return a reply in which a number before its own option's text is that option's letter."""
+    """Replace a number before its own option's text by the option's letter."""
 
     def letter(found: re.Match[str]) -> str:
         place = int(found[1]) - 1

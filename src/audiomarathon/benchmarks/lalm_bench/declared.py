@@ -1,4 +1,4 @@
-"""Tasks that a TOML file describes: where the rows lie, what their fields mean, and how replies are scored.
+"""Tasks described by a TOML file: the file of rows, the meaning of their fields, and the scorer.
 
 Their keys begin with the kind of the task, so that runs are read, scored and reported without the file.
 """
@@ -148,14 +148,14 @@ class Declared(Task):
         return Loaded(place, tuple(samples), tuple(bad), defects={SAME_OPTIONS: same} if same else {})
 
     def prompt(self, sample: Sample) -> str:
-        """Return the template filled in; without one the lettered form, or the question alone."""
+        """Return the filled-in template; without a template, the lettered form or the question only."""
         filling = {"question": sample.question, "options": option_lines(sample)}
         if template := sample.meta["template"]:
             return re.sub(r"\{(question|options)\}", lambda found: filling[found[1]], template)
         return lettered(sample) if sample.options else sample.question
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return what the kind's scorer needs."""
+        """Return the facts that the kind's scorer needs."""
         found = super().reference(sample)
         if self.kind == CAPTION:
             return {"references": list(sample.meta["references"])}
@@ -172,17 +172,17 @@ class Declared(Task):
         return dict(sample.meta["groups"]) or None
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """See :meth:`Task.frames`; the groups are those on record, which another file may have named."""
+        """See :meth:`Task.frames`; the groups come from the records, since the file may have changed."""
         groups = dict.fromkeys(name for own in verdicts.values() for one in own for name in one.record.groups or ())
         return super(Declared, replace(self, group_fields=tuple(groups))).frames(verdicts)
 
     def write_rows(self, part: Part, target: Path) -> None:
-        """Write the rows as JSON lines, whatever the original is, with the paths of their clips."""
+        """Write the rows as JSON lines, whatever the original's format, with the paths of their clips."""
         rows, names = [], self.told["clips"]
         for sample in part.kept:
             clips = part.clips(sample)
             own = dict(zip(names, clips, strict=False)) if len(names) > 1 else {names[0]: clips}
-            # As JSON, which has no dates: a table may hold some.
+            # JSON has no dates, which a table may contain.
             rows.append(json.loads(json.dumps(part.row(sample, {**sample.meta["row"], **own}), default=str)))
         write_lines(target / self._lines, rows)
 
@@ -195,7 +195,7 @@ class Declared(Task):
     @property
     def _rows(self) -> str:
         if not self.told:
-            raise DataError(f"{self.key}: only its TOML file tells of the data; name that file in place of the task")
+            raise DataError(f"{self.key}: give its TOML file instead of its name: only the file describes the data")
         return str(self.told["rows"])
 
     @property
@@ -207,7 +207,7 @@ class Declared(Task):
         return fnmatch(name, self._rows) or name == self._lines
 
     def _unfolded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row with the fields `outer.inner`, where the outer one holds an object, or the JSON text of one."""
+        """Add the fields `outer.inner` to a row if the outer field holds an object, or the JSON text of an object."""
         found = dict(row)
         for name in self._fields:
             outer, _, inner = name.partition(".")
@@ -225,7 +225,7 @@ class Declared(Task):
         clips = tuple(replace(row, fields={first: path}).clip(first) for path in paths)
         options, answer = self._options(row) if "options" in told else ((), "")
         references = row.listed(told["references"]) if "references" in told else []
-        letters = tuple(LETTERS[options.index(option)] for option in options)  # options of one text are one option
+        letters = tuple(LETTERS[options.index(option)] for option in options)  # options of the same text are one option
         groups = {name: _group(row.fields.get(name)) for name in self.group_fields}
         return Sample(
             row.id(told["id"]) if "id" in told else row.identifier(clips[0]),
@@ -261,13 +261,13 @@ class Declared(Task):
 
 
 def on_record(key: str) -> Declared | None:
-    """Return a user's task by the key that its runs have; None for any other key."""
+    """Return a TOML file's task by the key of its runs; None for any other key."""
     kind, _, name = key.partition("/")
     return Declared(key=key, kind=kind, title=name, max_new_tokens=KINDS[kind][1]) if name and kind in KINDS else None
 
 
 def read_task(file: Path) -> Declared:
-    """Return the task that a TOML file describes.
+    """Read a task from a TOML file.
 
     Raises
     ------
@@ -333,7 +333,7 @@ def _kind(file: Path, told: Mapping[str, Any]) -> str:
 
 
 def _group(value: Any) -> str:
-    """Return the name of a group; some rows of MMAU have a list of one."""
+    """Return the name of a group; some rows of MMAU have a list of one name."""
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Replies of any model in, the original's result files out: predictions and scores of Clotho and MMAU-Pro."""
+"""Import replies of any model and export the original's result files, for Clotho and MMAU-Pro."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     import pyarrow
 
 REPLY = "model_output"
-FAILED = "ERROR"  # the original's reply to a clip on which the model failed
+FAILED = "ERROR"  # the original's reply for a clip on which the model failed
 _SHOWN_FAULTS = 5
 _TYPES = {"closed": "closed", "open": "openended", "following": "aif"}
 
 
 def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = False) -> list[Record]:
-    """Return the records of a `predictions.json`: entries with `audio_id`, `prediction` and `references`.
+    """Read the records of a `predictions.json`: entries with `audio_id`, `prediction` and `references`.
 
     Parameters
     ----------
     folder
-        Of Clotho, whose captions stand in for references that an entry lacks.
+        Folder of Clotho; its captions replace missing references.
     faithful
-        Score the reply ERROR as that word; otherwise it is a failed sample.
+        Score the reply ERROR as a word; otherwise it is a failed sample.
 
     Raises
     ------
     DataError
-        Naming by entry what is missing, of another type, or there twice.
+        An entry has missing, mistyped or duplicate fields; the message names them.
     """
     records: dict[str, Record] = {}
     known: dict[str, list[str]] = {}
@@ -75,12 +75,12 @@ def read_captions(file: Path, folder: Path | None = None, *, faithful: bool = Fa
 
 
 def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> list[Record]:
-    """Return the records of a `predictions.parquet`: the columns of `test.parquet`, and one of replies.
+    """Read the records of a `predictions.parquet`: the columns of `test.parquet`, and a column of replies.
 
     Raises
     ------
     DataError
-        It lacks a column, or has rows that are no questions, or hold no text as reply.
+        A column is missing, or a row is not a question or has no text as reply.
     """
     questions, bad = read_questions(file, column)
     if bad:
@@ -101,12 +101,12 @@ def read_answers(file: Path, column: str = REPLY, *, faithful: bool = False) -> 
 
 
 def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[list[list[str]], str]:
-    """Return the captions that weigh words, and whose they are: the records', or a split's of a Clotho folder.
+    """Return the captions for word weights, and their source: the records, or a split of a Clotho folder.
 
     Raises
     ------
     DataError
-        The folder has no split that holds all of the records' clips, or without one there is only one record.
+        No split of the folder has all the records' clips, or there is no folder and only one record.
     """
     if folder is None:
         if len(records) < 2:
@@ -123,7 +123,7 @@ def corpus_of(records: Sequence[Record], folder: Path | None = None) -> tuple[li
 
 
 def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the content of `predictions.json`; failed samples are not in it."""
+    """Return the content of `predictions.json`, without failed samples."""
     return [
         {"audio_id": one.id, "prediction": one.text, "references": list(one.reference["references"])}
         for one in records
@@ -132,7 +132,7 @@ def predictions(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
-    """Return the content of `scores.json` as published: words are weighed by the evaluated clips."""
+    """Return the content of `scores.json` as published, with word weights from the evaluated clips."""
     figures = {"cider_d": "cider_d_as_published", **{name: name for name in ("sbert_sim", "fer", "fense")}}
     return {
         "dataset": "Clotho-v2",
@@ -144,13 +144,13 @@ def scores(summary: Mapping[str, Any], timestamp: str) -> dict[str, Any]:
 
 
 def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Table:
-    """Return the content of `predictions.parquet`; failed samples are not in it.
+    """Return the content of `predictions.parquet`, without failed samples.
 
     Parameters
     ----------
     folder
-        Of `test.parquet`, whose rows are taken where it has all that are asked for; else those of the records, which
-        do not know where the clips lie.
+        Folder of `test.parquet`; its rows are used if it has all questions, else the records', which lack the clips'
+        paths.
     """
     import pyarrow
 
@@ -172,7 +172,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
     """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
 
-    A category that was not judged or matched has the score None, and no metrics.
+    A category without judgements or matches has the score None, and no metrics.
     """
     found = {}
     for category in CATEGORIES:
@@ -198,7 +198,7 @@ def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overal
 
 
 def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the content of `debug_info.json`: how replies were read, and what is not scored and why."""
+    """Return the content of `debug_info.json`: how replies were read, and which are not scored and why."""
     names = ("expected", "n", "errors", "unparsed", "not_answerable", "not_judged", "cut_by_token_limit")
     return {
         **{name: summary.get(name) for name in names},
@@ -211,7 +211,7 @@ def debug_info(summary: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[
 
 
 def _each(file: Path, noun: str, items: Iterable[Any], add: Callable[[Any], None]) -> None:
-    """Add items; raise what is wrong with any of them in one line."""
+    """Convert items; raise all their errors as one line."""
     faults = []
     for number, item in enumerate(items, 1):
         try:
@@ -237,7 +237,7 @@ def _composed(text: str) -> str:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """Return a row of `test.parquet` as far as a record holds it."""
+    """Return a row of `test.parquet`, as far as the record has it."""
     told, kind = record.reference, record.reference["type"]
     return {
         "id": record.id,
@@ -269,7 +269,7 @@ def _choice_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _judged_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Return mean and spread of what judges say of a reply, averaged over the judges."""
+    """Return mean and spread of the judges' scores, averaged over the judges."""
     protocol, names, rows = OpenEndedAsPublished(), (*CRITERIA, "overall"), []
     for one in verdicts:
         read = [reading_of(protocol, one.record, said).values for said in one.record.judgements.values()]

@@ -1,4 +1,4 @@
-"""Figures of MMAU-Pro: a scorer for each type of question, and what they add up to, corrected and as published."""
+"""Score MMAU-Pro: closed questions, open questions and instructions, corrected and as published."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-#: Whose questions, left or right, no model can answer that hears the mix of both channels.
+#: Category of left-or-right questions, which no model can answer from a mono mix.
 SPATIAL = "spatial_audio"
 IN_MONO = f"{SPATIAL} (heard in mono)"
 ENCODER_OF_PAPER = "NV-Embed-v2"
-_SEED = 42  # of the intervals of tables
+_SEED = 42  # for the intervals in tables
 _TYPES = ("closed", "open", "following")
 _SKILLS = ("reasoning_skills", "perceptual_skills")
 _PUBLISHED = OpenEndedAsPublished()
 
 
 class QuestionTypes(Judged):
-    """Closed questions by the option that a reply means, open ones by judges, instructions by rules.
+    """Scores closed questions by the chosen option, open questions by judges, and instructions by rules.
 
     A verdict holds `score`, 0…1, or None where there is none: of an open reply that nobody has judged, and of a closed
     question without a right option. `as_published` is the same by the official script's rules, beside it what
@@ -55,13 +55,13 @@ class QuestionTypes(Judged):
     )
 
     def verdicts(self, records: Sequence[Record]) -> Iterator[Verdict]:
-        """Judge a batch; the encoder sees all of its texts at once."""
+        """Judge a batch; the encoder gets all its texts at once."""
         matched = _matched(records)
         for record in records:
             yield Verdict(record, self.judge(record) | matched.get(record.id, {}))
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """See :meth:`Scorer.judge`; without what an encoder says."""
+        """See :meth:`Scorer.judge`; without the encoder's values."""
         told, kind = record.reference, record.reference["type"]
         if kind == "open":
             values = super().judge(record)
@@ -81,16 +81,17 @@ class QuestionTypes(Judged):
         return own | read_as | {"score": score, "as_published": None}
 
     def sound(self, verdict: Verdict) -> bool:
-        """Whether its values are whole, and of the encoder that this machine has; without one they stay."""
+        """Tell whether the values are complete, and made with this machine's encoder; without an encoder they stay
+        valid."""
         score, encoder = verdict.values.get("score", -1), text_encoder()
         stale = encoder and _matchable(verdict.record) and verdict.values.get("encoder_hash") != encoder.hash
         return not stale and (score is None or (isinstance(score, float) and 0 <= score <= 1))
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the figures over what can be answered: `accuracy` is the mean of what can also be heard.
+        """Return the figures over answerable questions; `accuracy` leaves out questions that need stereo.
 
-        `macro` is the mean of the categories' own (`accuracy: NAME`), `chance_corrected` that of closed questions over
-        what guessing gives. `guessing`, `always_last` and `longest_option` are what blind choices would score.
+        `macro` is the mean over categories (`accuracy: NAME`); `chance_corrected` rescales closed questions between
+        guessing (0) and 1. `guessing`, `always_last` and `longest_option` are the scores of blind choices.
         """
         columns: dict[str, list[float | None]] = {
             "accuracy": [_heard(one) for one in verdicts],
@@ -128,7 +129,8 @@ class QuestionTypes(Judged):
         return replace(means, names=(*means.names, "macro", *over), statistic=statistic, ends=ends)
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the official script's scores, overall first; that is none while any reply that counts has none."""
+        """Return the official script's scores, overall first; the overall score is None if any counted reply has
+        none."""
         own = {
             kind: [one.values["as_published"] if _type(one) == kind else None for one in verdicts] for kind in _TYPES
         }
@@ -138,7 +140,7 @@ class QuestionTypes(Judged):
         return means_of_items(columns, [one.record.cluster for one in verdicts])
 
     def summary(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """Return the official figures, how replies were read, and what is counted nowhere."""
+        """Return the official figures, how replies were read, and replies that are in no figure."""
         closed = [one for one in verdicts if _type(one) == "closed"]
         rules = [one.values["rule"] for one in closed]
         opens = [one for one in verdicts if _type(one) == "open"]
@@ -152,13 +154,13 @@ class QuestionTypes(Judged):
         }
 
     def chance(self, verdicts: Sequence[Verdict]) -> float | None:
-        """Return the accuracy of guessing evenly among options; open questions and instructions are not guessed."""
+        """Return the accuracy of guessing evenly among options; open questions and instructions count as wrong."""
         counted = [one for one in verdicts if _heard(one) is not None]
         guessed = [1 / len(one.record.reference["options"]) for one in counted if _type(one) == "closed"]
         return sum(guessed) / len(counted) if counted else None
 
     def lacks(self, verdict: Verdict, judge: str) -> str:
-        """See :meth:`Judged.lacks`; judges are asked about open replies alone."""
+        """See :meth:`Judged.lacks`; judges are asked about open replies only."""
         return super().lacks(verdict, judge) if _type(verdict) == "open" else ""
 
     def own_score(self, verdict: Verdict) -> float | None:
@@ -167,15 +169,15 @@ class QuestionTypes(Judged):
         return score
 
     def right(self, verdict: Verdict) -> bool | None:
-        """Return whether the right option was chosen, or the instruction followed; None of others."""
+        """Return whether the right option was chosen, or the instruction followed; None for open questions."""
         return None if _type(verdict) == "open" or verdict.values["score"] is None else verdict.values["score"] == 1
 
     def unparsed(self, verdict: Verdict) -> bool:
-        """Whether the reply to a closed question chose nothing."""
+        """Tell whether the reply to a closed question chose no option."""
         return _type(verdict) == "closed" and verdict.values["parsed"] is None
 
     def shown(self, verdict: Verdict) -> str:
-        """Return what was chosen and by which rule, what judges said, or which instruction was followed."""
+        """Return the chosen option, the judges' scores, or the kind of instruction."""
         told, said = verdict.record.reference, super().shown(verdict)
         if told["type"] == "following":
             return f"{said}: {told['kind']}"
@@ -186,7 +188,7 @@ class QuestionTypes(Judged):
         return f"{said}: {letter}. {told['options'][LETTERS.index(letter)]}" if letter else "unparsed"
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say what is in no figure, what blind choices score, and whose matching the published figures rest on."""
+        """Return notes on replies in no figure, on blind choices, and on the encoder behind the published figures."""
         figures, summary = self.sums(verdicts).figures, self.summary(verdicts)
         opens = [one for one in verdicts if _type(one) == "open"]
         found = super().notes(opens) if opens else []
@@ -211,7 +213,8 @@ class QuestionTypes(Judged):
         return found
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return scores by type of question, by category and by skill; a question counts under each of its skills."""
+        """Return tables of scores by type of question, by category and by skill; a question counts under all its
+        skills."""
         types = ("accuracy", "macro", "chance_corrected", *_TYPES, "correctness", "spatial_in_mono")
         found = {name: Resampler(_SEED).of_sums(sums_of(self, own)) for name, own in verdicts.items()}
         published = {name: Resampler(_SEED).of_sums(self.published(own)) for name, own in verdicts.items()}
@@ -263,18 +266,18 @@ def _is_heard(verdict: Verdict) -> bool:
 
 
 def _heard(verdict: Verdict) -> float | None:
-    """Return a score that counts in the accuracy."""
+    """Return the score if it counts in the accuracy, else None."""
     score: float | None = verdict.values["score"]
     return score if _is_heard(verdict) else None
 
 
 def _answerable(record: Record) -> bool:
-    """Whether a closed question has a right option, and another."""
+    """Tell whether a closed question has a right option and another one."""
     return bool(record.reference["answer"]) and len(record.reference["options"]) > 1
 
 
 def _guess(verdict: Verdict) -> float | None:
-    """Return what guessing evenly among a closed question's options scores."""
+    """Return the score of guessing evenly among a closed question's options."""
     told = verdict.record.reference
     return 1 / len(told["options"]) if told["type"] == "closed" and _answerable(verdict.record) else None
 
@@ -290,7 +293,7 @@ def _last(verdict: Verdict) -> float:
 
 
 def _longest(verdict: Verdict) -> float:
-    """Return what choosing the longest option scores; of equally long ones each counts in part."""
+    """Return the score of choosing the longest option; ties share it."""
     options = verdict.record.reference["options"]
     sizes = list(map(len, options))
     longest = [letter for letter, size in zip(LETTERS, sizes, strict=False) if size == max(sizes)]
@@ -298,7 +301,7 @@ def _longest(verdict: Verdict) -> float:
 
 
 def _graded(verdict: Verdict, judge: str) -> float | None:
-    """Return what one judge's grade is worth."""
+    """Return one judge's grade on the scale 0…1."""
     grade = (verdict.values["readings"].get(judge) or {}).get("overall") if _type(verdict) == "open" else None
     return None if grade is None else (grade - 1) / 4
 
@@ -315,7 +318,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _matchable(record: Record) -> bool:
-    """Whether the official script counts a closed question: it drops those of one option."""
+    """Tell whether the official script counts a closed question: it drops questions with one option."""
     return record.reference["type"] == "closed" and len(record.reference["options"]) > 1
 
 
@@ -324,7 +327,7 @@ def _counts_as_published(verdict: Verdict) -> bool:
 
 
 def _matched(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return by record the option nearest to its reply, and whether that is the answer, letter by letter."""
+    """Return each record's option nearest to the reply, and whether its text is exactly the answer."""
     own = [record for record in records if _matchable(record)]
     if not own or (encoder := text_encoder()) is None:
         return {}
@@ -349,13 +352,13 @@ def _cells(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _cell(name: str, one: Any) -> list[tuple[str, Any]]:
-    """Return a figure's columns of a table."""
+    """Return a figure's columns in a table."""
     low, high = one.interval or (None, None)
     return [(name, one.value), (f"{name}_low", low), (f"{name}_high", high)]
 
 
 def _by_skill(verdicts: Mapping[str, Sequence[Verdict]], field: str) -> list[dict[str, Any]]:
-    """Return a row a skill, a column a setting."""
+    """Return one row per skill, with a column per setting."""
     told = {setting: [(one, one.record.reference.get(field) or ()) for one in own] for setting, own in verdicts.items()}
     rows = []
     for skill in sorted({skill for own in told.values() for _one, skills in own for skill in skills}):

@@ -1,6 +1,6 @@
-"""The 26 kinds of instruction of MMAU-Pro (arXiv 2508.13992): whether a reply follows one.
+"""Check whether a reply follows one of MMAU-Pro's 26 kinds of instruction (arXiv 2508.13992).
 
-Each kind has two readings: the official script's, faults included, and a corrected one. Officially an empty reply
+Each kind has two checks: the official script's, bugs included, and a corrected one. Officially an empty reply
 follows 21 of the 87 instructions, and no reply follows `Repeat Prompt`, which compares with the written question
 instead of the spoken request.
 """
@@ -23,7 +23,7 @@ Check = Callable[[str, Given], bool]
 
 @dataclass(frozen=True)
 class _Kind:
-    """The fields that an instruction needs, and whether a reply follows it; both readings may be the same."""
+    """The fields of an instruction, and its two checks, which may be the same."""
 
     needs: tuple[str, ...]
     official: Check
@@ -31,12 +31,12 @@ class _Kind:
 
 
 def check(kind: str, given: Given) -> None:
-    """Refuse an instruction that cannot be checked; `given` as in :func:`follows`.
+    """Refuse an instruction that cannot be checked; `given` is as in :func:`follows`.
 
     Raises
     ------
     ValueError
-        The kind is unknown, or lacks a number or a text with letters that it needs.
+        The kind is unknown, or a required number or text is missing.
     """
     if kind not in _KINDS:
         raise ValueError(f"unknown instruction kind {kind!r}; allowed: {', '.join(KINDS)}")
@@ -51,7 +51,7 @@ def check(kind: str, given: Given) -> None:
 
 
 def follows(kind: str, given: Given, reply: str, *, corrected: bool) -> bool:
-    """Return whether a reply follows an instruction.
+    """Tell whether a reply follows an instruction.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ def follows(kind: str, given: Given, reply: str, *, corrected: bool) -> bool:
     given
         The row's `kwargs`, and its `question` (as written) and `transcription` (as spoken).
     corrected
-        Mend the official script's faults; a reply without a letter or digit then follows nothing.
+        Fix the official script's bugs; a reply without letters or digits then follows no instruction.
 
     Raises
     ------
     SettingsError
-        Sentences must be counted, and punkt is not installed.
+        Counting sentences needs punkt, which is not installed.
     """
     one = _KINDS[kind]
     if not corrected:
@@ -94,7 +94,7 @@ def _letters(text: str, more: str = "") -> str:
 
 
 def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count | None = None) -> _Kind:
-    """Return a kind that bounds a count by the numbers in the fields `low` and `high`; "" for no bound."""
+    """Return a kind that limits a count by the fields `low` and `high`; "" for no limit."""
 
     def within(count: Count) -> Check:
         return lambda reply, given: (given[low] if low else 0) <= count(reply) <= (given[high] if high else math.inf)
@@ -103,7 +103,7 @@ def _counted(official: Count, low: str = "N", high: str = "N", corrected: Count 
 
 
 def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
-    """Return a kind about the keywords in the field `name`; officially `sound` is also in `soundscape`."""
+    """Return a kind about the keywords in the field `name`; the official check finds `sound` in `soundscape` too."""
 
     def holding(holds: Callable[[str, str], bool]) -> Check:
         return lambda reply, given: combine(holds(reply, keyword) for keyword in given[name].split(", "))
@@ -113,12 +113,12 @@ def _listed(name: str, combine: Callable[[Iterable[bool]], bool]) -> _Kind:
 
 
 def _phrased(name: str, holds: Callable[[str, str], bool]) -> _Kind:
-    """Return a kind about the phrase in the field `name`, of which only letters and spaces count."""
+    """Return a kind about the phrase in the field `name`, reduced to letters and spaces."""
     return _Kind((name,), lambda reply, given: holds(_letters(reply, " "), _letters(given[name], " ")))
 
 
 def _sections(reply: str, given: Given) -> bool:
-    """Count what stands before the first marker too, as the official script does."""
+    """Count the text before the first marker too, as the official script does."""
     return bool(given["N"] == _filled(re.split(rf"\s*{re.escape(given['section_splitter'])}\s*", reply)))
 
 
@@ -127,7 +127,7 @@ def _marked_sections(reply: str, given: Given) -> bool:
 
 
 def _postscript(reply: str, given: Given) -> bool:
-    """Return whether the marker begins a line after the first, by itself or after "Postscript:" or "P.S."."""
+    """Tell whether the marker begins a later line, alone or after "Postscript:" or "P.S."."""
     named = r"(?:postscript|p\.? ?s\.?)[\s*_:]*"
     return bool(re.search(rf"(?i)\n[\s*_#>]*(?:{named})?{re.escape(given['postscript_marker'])}", reply.strip()))
 
@@ -156,7 +156,7 @@ _KINDS = {
     "Number Paragraphs": _counted(lambda reply: _filled(reply.split("***"))),
     "Number Bullets": _counted(_matches(r"(?:^|\n)\s*\*\s+"), corrected=_matches(r"(?m)^[ \t]*[*•-][ \t]+(?=\S)")),
     "Minimum Number Highlighted Section": _counted(
-        _matches(r"\*([^*]+)\*"),  # `**x** and **y**` holds three
+        _matches(r"\*([^*]+)\*"),  # `**x** and **y**` contains three
         high="",
         corrected=_matches(r"(?<!\*)(\*{1,3})(?=[^\s*])[^*]*(?<=\S)\1(?!\*)"),
     ),

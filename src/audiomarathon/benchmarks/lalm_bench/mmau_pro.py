@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 METADATA = "test.parquet"
-#: By category the type of its questions; all others are closed.
+#: Type of questions by category; other categories are closed.
 TYPES = {"open": "open", "instruction following": "following"}
 CATEGORIES = (
     "music", "sound", "speech", "multi", "spatial_audio", "voice_chat", "sound_speech", "sound_music", "music_speech",
@@ -44,7 +44,7 @@ GIVEN = (
 )  # fmt: skip
 MAX_OPTIONS, MAX_CLIPS = 11, 3
 
-# Names of defects: the data is used as it is, and they are counted.
+# Names of defects: they are counted, and the data is used as it is.
 SPELT_OTHERWISE = "answer spelt otherwise"
 NO_RIGHT_OPTION = "answer is none of the options"
 ONE_OPTION = "one option"
@@ -55,7 +55,7 @@ EMPTY_SKILL = "empty skill"
 
 
 class MmauPro(Task):
-    """How well is audio of every kind understood? Closed and open questions, and instructions to follow.
+    """Understanding of every kind of audio: closed and open questions, and instructions to follow.
 
     `TASK_PROMPT` is `as_published` (numbered options and no instruction; the spoken instruction told as text), or
     `text` (the spoken instruction told as text).
@@ -66,17 +66,17 @@ class MmauPro(Task):
     title = "Audio understanding (MMAU-Pro)"
     max_new_tokens = 512
     scorer = QuestionTypes()
-    cuttable = False  # what is needed of a clip is not known
+    cuttable = False  # the needed part of a clip is unknown
     group_fields = ("length", "category")
     metadata_file = METADATA
 
     def find(self, root: Path) -> Path:
-        """Return the folder of `test.parquet` beside the unpacked `data.zip`."""
+        """Return the folder of `test.parquet`, next to the unpacked `data.zip`."""
         found = nearest(root, lambda folder: METADATA in folder.files and "data" in folder.folders)
         return the_one(self, root, found, f"{METADATA} of MMAU-Pro beside its folder data (unpack data.zip)")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows and look for their clips; defects of the data are counted, not mended."""
+        """Read the rows and find their clips; defects of the data are counted, not fixed."""
         if filters.prompt not in FORMS:
             allowed = f"allowed for {self.key}: {', '.join(filter(None, FORMS))}, or empty"
             raise SettingsError(f"TASK_PROMPT={filters.prompt}: not allowed; {allowed}")
@@ -88,7 +88,7 @@ class MmauPro(Task):
         return Loaded(folder, tuple(samples), tuple(bad), defects=dict(sorted(defects.items())))
 
     def prompt(self, sample: Sample) -> str:
-        """Return what the form of the prompt makes of the question."""
+        """Return the question in the chosen form of the prompt."""
         meta, form = sample.meta, sample.meta.get("form", "")
         question = meta["transcription"] if form and meta["type"] == "following" else sample.question
         if not sample.options:
@@ -98,12 +98,12 @@ class MmauPro(Task):
         return "\n".join([f"{question}\n\nOptions:", *(f"{n}) {text}" for n, text in enumerate(sample.options, 1))])
 
     def reference(self, sample: Sample) -> dict[str, Any]:
-        """Return all that scoring and judging need."""
+        """Return all facts that scoring and judging need."""
         meta = {name: value for name, value in sample.meta.items() if name != "form"}
         return {"answer": sample.answer, "question": sample.question, "options": list(sample.options), **meta}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, pd.DataFrame]:
-        """Return the accuracy by length first; see :meth:`Task.frames`. By category it is the scorer's."""
+        """Return the accuracy by length first; see :meth:`Task.frames`. The table by category comes from the scorer."""
         own = self.scorer.frames(verdicts)
         by_length, _by_category = (frame for title, frame in super().frames(verdicts).items() if title not in own)
         order = ("setting", *LENGTHS, "none")
@@ -140,9 +140,9 @@ def schema() -> pyarrow.Schema:
 
 
 def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[str, Any]]], list[BadRow]]:
-    """Return a file's samples without clips, each with its row, in the file's order, and the bad rows.
+    """Read a file's samples without clips, each with its row, in the file's order, and the bad rows.
 
-    Files of replies have `more` columns.
+    `more` names additional columns, in files of replies.
     """
     asked: dict[str, tuple[Sample, Mapping[str, Any]]] = {}
 
@@ -157,7 +157,8 @@ def read_questions(file: Path, *more: str) -> tuple[list[tuple[Sample, Mapping[s
 
 
 def question(row: Row) -> Sample:
-    """Return a row's sample without its clips. Texts stay as they are written: published scoring compares them so."""
+    """Turn a row into a sample without clips. Texts stay unchanged, since the published scoring compares them
+    exactly."""
     id_, category = row.id("id"), row.text("category")
     if category not in CATEGORIES:
         raise RowError(f"category {shown(category)} is not allowed; allowed: {', '.join(CATEGORIES)}")
@@ -215,7 +216,7 @@ def _open(row: Row) -> _Asked:
 
 
 def _following(row: Row) -> _Asked:
-    """The answer, for a reader, is the instruction."""
+    """For readers, the answer is the instruction."""
     told, kind, kwargs = row.text("transcription"), row.text("task_identifier"), row.fields.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise RowError(f"kwargs {shown(kwargs)} is not an object")
@@ -242,7 +243,7 @@ def _texts(row: Row, name: str) -> list[str]:
 
 
 def _written(row: Row, name: str) -> str:
-    """Return a text as it is written, white space included; "" for null."""
+    """Return a text unchanged, white space included; "" for null."""
     text, value = row.optional(name), row.fields.get(name)
     return value if text and isinstance(value, str) else text
 

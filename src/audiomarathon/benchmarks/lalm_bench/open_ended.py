@@ -1,4 +1,4 @@
-"""What judges are asked about MMAU-Pro's open answers (arXiv 2508.13992), and how their answers are read.
+"""Ask judges about MMAU-Pro's open answers (arXiv 2508.13992), and read their scores.
 
 Values: `correctness`, `relevance`, `completeness` and `clarity`, and `overall`, from 1 to 5. A record's reference holds
 `type`, `question` and `answer`; judges are asked about records of type "open", and nothing is read of the others.
@@ -28,15 +28,15 @@ CRITERIA = ("correctness", "relevance", "completeness", "clarity")
 ANCHORED = 0.13  # share of the records
 
 _CONTRADICTION = "This is not the case."
-_DENIAL = re.compile(r"\b(?:no|none|not|never)\b", re.IGNORECASE)  # the contradiction might agree with it
-_BRACKETS = str.maketrans("", "", "[]")  # the template writes [score]
+_DENIAL = re.compile(r"\b(?:no|none|not|never)\b", re.IGNORECASE)  # the contradiction could agree with it
+_BRACKETS = str.maketrans("", "", "[]")  # as in the template's [score]
 _NUMBER = r"\d++(?:\.\d++)?+(?![-–.,]?\d)"
 _MISSING = 3.0  # as published
 
 
 @cache
 def template() -> str:
-    """Return the original's question, with four names in braces."""
+    """Return the original's question, with four fields in braces."""
     return (files(__package__) / "texts" / "open_ended.txt").read_bytes().decode()
 
 
@@ -57,7 +57,7 @@ class _OpenEnded(Protocol):
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; a reply without a word gets 1 on everything."""
+        """See :meth:`Protocol.read`; a reply without words gets 1 for everything."""
         if record.reference["type"] != "open":
             return None
         if not record.text.strip():
@@ -70,10 +70,10 @@ class _OpenEnded(Protocol):
 
 
 class OpenEnded(_OpenEnded):
-    """Reads the last line that states each score; criteria are whole numbers.
+    """Read the last line of each score; criteria are whole numbers.
 
-    A judge that leaves a score open, gives one outside 1 to 5, or one that the reply states itself, is asked once more.
-    What stays unread is missing.
+    If a score is missing, outside 1 to 5, or stated in the reply itself, the judge is asked once more. A score that
+    stays unread is missing.
     """
 
     name = "mmau-pro-open"
@@ -89,15 +89,15 @@ class OpenEnded(_OpenEnded):
         return values if any(values.values()) else None
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the five lines alone where a score cannot be read."""
+        """Ask for the five lines only, if a score cannot be read."""
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Return the first answer's values, completed by the second's."""
+        """Return the first answer's values, completed from the second."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return the reference answer, and its contradiction with and without a plea for a better score.
+        """Return the reference answer, and its contradiction, with and without a plea for a better score.
 
         Only some 80 of the 625 records have anchors, chosen by a hash of their ids: asking about all would quintuple
         the calls.
@@ -115,10 +115,10 @@ class OpenEnded(_OpenEnded):
 
 
 class OpenEndedAsPublished(_OpenEnded):
-    """Reads as the official script does, faults included: the first score after each name, 3 where there is none.
+    """Read like the official script, bugs included: the first score after each name, or 3 without one.
 
-    The question is :class:`OpenEnded`'s, so that one answer is read both ways. An overall score of exactly 3 counts as
-    missing, and becomes the mean of the four criteria.
+    The question is that of :class:`OpenEnded`, so that one answer is read both ways. An overall score of exactly 3
+    counts as missing, and becomes the mean of the four criteria.
     """
 
     name = "mmau-pro-open-as-published"
@@ -131,4 +131,4 @@ class OpenEndedAsPublished(_OpenEnded):
 
 def _first(pattern: str, text: str) -> float:
     found = re.search(pattern, text, re.IGNORECASE)
-    return float(found[1][:100]) if found else _MISSING  # 400 digits would be infinity, which JSON has no word for
+    return float(found[1][:100]) if found else _MISSING  # 400 digits would be infinity, which JSON cannot store

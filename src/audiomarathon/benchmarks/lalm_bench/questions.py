@@ -1,7 +1,7 @@
-"""Closed questions whose options are no classes: accuracy first, and the rule of MMAU and MMAR beside it.
+"""Score closed questions whose options are not classes: accuracy, and the published rule of MMAU and MMAR.
 
-MMAU (arXiv 2410.19168) and MMAR (arXiv 2505.13032) are scored by one rule on words, here `mmau-tokens`. A reply that
-explains itself, and so uses a word of another option, is wrong by it; and so is a letter alone.
+MMAU (arXiv 2410.19168) and MMAR (arXiv 2505.13032) are scored by one rule on words, here `mmau-tokens`. This rule
+counts a reply as wrong if its explanation uses a word of another option, or if it is a letter only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BLIND = ("guessing", "always_first", "always_last", "longest_option")
 
 
 def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
-    """Return whether a reply is right by `mmau-tokens`.
+    """Tell whether a reply is right by `mmau-tokens`.
 
-    It has every word of the answer, and none that another option has and the answer has not. Options of the same words
-    as the answer are no others.
+    It must contain every word of the answer, and no word of another option that the answer lacks. Options with the
+    answer's words do not count as other options.
     """
     said, wanted = _words(reply), _words(answer)
     wrong = set().union(*(_words(option) - wanted for option in options))
@@ -36,7 +36,7 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 
 
 class Questions(Choice):
-    """Accuracy, and what blind choices would score.
+    """Accuracy, with the scores of blind choices.
 
     A verdict is :class:`Choice`'s, read as MMAU-Pro's replies are, and `as_published`: what `mmau-tokens` says, None
     where the record's reference names no published rule. Options of one text are one option: `labels` says which.
@@ -47,7 +47,7 @@ class Questions(Choice):
     modules: ClassVar[tuple[str, ...]] = (*Choice.modules, "audiomarathon.benchmarks.lalm_bench.choices")  # type: ignore[assignment]
 
     def judge(self, record: Record) -> dict[str, Any]:
-        """Read the reply, by letters or words and by the published rule."""
+        """Read the reply by letters or words, and by the published rule."""
         told = record.reference
         letter, rule = _read(record.text, told["options"])
         correct = letter is not None and _label(told, letter) == _label(told, told["answer"])
@@ -61,7 +61,7 @@ class Questions(Choice):
         return super().sound(verdict) and verdict.values.get("as_published", "") in (None, True, False)
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracies; `guessing`, `always_first` and the like are what blind choices would score."""
+        """Return the accuracies; `guessing`, `always_first` and so on are the scores of blind choices."""
         columns: dict[str, list[float | None]] = {
             "accuracy": [one.values["correct"] for one in verdicts],
             "strict_accuracy": [one.values["strict"] for one in verdicts],
@@ -75,7 +75,7 @@ class Questions(Choice):
         return replace(means, ends=dict.fromkeys(columns, (0.0, 1.0)))
 
     def published(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the accuracy by the published rule; none where there is no such rule."""
+        """Return the accuracy by the published rule, if there is one."""
         return means_of_items(
             {"as_published": [one.values["as_published"] for one in verdicts]}, [one.record.cluster for one in verdicts]
         )
@@ -85,7 +85,7 @@ class Questions(Choice):
         return {"rules": dict(sorted(Counter(one.values["rule"] for one in verdicts).items()))}
 
     def frames(self, verdicts: Mapping[str, Sequence[Verdict]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return none: letters are no classes."""
+        """Return none: letters are not classes."""
         return {}
 
     def chance(self, verdicts: Sequence[Verdict]) -> float:
@@ -93,7 +93,7 @@ class Questions(Choice):
         return fmean(_share(one, range(len(one.record.reference["options"]))) for one in verdicts)
 
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """Say what blind choices score, and what the published rule makes of letters."""
+        """Return notes on the scores of blind choices, and on letters under the published rule."""
         figures = self.sums(verdicts).figures
         blind = ", ".join(f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in _BLIND)
         found = [f"without listening: {blind}"]
@@ -109,9 +109,9 @@ def _words(text: str) -> set[str]:
 
 
 def _read(reply: str, options: Sequence[str]) -> tuple[str | None, str]:
-    """Read a reply; of options with one text either may be meant by it, and each by its own letter.
+    """Read a reply; a text shared by two options may mean either, and a letter means its own option.
 
-    Options that look like letters (musical notes) are told from those by the whole reply.
+    Options that look like letters (musical notes) are distinguished by the whole reply.
     """
     letters, said = LETTERS[: len(options)], reply.strip()
     for letter, text in zip(letters, options, strict=True):
@@ -128,7 +128,7 @@ def _label(told: Mapping[str, Any], letter: str) -> str:
 
 
 def _share(verdict: Verdict, places: Sequence[int]) -> float:
-    """Return how many of some options are right."""
+    """Return the share of right options."""
     told = verdict.record.reference
     right = _label(told, told["answer"])
     return fmean(told["labels"][place] == right for place in places)

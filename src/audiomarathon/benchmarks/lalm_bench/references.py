@@ -1,7 +1,7 @@
-"""Captions of one clip compared with each other: which stand apart, and what a score is without them.
+"""Compare the captions of a clip with each other: find outliers, and score without them.
 
-An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A clip is its name and its captions, which count
-from 1; "" stands for a caption that is not there, and takes no part.
+An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark). A clip is its name and its captions, numbered
+from 1; "" is a missing caption.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from audiomarathon.metrics.captions.lengths import Metric, human_ceiling
 from audiomarathon.metrics.captions.ptb import tokens
 from audiomarathon.metrics.statistics import Estimate, Floats, Resampler, means_of_items
 
-OUTLIER = 2.0  # |z| from which a caption stands apart
-NEAR = 0.95  # cosine from which two captions are nearly the same
-REPLY = "caption_predicted"  # column of replies, as in the examples of aac-metrics
-_SEED = 42  # of the intervals
+OUTLIER = 2.0  # |z| from which a caption is an outlier
+NEAR = 0.95  # cosine from which two captions are near duplicates
+REPLY = "caption_predicted"  # column of replies, as in aac-metrics' examples
+_SEED = 42  # for the intervals
 _DIGITS = 4
 
 Clip = tuple[str, Sequence[str]]
@@ -34,7 +34,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
-    """Return the clips of a CSV file, and by clip the replies of its column `caption_predicted`, if it has one.
+    """Read the clips of a CSV file, and the reply for each clip if it has a column `caption_predicted`.
 
     Columns: `caption_1`, `caption_2`, … up to `caption_999` in any order, and `file_name`; without that, rows are named
     by their number.
@@ -42,7 +42,7 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
     Raises
     ------
     DataError
-        It cannot be read, lacks a column, names a clip twice, or holds no rows.
+        The file cannot be read, lacks a column, names a clip twice, or has no rows.
     """
     rows = [row for _line, row in read_csv(file, ("caption_1", "caption_2"))]
     clips: dict[str, list[str]] = {}
@@ -61,7 +61,7 @@ def read_captions_table(file: Path) -> tuple[list[Clip], dict[str, str]]:
 
 
 def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows, Rows]:
-    """Return how close each clip's captions are to each other; captions count from 1.
+    """Return the similarity of each clip's captions; captions are numbered from 1.
 
     Returns
     -------
@@ -103,10 +103,10 @@ def compare_captions(clips: Sequence[Clip], encoder: TextEncoder) -> tuple[Rows,
 def scores_without(
     outliers: Rows, clips: Sequence[Clip], replies: Mapping[str, str], encoder: TextEncoder, named: str
 ) -> dict[str, dict[str, Estimate]]:
-    """Return what people score, and replies, against all captions and against those that are no outliers.
+    """Score people and replies against all captions, and against captions that are not outliers.
 
-    People are each caption against its clip's others. Words are weighed by all captions in both columns, so that only
-    the captions differ.
+    For people, each caption is scored against the clip's other captions. Both columns weigh words by all captions, so
+    that only the references differ.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Rubrics of captions: a model writes criteria from a clip's references, and judges check replies against them.
+"""Score captions by rubrics: a model writes criteria from a clip's references, and judges check replies against them.
 
-The idea is an experiment's of LALM Bench (github.com/jemin7709/audio-llm-benchmark); the questions are our own. Every
-answer is one JSON object. Only code fences and trailing commas are mended; an answer that is anything else is asked for
-once more, and then missing.
+The idea comes from an experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark); the questions are ours.
+Every answer is one JSON object. Only code fences and trailing commas are tolerated; after any other answer the judge is
+asked once more, then the value is missing.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ Criteria = list[dict[str, Any]]  # of `criterion` and `weight`
 
 
 class _InJson(Protocol):
-    """Asks by a text of `texts/`, and once more for an answer that cannot be read."""
+    """Ask with a text of `texts/`, and once more if the answer cannot be read."""
 
     version = "1"
     longest_reply: int | None = None
 
     def asked(self, **parts: str) -> Messages:
-        """Return the question with its parts in place."""
+        """Return the question with its fields filled in."""
         file = files(__package__) / "texts" / f"{self.name.replace('-', '_')}.txt"
         return [{"role": "user", "content": file.read_text("utf-8").format(**parts)}]
 
     def second(self, text: str, record: Record) -> Messages | None:
-        """Ask for the JSON object alone."""
+        """Ask for the JSON object only."""
         return asked_again(self, text, record, _RETRY)
 
 
 class WriteRubric(_InJson):
-    """Asks for criteria, each with words quoted from a caption. The record's reply is its references, a line each.
+    """Ask for criteria, each with words quoted from a caption. The record's reply is its references, a line each.
 
     Values: `criteria`, and `dropped`: how many had a quote that no reference holds.
     """
@@ -65,7 +65,7 @@ class WriteRubric(_InJson):
         return self.asked(captions=record.text)
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; case and punctuation of a quote do not count."""
+        """See :meth:`Protocol.read`; case and punctuation of a quote are ignored."""
         told: Any = (json_answer(text) or {}).get("criteria")
         if (found := criteria_of(told)) is None:
             return None
@@ -77,7 +77,8 @@ class WriteRubric(_InJson):
 
 
 class MergeRubric(_InJson):
-    """Asks to merge criteria that say the same; a single one is kept unasked. A record's reference holds `criteria`."""
+    """Ask to merge criteria of the same meaning; a single criterion stays without asking. The record's reference has
+    `criteria`."""
 
     name = "rubric-merge"
 
@@ -88,14 +89,14 @@ class MergeRubric(_InJson):
         return self.asked(criteria=rows) if len(criteria) > 1 else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; an answer with more criteria than before is unreadable."""
+        """See :meth:`Protocol.read`; an answer with more criteria than before is invalid."""
         before = record.reference["criteria"]
         found = before if len(before) == 1 else criteria_of((json_answer(text) or {}).get("final_criteria"))
         return {"criteria": found} if found and len(found) <= len(before) else None
 
 
 class ApplyRubric(_InJson):
-    """Asks which criteria a reply meets. A record's reference holds `criteria`, and for an anchor `references`.
+    """Ask which criteria a reply meets. The record's reference has `criteria`, and for an anchor `references`.
 
     Values: `present` (a bool each) and `score`, the share of the weight that is present.
     """
@@ -105,14 +106,14 @@ class ApplyRubric(_InJson):
     scales: ClassVar = {"score": "ordinal"}
 
     def messages(self, record: Record) -> Messages:
-        """Show criteria and reply; a reply without a word is judged without asking."""
+        """Show criteria and reply; a reply without words is judged without asking."""
         rows = [f"{number}. {one['criterion']}" for number, one in enumerate(record.reference["criteria"], 1)]
         reply = json.dumps(record.text, ensure_ascii=False)
         example = json.dumps(dict(zip("12"[: len(rows)], (PRESENT, ABSENT), strict=False)))
         return self.asked(criteria="\n".join(rows), reply=reply, example=example) if record.text.strip() else []
 
     def read(self, text: str, record: Record) -> dict[str, Any] | None:
-        """See :meth:`Protocol.read`; every criterion must be answered, and nothing else."""
+        """See :meth:`Protocol.read`; the answer must cover exactly the criteria."""
         weights = [one["weight"] for one in record.reference["criteria"]]
         names = [str(number) for number in range(1, len(weights) + 1)]
         found = json_answer(text) if record.text.strip() else dict.fromkeys(names, ABSENT)
@@ -123,9 +124,9 @@ class ApplyRubric(_InJson):
         return {"present": present, "score": met / sum(weights)}
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
-        """Return, for one record in ten, a reference that says all criteria, and a reply that says none, with a plea.
+        """Return, for one record in ten, a reference that meets all criteria, and a reply that meets none, with a plea.
 
-        Which records, a hash of their ids says.
+        A hash of the ids chooses the records.
         """
         texts = record.reference.get("references")
         if not texts or draw(0, "anchors", record.id) >= ANCHORED:
@@ -137,7 +138,7 @@ class ApplyRubric(_InJson):
 
 
 class RubricScore(Judged):
-    """The share of a rubric's weight that judges find in a reply: of each judge, and `rubric_score`, their mean."""
+    """The share of a rubric's weight that judges find in a reply: for each judge, and the mean as `rubric_score`."""
 
     key = "rubric"
     figure = Figure("rubric_score", "rubric score")
@@ -150,7 +151,7 @@ class RubricScore(Judged):
         return sum(found) / len(found) if found else None
 
     def sums(self, verdicts: Sequence[Verdict]) -> Sums:
-        """Return the mean score of each judge, over the replies that it has read, and of all."""
+        """Return the mean score of each judge over the replies that it read, and the mean over judges."""
         columns: dict[str, list[float | None]] = {
             judge: [(one.values["readings"].get(judge) or {}).get("score") for one in verdicts]
             for judge in judges_of(verdicts)
@@ -160,11 +161,11 @@ class RubricScore(Judged):
 
 
 def json_answer(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that an answer is, without thoughts, code fence and trailing commas; else None.
+    """Parse an answer as a JSON object, without thoughts, code fence and trailing commas; None if it is not one.
 
-    A key that stands twice makes an answer unreadable.
+    A duplicate key makes an answer invalid.
     """
-    for plain in (text, text.rpartition("</think>")[2]):  # the whole first: a string may hold that tag
+    for plain in (text, text.rpartition("</think>")[2]):  # try the whole text first: a string may contain the tag
         fenced = _FENCE.fullmatch(plain.strip())
         tidy = _STRING_OR_COMMA.sub(lambda found: found[1] or "", fenced[1] if fenced else plain)
         with suppress(ValueError, RecursionError):
@@ -174,7 +175,7 @@ def json_answer(text: str) -> dict[str, Any] | None:
 
 
 def criteria_of(found: Any) -> Criteria | None:
-    """Return criteria in one line each; None unless it is a list of them, each with a text and a weight up to 100."""
+    """Return criteria with one-line texts; None unless each has a text and a weight up to 100."""
     if not isinstance(found, list) or not found or not all(map(_is_criterion, found)):
         return None
     return [{"criterion": " ".join(one["criterion"].split()), "weight": one["weight"]} for one in found]
@@ -188,17 +189,17 @@ def _is_criterion(one: Any) -> bool:
 
 
 def with_criteria(record: Record, criteria: Criteria) -> Record:
-    """Return a record whose reference holds criteria, as :class:`MergeRubric` and :class:`ApplyRubric` ask about."""
+    """Return a record with criteria as its reference, for :class:`MergeRubric` and :class:`ApplyRubric`."""
     return replace(record, reference={**record.reference, "criteria": criteria})
 
 
 def read_rubrics(file: Path) -> dict[str, dict[str, Any]]:
-    """Return by id the lines of `rubrics.jsonl`: `id`, `criteria`, and whatever else they hold.
+    """Read the lines of `rubrics.jsonl` by id: `id`, `criteria`, and any other fields.
 
     Raises
     ------
     DataError
-        It cannot be read, or is empty, or a line is no rubric, or an id's second one.
+        The file cannot be read or is empty, a line is not a rubric, or an id occurs twice.
     """
     found: dict[str, dict[str, Any]] = {}
     if not (text := read_text(file).rstrip()):

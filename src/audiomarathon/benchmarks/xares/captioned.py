@@ -1,4 +1,4 @@
-"""Tasks of retrieval: a clip has captions, and a probe finds the captions of a clip and the clip of a caption."""
+"""Retrieval tasks: a probe finds the captions of a clip, and the clip of a caption."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from audiomarathon.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionedTask(EncoderTask):
-    """A task whose clips' JSON is captions, by any names.
+    """A task whose clips' JSON holds captions, under any names.
 
     Attributes
     ----------
     tokenizer
-        Of captions: a hub id, or a folder.
+        Tokenizer of captions: a hub id or a folder.
     """
 
     tokenizer: str = "google-bert/bert-base-uncased"
@@ -34,21 +34,21 @@ class CaptionedTask(EncoderTask):
 
     @property
     def one_label(self) -> bool:
-        """Captions are no labels."""
+        """See :attr:`EncoderTask.one_label`: captions are not labels."""
         return False
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """A loss that draws a clip to its captions."""
+        """See :attr:`EncoderTask.trained_as`: a contrastive loss between clips and captions."""
         return "contrastive", "AudioTextContrastiveLoss", "recallatk_r1"
 
     @property
     def labelled(self) -> bool:
-        """Captions are read as they are."""
+        """See :attr:`EncoderTask.labelled`: captions are read unchanged."""
         return False
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return a hash of the tokenizer's words."""
+        """Return a hash of the tokenizer's vocabulary."""
         words = sorted(self.load_tokenizer().get_vocab().items())
         return {"tokenizer": hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}
 
@@ -58,7 +58,7 @@ class CaptionedTask(EncoderTask):
         Raises
         ------
         ModelError
-            It cannot be had.
+            The tokenizer cannot be loaded.
         """
         from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""Users' own X-ARES task files: `TaskConfig` as they know it, and the task that it describes."""
+"""Read users' X-ARES task files: provide X-ARES' `TaskConfig`, and turn it into a task."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _DEFAULTS: dict[str, Any] = dict(  # noqa: C408  # as X-ARES writes them
 
 
 class TaskConfig(SimpleNamespace):
-    """A task's settings under the names and with the defaults of X-ARES 0.1.3; those that do not apply are ignored.
+    """A task's settings, with the names and defaults of X-ARES 0.1.3; settings that do not apply are ignored.
 
-    `released` is the task of ours that a released file describes. An unknown setting is a TypeError.
+    `released` is our task that a released file describes. An unknown setting raises TypeError.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -56,7 +56,7 @@ class TaskConfig(SimpleNamespace):
         self.update_tar_name_of_split()
 
     def update_tar_name_of_split(self) -> None:
-        """Name the tars as X-ARES does by default, from the folds or splits."""
+        """Set X-ARES' default names of the tars, from the folds or splits."""
         if folds := self.k_fold_splits:
             self.audio_tar_name_of_split = {fold: f"wds-audio-fold-{fold}-*.tar" for fold in folds}
             self.encoded_tar_name_of_split = {fold: f"wds-encoded-fold-{fold}-*.tar" for fold in folds}
@@ -68,12 +68,12 @@ class TaskConfig(SimpleNamespace):
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of task, as a user's file states it.
+    """A kind of task, recognised by a user's configuration.
 
     Attributes
     ----------
     key
-        How the keys of users' own tasks of this kind begin.
+        Prefix of the keys of users' tasks of this kind.
     least
         The fewest classes; 0 for a kind without classes.
     facts
@@ -92,7 +92,7 @@ class _Kind:
         return f"{self.task_type}, {' or '.join(self.criteria)} with {' or '.join(self.metrics)}"
 
     def fits(self, task_type: str, criterion: str, metric: str) -> bool:
-        """Whether a configuration is of this kind."""
+        """Tell whether a configuration is of this kind."""
         return task_type == self.task_type and criterion in self.criteria and metric in self.metrics
 
 
@@ -111,7 +111,7 @@ KINDS = (CLASSES, TAGS, GRADES, FRAMES, CAPTIONS, TRANSCRIPTS)
 
 
 def on_record(key: str) -> EncoderTask | None:
-    """Return a user's own task by the key that its runs have, without its tars; None for any other key."""
+    """Return a user's task by the key of its runs, without its tars; None for any other key."""
     start, _, name = key.partition("/")
     kind = next((one for one in KINDS if one.key == start), None)
     if kind is None or not name:
@@ -129,7 +129,7 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
     PluginError
         The file raised an error.
     SettingsError
-        It has no such function, several, or one that returns something else.
+        The file has no such function, several, or one that returns something else.
     """
     with _stand_ins():
         found = _told(path, lambda: runpy.run_path(str(path)))
@@ -145,12 +145,12 @@ def load_task_file(path: Path, encoder: Any = None) -> TaskConfig:
 
 
 def task_of(config: TaskConfig) -> EncoderTask:
-    """Return the task that a configuration describes.
+    """Turn a configuration into a task.
 
     Raises
     ------
     SettingsError
-        It is of no kind that X-ARES has, changes a released task to another kind, or lacks what its kind needs.
+        X-ARES has no such kind of task, a released task changes its kind, or a required setting is missing.
     """
     name = config.name
     known = None if config.label_processor or config.merge_processor else config.released
@@ -179,7 +179,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
         config.learning_rate,
         config.crop_length,
         config.batch_size_encode,
-        config.do_knn and kind is not TAGS and config.merge_processor is None,  # X-ARES' kNN merges nothing
+        config.do_knn and kind is not TAGS and config.merge_processor is None,  # X-ARES' kNN does not merge
         config.eval_weight,
     )
     stated = _stated(config, known) if kind is FRAMES else {}
@@ -204,7 +204,7 @@ def _kind_of(config: TaskConfig, known: EncoderTask | None) -> _Kind:
 
 
 def _stated(config: TaskConfig, known: EncoderTask | None) -> dict[str, Any]:
-    """Return what a frame task's configuration says of loss and metric; a released task must keep its own."""
+    """Return loss and metric of a frame task's configuration; a released task must keep its own."""
     args = {"segment_length_in_s": 1.0, "hop_size_in_ms": 0.0, **config.metric_args}  # the first is X-ARES' default
     weight = getattr(config.criterion, "pos_weight", None)
     weights = {1.0} if weight is None else {*np.ravel(weight).tolist()}
@@ -250,7 +250,7 @@ def _own(config: TaskConfig, kind: _Kind) -> EncoderTask:
 
 
 def _told(path: Path, work: Callable[[], Any]) -> Any:
-    """Run a stranger's code; whatever it raises is one line."""
+    """Run a user's code; every exception becomes an error of one line."""
     try:
         return work()
     except (AudioMarathonError, KeyboardInterrupt):
@@ -266,7 +266,7 @@ class _Logger:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """Let `xares.task` (and `loguru`, if it is not installed) be ours; what was imported before comes back."""
+    """Replace `xares.task` (and `loguru`, if missing) by our modules, and restore the originals after the block."""
     modules = {name: ModuleType(name) for name in ("xares", "xares.task")}
     modules["xares"].__path__ = []
     modules["xares.task"].TaskConfig = TaskConfig  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Tasks of frames: a clip has events in time, and a probe labels each frame of its embedding."""
+"""Frame tasks: a clip has events in time, and a probe labels each frame of its embedding."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class FramedTask(EncoderTask):
     average
         "macro" takes the mean of the labels' F1; "micro" counts all labels together.
     segment
-        Seconds in which a label counts once.
+        Seconds of a segment, in which a label counts once.
     until
-        Seconds that labels reach; 0 for the whole clip.
+        Seconds of a clip with labels; 0 for the whole clip.
     pos_weight
         Weight of active frames in X-ARES' loss.
     onset
-        Seconds that a predicted onset may be off; 0 scores no onsets.
+        Tolerance of predicted onsets in seconds; 0 scores no onsets.
     unreleased
-        Labels that X-ARES has no class for.
+        Labels without a class in X-ARES.
     stated_hop
-        Milliseconds from frame to frame as a user's file states them; 0 for no statement.
+        Milliseconds between frames, as stated in a user's file; 0 if not stated.
     """
 
     fields: tuple[str, str, str]
@@ -55,21 +55,21 @@ class FramedTask(EncoderTask):
 
     @property
     def one_label(self) -> bool:
-        """Frames have any number of labels."""
+        """See :attr:`EncoderTask.one_label`: a frame has any number of labels."""
         return False
 
     @property
     def framed(self) -> bool:
-        """Frames are what is labelled."""
+        """See :attr:`EncoderTask.framed`: probes label frames."""
         return True
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """Binary cross-entropy of every frame and label."""
+        """See :attr:`EncoderTask.trained_as`: binary cross-entropy of every frame and label."""
         return "frame", "BCEWithLogitsLoss", f"segmentf1_{self.average}"
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return what a user's file says of segments; X-ARES' own tasks do not change theirs."""
+        """Return the segment settings of a user's file; released tasks have fixed ones."""
         weight = f", positive {self.pos_weight:g}" if released else ""
         return {"segments": f"{self.average}, {self.segment:g} s{weight}"} if self.made else {}
 

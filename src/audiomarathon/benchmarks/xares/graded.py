@@ -1,4 +1,4 @@
-"""Tasks of grades: a clip has numbers instead of a label, and a probe predicts them."""
+"""Grade tasks: a clip has numbers instead of a label, and a probe predicts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GradedTask(EncoderTask):
     Attributes
     ----------
     grades
-        JSON fields with the grades; the first makes the score, and every clip must have it.
+        JSON fields with the grades; the first decides the score, and every clip must have it.
     """
 
     grades: tuple[str, ...]
@@ -32,22 +32,22 @@ class GradedTask(EncoderTask):
 
     @property
     def one_label(self) -> bool:
-        """Grades are no labels."""
+        """See :attr:`EncoderTask.one_label`: grades are not labels."""
         return False
 
     @property
     def lacking(self) -> str:
-        """X-ARES trains on every pair of a prediction and a grade in the batch."""
+        """See :attr:`EncoderTask.lacking`: X-ARES trains on every pair of a prediction and a grade in the batch."""
         own = "its loss compares each prediction with every grade of the batch, so they cannot learn"
         return super().lacking or own
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """X-ARES before 0.1.3 had such a task."""
+        """See :attr:`EncoderTask.trained_as`: X-ARES before 0.1.3 had such a task."""
         return "clip", "MSELoss", "MSE"
 
     def facts(self, meta: Any) -> tuple[float, ...]:
-        """Return the grades, NaN for one that is not there."""
+        """Return the grades, NaN for a missing one."""
         found = tuple(float(meta.get(name, math.nan)) for name in self.grades)
         if not math.isfinite(found[0]) or any(map(math.isinf, found)):
             raise ValueError(f"{', '.join(self.grades)} are {found}; allowed: numbers, {self.grades[0]} in every clip")

@@ -1,4 +1,4 @@
-"""Values of a user's `label_processor` and `merge_processor`, as the JSON that our kinds of tasks read."""
+"""Turn values of a user's `label_processor` and `merge_processor` into the JSON that our tasks read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from audiomarathon.errors import AudioMarathonError, PluginError, told
 
 @dataclass(frozen=True)
 class Processed:
-    """Turns a clip's key and JSON into the JSON of each item that X-ARES makes of the clip.
+    """Turns a clip's key and JSON into the JSON of each of X-ARES' items of the clip.
 
     Attributes
     ----------
     name
-        Of the task.
+        Name of the task.
     label_processor, merge_processor
         The user's functions, or None.
     read
@@ -70,7 +70,7 @@ def _refuse(*_given: Any) -> Any:
     raise PluginError(f"a merge_processor looks at embeddings or changes them; allowed: {allowed}")
 
 
-#: Stands for an embedding: labels are read before there is one.
+#: Replaces the embedding, which does not exist yet when labels are read.
 _Embedding = type("_Embedding", (), dict.fromkeys(
     ("__getattr__", "__getitem__", "__setitem__", "__len__", "__iter__", "__array__", "__add__", "__radd__", "__sub__",
      "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__"), _refuse))  # fmt: skip
@@ -85,7 +85,7 @@ def label(value: Any) -> dict[str, Any]:
 
 
 def labels(classes: int, value: Any) -> dict[str, Any]:
-    """Return the classes that have a 1 as labels."""
+    """Return the classes marked with 1 as labels."""
     hot = _plain(value)
     if not isinstance(hot, list | tuple):
         raise ValueError(f"the label is {hot!r}; allowed: a list of {classes}, each 0 or 1, from a label_processor")

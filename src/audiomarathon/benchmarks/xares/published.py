@@ -69,7 +69,7 @@ _FIRST: _Rows = {
 
 TABLES: Mapping[str, _Rows] = {"readme": _README, "first": _FIRST}
 
-#: The means that the tables state of public tasks, MLP and kNN.
+#: The tables' means over public tasks, MLP and kNN.
 STATED: Mapping[str, tuple[_Four, _Four]] = {
     "readme": ((0.699, 0.490, 0.632, 0.598), (0.504, 0.262, 0.299, 0.388)),
     "first": ((0.676, 0.395, 0.575, 0.492), (0.387, 0.256, 0.240, 0.322)),
@@ -82,14 +82,14 @@ _FIRST_BATCHES = {"asvspoof2015": 160, "clotho": 41, "librispeech": 164}
 
 
 def published(table: str, encoder: str, task: str) -> tuple[float | None, float | None]:
-    """Return the published MLP and kNN of an encoder on a task, by the task's name; None where nothing is published."""
+    """Return an encoder's published MLP and kNN scores on a task, by the task's name; None if unpublished."""
     place = ENCODERS.index(encoder)
     mlp, knn = TABLES[table].get(task, (None, None))
     return mlp and mlp[place], knn and knn[place]
 
 
 def weight(table: str, task: str) -> int:
-    """Return the weight of a task in a table's means: set by hand, or in the first table its number of test batches."""
+    """Return a task's weight in a table's means: set by hand, or the number of test batches in the first table."""
     found = next(one for one in TASKS if one.name == task)
     if table == "first":
         return _FIRST_BATCHES.get(task, -(-found.n_test // found.recipe.batch))
@@ -97,7 +97,8 @@ def weight(table: str, task: str) -> int:
 
 
 def published_mean(table: str, encoder: str, probe: int, *, weighted: bool = True) -> float:
-    """Return the mean of a table's rows over public tasks, of MLP (0) or kNN (1), as the table weighs them or alike."""
+    """Return the mean of a table's rows over public tasks, for MLP (0) or kNN (1), with the table's weights or equal
+    ones."""
     public = [task.name for task in TASKS if not task.private]
     rows = {task: value for task in public if (value := published(table, encoder, task)[probe]) is not None}
     each = {task: weight(table, task) if weighted else 1 for task in rows}

@@ -1,4 +1,4 @@
-"""Tasks of speech recognition: a clip has a transcript, and a probe spells it from frames."""
+"""Speech recognition tasks: a probe writes a clip's transcript from frames."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class SpokenTask(EncoderTask):
 
     @property
     def one_label(self) -> bool:
-        """Transcripts are no labels."""
+        """See :attr:`EncoderTask.one_label`: transcripts are not labels."""
         return False
 
     @property
     def framed(self) -> bool:
-        """Words are spelled from frames."""
+        """See :attr:`EncoderTask.framed`: words are predicted from frames."""
         return True
 
     @property
     def trained_as(self) -> tuple[str, str, str]:
-        """An adapter into a causal LM."""
+        """See :attr:`EncoderTask.trained_as`: an adapter to a causal LM."""
         return "asr", "CrossEntropyLoss", "WER_inv"
 
     @property
     def lacking(self) -> str:
-        """X-ARES' probe wants a causal LM."""
+        """See :attr:`EncoderTask.lacking`: X-ARES' probe needs a causal LM."""
         return "" if self.llm else "its probe trains an adapter into a causal LM: name one, --llm Qwen/Qwen2.5-0.5B"
 
     @property
     def labelled(self) -> bool:
-        """Transcripts are read as they are."""
+        """See :attr:`EncoderTask.labelled`: transcripts are read unchanged."""
         return False
 
     def made_with(self, *, released: bool) -> dict[str, str]:
-        """Return the fingerprint of the causal LM, which X-ARES' probe alone has."""
+        """Return the fingerprint of the causal LM, which only X-ARES' probe uses."""
         if not released:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Read the index of a webdataset tar: where each clip's audio lies, and what its JSON says."""
+"""Read the index of a webdataset tar: the position of each clip's audio, and its JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Entry:
 
 
 def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
-    """Return a plain tar's clips in stored order, and what cannot be used.
+    """Return a plain tar's clips in stored order, and its unusable members.
 
     A clip is `<key>.<flac|mp3|sox|wav|m4a|ogg|wma>` and `<key>.json`; the key ends at the first dot of the base name,
     as webdataset cuts it. Members with another extension, or with a name that begins with a dot, are ignored, since
@@ -83,7 +83,7 @@ def read_tar(tar: Path) -> tuple[list[Entry], list[BadRow]]:
 
 
 def _flaw(member: tarfile.TarInfo, length: int) -> str:
-    """Return why a member cannot be read; "" if it can."""
+    """Return why a member cannot be read; "" if it can be."""
     if not member.isreg() or member.issparse():
         return f"{member.name!r} is not a plain file; allowed: no links, devices or sparse files"
     if member.name.startswith("/") or ".." in member.name.split("/") or storable(member.name) != member.name:

@@ -20,8 +20,8 @@ from audiomarathon.scoring.scorer import Scorer
 #: Returns a clip's label, or its labels in a multi-label task, from its JSON.
 LabelRule = Callable[[Any], str | tuple[str, ...]]
 
-_NAMED = 5  # labels in a message
-_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the names that tars have by default
+_NAMED = 5  # labels shown in a message
+_PART = re.compile(r"fold-([^-]+)-|^(train|valid|test)")  # in the default names of tars
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 """What a label rule raises on odd JSON."""
@@ -29,14 +29,14 @@ UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Ar
 
 @dataclass(frozen=True)
 class Recipe:
-    """How X-ARES trains its linear probe on a task, and encodes it.
+    """X-ARES' training of its linear probe on a task, and its encoding.
 
     Attributes
     ----------
     crop
-        Seconds of the pieces that a clip is cut into; None takes it whole.
+        Length of the pieces of a clip in seconds; None keeps it whole.
     weight
-        In the published weighted mean.
+        Weight in the published mean.
     """
 
     batch: int = 32
@@ -52,7 +52,7 @@ class Recipe:
 class Clip:
     """One clip: its `id` is "<part>/<key>", unique in the task; `labels` are several in a multi-label task.
 
-    `facts` is what a task knows of a clip beyond labels: grades, or events.
+    `facts` holds facts beyond labels: grades, or events.
     """
 
     id: str
@@ -70,13 +70,13 @@ class Dataset:
     Attributes
     ----------
     clips
-        In stored order: parts in the task's order, tars by name, members as they lie.
+        Clips in stored order: parts in the task's order, tars by name, members in order.
     classes
         Sorted labels of the whole data, whatever the limit.
     rows
-        Of the whole data, bad ones included.
+        Number of rows in the whole data, bad ones included.
     clustered
-        Whether the task's cluster rule fits every clip; a clip that it does not fit is its own cluster.
+        Whether the task's cluster rule fits every clip; otherwise a clip is its own cluster.
     """
 
     folder: Path
@@ -94,25 +94,25 @@ class EncoderTask(Task):
     Attributes
     ----------
     globs
-        Tars of train, valid and test, or of each fold; `{00..02}` counts up.
+        Globs of the tars of train, valid and test, or of each fold; `{00..02}` counts up.
     mini
         Other globs for the small variant.
     label
         The JSON field with the label (in a multi-label task joined by `;`), or a rule.
     classes
-        The labels, or how many.
+        The labels, or their number.
     exact
         Whether every class must occur.
     cluster, cluster_fields
-        Pattern whose first group, found in the key, is the cluster; else JSON fields, of which the first that is there.
+        Pattern; its first group, found in the key, is the cluster. Else the first of some JSON fields.
     n_test
-        Published number of test clips (of one fold).
+        Published number of test clips (in one fold).
     in_release
         Whether X-ARES 0.1.3 has the task.
     swapped
         Whether X-ARES validates on the test clips of the original corpus and tests on its validation clips.
     made
-        A user's file: turns a clip's key and JSON into the JSON of each of the clip's items.
+        Function of a user's file: turns a clip's key and JSON into the JSON of each of its items.
     """
 
     key: str
@@ -142,7 +142,7 @@ class EncoderTask(Task):
 
     @property
     def name(self) -> str:
-        """The key without the benchmark: the folder of its data."""
+        """The key without the benchmark's name; also the folder of its data."""
         return self.key.rpartition("/")[2]
 
     @property
@@ -157,21 +157,21 @@ class EncoderTask(Task):
 
     @property
     def framed(self) -> bool:
-        """Whether probes read frames, and not their mean."""
+        """Whether probes read frames instead of their mean."""
         return False
 
     @property
     def lacking(self) -> str:
-        """Why X-ARES' own probes are left out; "" for nothing."""
+        """Why X-ARES' probes are left out; "" if they run."""
         return "" if self.in_release else "not a task of X-ARES 0.1.3, which has no figure to compare with"
 
     @property
     def labelled(self) -> bool:
-        """Whether X-ARES makes targets of a clip's JSON, and does not read it as it is."""
+        """Whether X-ARES turns a clip's JSON into targets, instead of reading it unchanged."""
         return True
 
     def made_with(self, *, released: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return what else the probes are made with, X-ARES' own or the corrected ones."""
+        """Return further facts of the probes' identity, for X-ARES' probes or the corrected ones."""
         return {}
 
     @property
@@ -182,17 +182,17 @@ class EncoderTask(Task):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The globs by part; train, valid and test with one glob are one part, called by the last of them."""
+        """The globs by part; roles with the same glob are one part, named after the last of them."""
         return {self.part(role): glob for role, glob in self.globs.items()}
 
     def part(self, role: str) -> str:
-        """Return the part that has a role's clips: of "valid" it is "test" where X-ARES validates on its test clips."""
+        """Return the part with a role's clips; "valid" is "test" if X-ARES validates on its test clips."""
         same = [other for other, glob in self.globs.items() if glob == self.globs[role]]
         return role if self.folds else "test" if "test" in same else same[0]
 
     @property
     def note(self) -> str:
-        """What a reader of the scores has to know; "" for nothing."""
+        """Note for readers of the scores; "" for none."""
         alone = not self.folds and len(self.parts) == 1
         return f"{self.name}: its test clips are its training clips; as_published only" if alone else ""
 
@@ -202,7 +202,7 @@ class EncoderTask(Task):
         Raises
         ------
         MissingDataError
-            There is none; the message says how to get the data.
+            The folder is missing; the message says how to get the data.
         """
         for folder in (root / self.name, root):
             if len(self.missing(folder)) < len(self.parts):
@@ -210,11 +210,11 @@ class EncoderTask(Task):
         raise self._missing(root / self.name, *self.globs.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Return the globs that name no tar in a folder."""
+        """Return the globs without a tar in a folder."""
         return [glob for glob in dict.fromkeys(self.globs.values()) if not tars_of(folder, glob)]
 
     def placed(self, root: Path) -> bool:
-        """Whether every part has a tar, and none is on its way."""
+        """Tell whether every part has a tar, and no download is in progress."""
         folder = root / self.name
         return not self.missing(folder) and not [*folder.glob(".*.partial")]
 
@@ -224,8 +224,8 @@ class EncoderTask(Task):
         Parameters
         ----------
         limit
-            Take that many clips of each part, the same number of each class as far as possible and at least one;
-            a smaller limit takes some of the clips of a larger one. 0 takes all.
+            Number of clips from each part, evenly from all classes and at least one of each. A smaller limit takes a
+            subset of a larger one's clips. 0 takes all.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class EncoderTask(Task):
                         bad.append(BadRow(tar, entry.row, str(error)))
                         continue
                     id_ = f"{part}/{entry.key}"
-                    if id_ in clips:  # other tars of the part may use the key again, as webdataset allows
+                    if id_ in clips:  # webdataset allows the same key in another tar of the part
                         id_ = f"{part}/{tar.stem}/{entry.key}"
                     for mark, labels, cluster, facts in items:
                         clustered &= bool(cluster)
@@ -266,12 +266,12 @@ class EncoderTask(Task):
         return Dataset(folder, kept, classes, tuple(bad), clustered, len(clips) + len(bad))
 
     def described(self, key: str, meta: Any) -> tuple[tuple[str, ...], str]:
-        """Return a clip's labels and its cluster ("" if no rule fits), from its key and its JSON.
+        """Read a clip's labels and its cluster ("" if no rule fits) from its key and its JSON.
 
         Raises
         ------
         ValueError
-            It has no label, or one that is not allowed.
+            The label is missing or not allowed.
         """
         try:
             labels = self._labels(meta)
@@ -283,7 +283,8 @@ class EncoderTask(Task):
         return labels, next((str(fields[name]) for name in self.cluster_fields if name in fields), "")
 
     def items(self, key: str, meta: Any) -> Iterator[tuple[str, tuple[str, ...], str, tuple[Any, ...]]]:
-        """Yield each item of a clip, which is one unless a user's file says else: what its id ends in, and its facts.
+        """Yield each item of a clip, as the ending of its id and its facts; there is one item unless a user's file
+        makes more.
 
         Raises
         ------
@@ -294,11 +295,11 @@ class EncoderTask(Task):
             yield f"#{number}" if number > 1 else "", *self.described(key, one), self.facts(one)
 
     def facts(self, meta: Any) -> tuple[Any, ...]:  # noqa: ARG002
-        """Return what the task knows of a described clip beyond its labels."""
+        """Return a described clip's facts beyond its labels."""
         return ()
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:  # noqa: ARG002
-        """Return the clips as samples, for players; without globs, those of tars with X-ARES' default names."""
+        """Return the clips as samples, to listen to; without globs, from tars with X-ARES' default names."""
         if not self.globs:
             samples = [
                 Sample(f"{found[1] or found[2]}/{entry.key}", (cast("Path", entry.audio),), "", "", entry.key)
@@ -358,7 +359,7 @@ class EncoderTask(Task):
 
 
 def tars_of(folder: Path, glob: str) -> list[Path]:
-    """Return the tars that a glob names, sorted; `{00..02}` in it counts up."""
+    """Return a glob's tars, sorted; `{00..02}` counts up."""
     if found := _BRACES.search(glob):
         numbers = range(int(found[1]), int(found[2]) + 1)
         texts = [f"{glob[: found.start()]}{number:0{len(found[1])}}{glob[found.end() :]}" for number in numbers]
@@ -367,9 +368,9 @@ def tars_of(folder: Path, glob: str) -> list[Path]:
 
 
 def limited(clips: Collection[Clip], limit: int) -> tuple[Clip, ...]:
-    """Return `limit` clips of each part, or one of each class if that is more, in their order.
+    """Return `limit` clips of each part, or one of each class if that is more, in order.
 
-    A clip's place is its rank by hash within its class; in several classes, its best rank.
+    Clips are chosen by their rank by hash within their class, or their best rank in several classes.
     """
     order = sorted(clips, key=lambda clip: draw(0, clip.id))
     counts: Counter[tuple[str, str]] = Counter()

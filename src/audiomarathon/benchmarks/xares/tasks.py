@@ -71,7 +71,7 @@ _STREET = (
 _HOME = (
     "Cat|Speech|Running_water|Dishes|Electric_shaver_toothbrush|Vacuum_cleaner|Blender|Alarm_bell_ringing|Dog|Frying"
 )
-_NOTES = "|".join(map(str, range(21, 109)))  # of a piano; X-ARES has none for 108
+_NOTES = "|".join(map(str, range(21, 109)))  # notes of a piano; X-ARES has no class for 108
 _VOCAL = "laughter|sigh|throatclearing|cough|sneeze|sniff"
 _LANGUAGES = "uk|zh|nn|hr|nl|fa|el|sv|hy|pl|hu|mk|is|pt|sl|ar|en|lv|ru|az|no|lt|es|tr|fr|de|et|ur|da|fi|it|ja|sr"
 _SPEAKER = ("speaker", "speakerid", "speakerId", "speaker_id")
@@ -161,12 +161,12 @@ TASKS: tuple[EncoderTask, ...] = (
 def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
     """Return tasks by key, name, formal name, original file name, domain, "private", "all" (public ones), or by file.
 
-    A task file is given the encoder: labels of frames depend on its hop.
+    A task file gets the encoder, since labels of frames depend on its hop.
 
     Raises
     ------
     SettingsError
-        There is no such task.
+        The task does not exist.
     """
     found: list[EncoderTask] = []
     for name in names:
@@ -185,7 +185,7 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
 
 
 def equipped(task: EncoderTask, *, llm: str = "", tokenizer: str = "") -> EncoderTask:
-    """Return a task with the causal LM or the tokenizer that is named, or that $XARES_LLM and $XARES_TOKENIZER name."""
+    """Return a task with the given causal LM or tokenizer, or those of $XARES_LLM and $XARES_TOKENIZER."""
     llm, tokenizer = llm or os.environ.get("XARES_LLM", ""), tokenizer or os.environ.get("XARES_TOKENIZER", "")
     if isinstance(task, SpokenTask) and llm:
         return replace(task, llm=llm)
@@ -201,7 +201,7 @@ def _one(word: str) -> EncoderTask:
 
 
 def config_in(file: Path, encoder: Any = None) -> TaskConfig:
-    """Return what a task file describes; X-ARES' own files, known by name, record and tars, are the released tasks."""
+    """Return the task of a file; X-ARES' own files, recognised by name, record and tars, give the released tasks."""
     config = load_task_file(file, encoder)
     ours = next(
         (task for task in TASKS if task.name == config.name and (task.zenodo or None) == config.zenodo_id), None
