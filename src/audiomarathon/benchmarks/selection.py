@@ -17,14 +17,14 @@ def select(samples: Sequence[Sample], limit: int, seed: int, ids: Sequence[str] 
     in proportion too: the positions of a cluster's m samples are spread evenly over the order, 1/m apart, from a seeded
     start. Every sample is thus equally likely to be early, so a limited run estimates the whole without bias.
 
-    Samples of one bundle are chosen as if they were one, and stand side by side: there may be more than `limit`.
+    A bundle is chosen as if it were one sample, and its samples stay together: the result may exceed `limit`.
 
     Parameters
     ----------
     samples
         A task's samples, in any order; ids are unique.
     limit
-        How many to take at least; 0 or more than there are: all.
+        Number of samples to take; 0, or more than exist, takes all.
     seed
         Another seed gives another order.
     ids

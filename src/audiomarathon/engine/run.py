@@ -99,7 +99,7 @@ def run(
             say(line)
 
     def anything_left(setup: Setup) -> bool:
-        for task, data in loaded:  # a clash in the last task is found before hours are spent on the first
+        for task, data in loaded:  # find a clash in the last task before hours are spent on the first
             check_folders(setup, task, data)
         return not all(is_finished(setup, task, data) for task, data in loaded)
 
@@ -246,7 +246,7 @@ def run_task(
             with progress_of(len(samples), f"{task.key}: attention", "sample") as step:
                 capture_missing(engine.lm, plan, jobs, settings, say=say, step=step)
         for job in jobs:
-            if engine is None and not stays:  # the summary is of the samples that this run selects
+            if engine is None and not stays:  # the summary covers the samples that this run selects
                 job.folder.write_run({**job.folder.run, **facts_of(setup, task, data, samples)})
             lacking = set[str]()
             if settings.save_attn:
@@ -294,5 +294,5 @@ def score(path: Path) -> Result:
     except (KeyError, TypeError) as error:
         raise RecordError(f"{path / 'run.json'}: lacks a field ({error})") from None
     with RunFolder(path, identity, task.scorer.fits) as folder:
-        folder.run = run_facts  # of a folder that holds no record yet, entering reads none
+        folder.run = run_facts  # entering a folder without records does not read it
         return Result(path, label, _score(task, folder))

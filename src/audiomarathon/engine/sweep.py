@@ -145,13 +145,13 @@ def sweep(
     Parameters
     ----------
     ray
-        Workers to share the samples out to; None runs in this process.
+        Ray's workers that run the samples; None runs in this process.
     logs
         Folder for one log a task.
     finished
         Called after each task with the results so far, so that a summary exists whatever happens next.
     trackers
-        Told of each run; see :mod:`audiomarathon.tracking`.
+        Follow each run; see :mod:`audiomarathon.tracking`.
 
     Raises
     ------

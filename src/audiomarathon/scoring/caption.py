@@ -29,10 +29,10 @@ _FETCH = "audiomarathon models download fense, then audiomarathon score RUN"
 class Caption(Scorer):
     """CIDEr-D with the document frequencies of the whole data, and FENSE.
 
-    A verdict is `cider_d`, `human_cider_d` (of the item's own references, each against the others), `words`, and as far
-    as there are models for them `pieces`, `sbert_sim`, `fer`, `fense`, `fense_first_sentence` and `human_fense`; else
-    None. `encoder` is the sentence encoder's name, `encoder_hash` and `checker` are hashes of the two models, `why` is
-    what kept them from being used. A record's reference holds `references`, at least one text.
+    A verdict has `cider_d`, `human_cider_d` (each reference against the item's other references), `words`, and, None
+    without the models, `pieces`, `sbert_sim`, `fer`, `fense`, `fense_first_sentence` and `human_fense`. `encoder` is
+    the sentence encoder's name, `encoder_hash` and `checker` are hashes of the two models, `why` explains a missing
+    model. A record's reference has `references`, at least one text.
     """
 
     key = "caption"

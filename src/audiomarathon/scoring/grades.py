@@ -19,7 +19,7 @@ def grades_to_reply(predicted: Sequence[float]) -> str:
 
 
 class Graded(Scorer):
-    """Pearson's r of the first grade, 0 where it is negative; beside it r and mean squared error of every grade.
+    """Pearson's r of the first grade, 0 if negative; also r and mean squared error of every grade.
 
     Errors count in standard deviations of the training clips, so that grades of any scale compare: predicting the
     training mean has an error of about 1.

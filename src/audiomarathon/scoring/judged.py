@@ -22,10 +22,10 @@ _MOST_MISSING = 0.02  # above this share of missing judgements tables show a mar
 class Judged(Scorer):
     """A scorer whose verdicts are judges' readings; a subclass computes figures from them.
 
-    The values of a verdict: `readings` (by judge the protocol's values; only judges that have a reading), `missing`
-    (by judge why there is none: `absent`, `failed`, `unreadable`), `anchors` (by judge the sample's anchors, of the
-    first protocol that it was asked about: kind and whether it was read as it must be), `fixed` (whether nothing is
-    asked, and the reading is the same for all judges), `shielded` (what was changed in the reply before judges saw it).
+    A verdict's values: `readings` (the protocol's values of each judge with a reading), `missing` (the reason of each
+    judge without one: `absent`, `failed`, `unreadable`), `anchors` (each judge's anchors of the sample, in the first
+    protocol asked: kind, and whether the reading was right), `fixed` (True if no judge is asked, so that the reading is
+    the same for all), `shielded` (changes in the reply before judges saw it).
 
     Attributes
     ----------

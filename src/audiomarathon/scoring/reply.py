@@ -1,17 +1,17 @@
-"""Read which option a reply chooses. A wrong reading is worse than none: what is in doubt is `unparsed`.
+"""Read the option that a reply chooses. A wrong reading is worse than none: a doubtful reply is `unparsed`.
 
 1. Only visible text is read: no thinking, special tokens, markup, LaTeX or JSON quotes. A reply that is one letter,
    wrapped or punctuated, or one option's text word for word, is that option.
 2. Every other reply is a row of *mentions*: letters that stand alone, and option texts by whole words, the longest
    first. "A" and "I" before a word are an article and a pronoun. Initials are no letters. A small letter needs a cue or
-   a bracket. Either half of "Senior (51-70)" names it where no other option has that half. Numbers are read whole:
+   a bracket. Either half of "Senior (51-70)" names it if no other option has that half. Numbers are read whole:
    2.7, 10-12 and "between 7 and 12" are not 7.
 3. A mention is *denied* by a negation in its clause ("not B", "A is wrong"). It is *doubtful* in a question or after
-   "if". It is *listed* where the reply goes through the options ("Let me consider each option: A. Blues has a slow").
+   "if". It is *listed* if the reply goes through the options ("Let me consider each option: A. Blues has a slow").
 4. A mention *commits* the reply *outright* ("the answer is B", "B is correct", "I think it's B"), or by *standing*
    alone between punctuation ("B. Jazz", "Based on the audio, D"). "A or B" and "A, B" are one mention of two options.
 5. The reply is read if everything that commits it is one option that exists. Several options that are standing or
-   listed are a list, and then only what is said outright counts. Without a commitment, the only option's text that
+   listed are a list; then only outright mentions count. Without a commitment, the only option's text that
    occurs is read.
 
 A reply that retracts ("no, wait") or contradicts itself, in letters or in texts, is `unparsed`.

@@ -26,7 +26,7 @@ def places_to_reply(seeds: Iterable[Places]) -> str:
 
 
 class Retrieved(Probed):
-    """The mean of recall at 1 from clip to captions and from caption to clip; beside it recall at 1, 5 and 10 each way.
+    """The mean of recall at 1 from clip to captions and from caption to clip; also recall at 1, 5 and 10 each way.
 
     Mean average precision counts the first 10. A clip counts by its best caption in recall, and by all in precision.
     """

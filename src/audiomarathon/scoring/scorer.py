@@ -160,8 +160,8 @@ def figures_of(scorer: Scorer, verdicts: Sequence[Verdict], *, seed: int) -> dic
     Returns
     -------
     dict
-        `n`, `unparsed`, each figure of the scorer's sums, `score` (the headline), `chance`, `intervals` of all of them
-        (None where there is none), `notes`, and what else the scorer says. A figure without a value is None.
+        `n`, `unparsed`, each figure of the scorer's sums, `score` (the headline), `chance`, `intervals` of all figures
+        (None if unknown), `notes`, and the scorer's `summary`. A figure without a value is None.
     """
     from audiomarathon.metrics.statistics import Resampler
 

@@ -21,8 +21,8 @@ QUESTION = "Is the speech in this audio real, or does it contain fake parts?"
 class Had(MultipleChoice):
     """Half-truth audio detection. There is no metadata: the folder, `real/` or `fake/`, is the class.
 
-    `BALANCE` keeps as many clips of each class as the smaller one has. The public runs drew theirs from an unsorted
-    listing, which gives other clips on other machines; here all clips are used, and a balanced draw is repeatable.
+    `BALANCE` keeps as many clips of each class as the smaller one has. The public runs drew clips from an unsorted
+    listing, which differs between machines; here all clips are used, and a balanced draw is repeatable.
     """
 
     key = "had"

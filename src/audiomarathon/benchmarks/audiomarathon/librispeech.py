@@ -18,8 +18,8 @@ INSTRUCTION = "Transcribe the speech in the audio exactly. Output the transcript
 class LibriSpeech(Task):
     """Transcription, clustered by speaker.
 
-    There is no metadata: clips lie in `<split>/<speaker>/<chapter>/*.flac`, each with its text in a `.trans.txt` of the
-    chapter (lines of clip and text) or in a `.txt` of its own. The id is `speaker/chapter/clip`, whether one split or
+    There is no metadata: clips are `<split>/<speaker>/<chapter>/*.flac`, with their texts in the chapter's `.trans.txt`
+    (lines of clip and text) or in one `.txt` per clip. The id is `speaker/chapter/clip`, whether one split or
     the folder of all splits was named.
     """
 

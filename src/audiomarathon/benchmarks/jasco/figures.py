@@ -37,9 +37,10 @@ Row = tuple[str, int, int | None, str | None]
 class CoReasoning(Judged):
     """Best-mean: the best of a clip's eight gated ratings (0–2; 0 unless the orientation is Both), averaged.
 
-    Beside what :class:`Judged` says, a verdict holds `as_published` (by judge the original's reading; `asked_again`
-    whether it takes a second question, `unanswered` whether that has no answer) and `keyword` (whether the reply names
-    a keyword). A judge that was asked with the older prompt alone is read by that, which its readings say (`prompt`).
+    Besides the fields of :class:`Judged`, a verdict has `as_published` (each judge's reading by the original's rules;
+    `asked_again`: it needs a second question, `unanswered`: that has no answer) and `keyword` (the reply contains a
+    keyword). A judge that was asked only with the older prompt is read by that prompt, and its readings say so
+    (`prompt`).
     """
 
     key = "jasco"

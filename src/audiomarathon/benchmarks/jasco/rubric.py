@@ -59,8 +59,8 @@ class _Rubric(Protocol):
 class Strict(_Rubric):
     """Read the last line with a rating, and the last line with an orientation. Values: both, or one.
 
-    A judge that leaves one of them open, or gives one that the reply states itself, is asked once more. What stays
-    unread is missing, never 0.
+    If one of them is missing, or stated in the reply itself, the judge is asked once more. A value that stays unread is
+    missing, never 0.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Strict(_Rubric):
 class AsPublished(_Rubric):
     """Read by substrings like the original's `eval.py`, bugs included.
 
-    Values: `orientation`, and `rating`, None where the original goes on with that of the row before
+    Values: `orientation`, and `rating`, None if the original repeats the rating of the row before
     (:func:`audiomarathon.benchmarks.jasco.figures.inherited`). The first question is that of :class:`Strict`, so that
     one answer is read both ways.
     """

@@ -48,8 +48,8 @@ def stem(word: str) -> str:
 def perceived(reply: str, spoken: Sequence[str], sounds: Sequence[str]) -> tuple[list[float], list[float]]:
     """Return the share of each spoken text and of each sound that a reply reports; the first are the clip's own.
 
-    Of a text it is the longest common subsequence of words; of a sound the stems of its words, among those of the reply
-    that are not matched as the clip's own transcript.
+    For a text, it is the longest common subsequence of words. For a sound, it is the share of its words' stems among
+    the reply's words that do not match the clip's transcript.
     """
     said = list(_words(reply))
     matched = LCSseq.opcodes(list(_words(spoken[0])), said)
@@ -88,18 +88,18 @@ def retained(orders: Sequence[tuple[Reports, Reports]], *, seed: int = 42) -> tu
     Parameters
     ----------
     orders
-        The setting's reports and base's: of the clips as they are, or once for each position of the speech, over which
-        the shares kept are averaged.
+        Reports of the setting and of base: for the original clips, or for each position of the speech; the kept shares
+        are averaged over positions.
 
     Returns
     -------
     dict
-        Of each of :data:`MODALITIES` base's skill, (share − chance) / (1 − chance), where chance is the share of other
-        clips' texts that the same replies report; `NAME_kept`, the setting's skill as a share of it; `difference`,
-        speech kept less sound kept; of two orders `position_effect`, the first's difference less the second's.
-        Intervals resample clips, all settings and orders at once.
+        For each of :data:`MODALITIES`: base's skill, (share − chance) / (1 − chance), where chance is the share of
+        other clips' texts in the same replies; and `NAME_kept`, the setting's skill divided by base's. `difference`:
+        speech kept minus sound kept. `position_effect`, for two orders: the first difference minus the second.
+        Intervals resample clips, with all settings and orders at once.
     float or None
-        By flipping the signs of the clips' jackknife pseudo-values of the difference (J. Tukey, 1958).
+        The p value, from flipping the signs of the clips' jackknife pseudo-values of the difference (J. Tukey, 1958).
     """
     samples = [sorted(own.keys() & base.keys()) for own, base in orders]
     clips = sorted({id_.rpartition("-p")[0] for ids in samples for id_ in ids})
@@ -159,8 +159,8 @@ def preference(kept: Iterable[tuple[str, npt.NDArray[np.bool_], float, Spans]], 
     Parameters
     ----------
     kept
-        Of each reply: its clip, whether each audio token was kept (without those that stand for a window's padding),
-        the clip's length in seconds, and where its speech lies. Token i of n stands at i / n of the clip.
+        For each reply: its clip, whether each audio token was kept (without tokens of a window's padding), the clip's
+        length in seconds, and its speech times. Token i of n is at i / n of the clip.
     """
     rows, clips = [], []
     for clip, bits, seconds, spans in kept:

@@ -185,7 +185,7 @@ class Clotho(Captioning):
 class AudioCaps(Captioning):
     """AudioCaps: ten-second clips of YouTube; five captions each in test and val, one in train (NAACL 2019).
 
-    `<split>.csv`, a row a caption, with the clips beside it or in `<split>/`, `audio/` or `wavs/`, called
+    `<split>.csv`, one row per caption, with the clips next to it or in `<split>/`, `audio/` or `wavs/`, named
     `<youtube_id>_<start_time>`, `<youtube_id>`, `Y<youtube_id>` or `<audiocap_id>`.
     """
 

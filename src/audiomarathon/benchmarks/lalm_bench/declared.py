@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from audiomarathon.scoring.scorer import Scorer
 
 CHOICE, CLASSES, OPEN, CAPTION, TRANSCRIPT = "own-choice", "own-classes", "own-open", "own-caption", "own-transcript"
-#: How keys begin: the scorer, the usual limit of a reply, and what is asked where no field says it.
+#: By the prefix of keys: the scorer, the default token limit, and the default question.
 KINDS: Mapping[str, tuple[Scorer, int, str]] = {
     CHOICE: (Questions(), 16, ""),
     CLASSES: (Choice(), 16, ""),
@@ -53,9 +53,9 @@ KINDS: Mapping[str, tuple[Scorer, int, str]] = {
 SAME_OPTIONS = "two options are the same"
 
 _ONE = ("id", "question", "answer", "transcript", "cluster")  # each names a field
-_SEVERAL = ("clips", "options", "references", "groups")  # a field or several
+_SEVERAL = ("clips", "options", "references", "groups")  # each names one or more fields
 _TEXT = r"(?s).*\S.*"
-#: By key what its value must match, and how a message says that.
+#: Pattern of each key's value, and its description in a message.
 _KEYS = {
     "key": (r"[A-Za-z0-9][\w.-]*", "letters, digits, . _ and -"),
     "rows": (r"[^/\\]+\.(json|jsonl|csv|parquet)", "a .json, .jsonl, .csv or .parquet file's name, with * for several"),
@@ -68,7 +68,7 @@ _KEYS = {
     **dict.fromkeys(("prompt", "title", "version", "source"), (_TEXT, "a text")),
 }
 _TYPES = {"classes": bool, "max_new_tokens": int}
-#: By kind the keys that not every kind has; it needs the first.
+#: Special keys of each kind; the first is required.
 _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     CHOICE: ("options", "answer_is", "published"),
     CLASSES: ("options", "answer_is", "classes"),
@@ -88,9 +88,9 @@ class Declared(Task):
     kind
         One of `KINDS`.
     told
-        The file's keys; fields in lists where they may be several. Without any, runs can be read but no data.
+        The file's keys; keys for several fields hold lists. Without any, runs can be read but no data.
     template
-        What is asked, with {question} and {options}; "" is the suite's lettered form.
+        The prompt, with {question} and {options}; "" is the suite's lettered form.
     """
 
     key: str
@@ -103,7 +103,7 @@ class Declared(Task):
     group_fields: tuple[str, ...] = ()
     version: str = ""
     source: str = ""
-    cuttable: bool = False  # what is needed of a clip is not known
+    cuttable: bool = False  # the needed part of a clip is unknown
 
     @property
     def scorer(self) -> Scorer:  # type: ignore[override]  # follows from the kind
@@ -121,7 +121,7 @@ class Declared(Task):
         return the_one(self, root, found, self._rows)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
-        """Read the rows; the clips of a table that holds audio lie in the cache, which is then the task's folder."""
+        """Read the rows; the clips of a table with audio are in the cache, which is then the task's folder."""
         template = self.template
         if filters.prompt:
             template = _template(filters.prompt, f"TASK_PROMPT={filters.prompt}", self.kind)
@@ -272,9 +272,9 @@ def read_task(file: Path) -> Declared:
     Raises
     ------
     SettingsError
-        A key or a value is not allowed, or one is missing: the file, the key, and what is allowed.
+        A key or a value is not allowed or missing; the message names file, key and allowed values.
     DataError
-        The file, or that of its prompt, cannot be read.
+        The file or its prompt's file cannot be read.
     """
     try:
         told = tomllib.loads(text_of(file))

@@ -37,11 +37,11 @@ _PUBLISHED = OpenEndedAsPublished()
 class QuestionTypes(Judged):
     """Scores closed questions by the chosen option, open questions by judges, and instructions by rules.
 
-    A verdict holds `score`, 0…1, or None where there is none: of an open reply that nobody has judged, and of a closed
-    question without a right option. `as_published` is the same by the official script's rules, beside it what
-    :class:`Judged` says of open replies. Of closed ones `parsed` is the letter, `rule` what read it, and `matched` the
-    option nearest to the reply by the sentence encoder that `TEXT_ENCODER` names (`encoder`; None without): the
-    official script takes that of NV-Embed-v2, whatever the reply.
+    A verdict has `score`, 0…1, or None for an open reply without a judgement and for a closed question without a right
+    option. `as_published` is the score by the official script's rules. Open replies also have the fields of
+    :class:`Judged`. Closed questions have `parsed` (the letter), `rule` (which read it), and `matched`: the option
+    nearest to the reply by the sentence encoder in `TEXT_ENCODER` (`encoder`; None without one). The official script
+    always takes NV-Embed-v2's nearest option.
     """
 
     key = "mmau_pro"

@@ -57,8 +57,8 @@ EMPTY_SKILL = "empty skill"
 class MmauPro(Task):
     """Understanding of every kind of audio: closed and open questions, and instructions to follow.
 
-    `TASK_PROMPT` is `as_published` (numbered options and no instruction; the spoken instruction told as text), or
-    `text` (the spoken instruction told as text).
+    `TASK_PROMPT` is `as_published` (numbered options without instruction; the spoken instruction as text too), or
+    `text` (the spoken instruction as text).
     """
 
     key = "lalm/mmau_pro"

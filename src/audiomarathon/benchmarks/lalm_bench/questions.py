@@ -38,8 +38,9 @@ def right_by_words(reply: str, answer: str, options: Iterable[str]) -> bool:
 class Questions(Choice):
     """Accuracy, with the scores of blind choices.
 
-    A verdict is :class:`Choice`'s, read as MMAU-Pro's replies are, and `as_published`: what `mmau-tokens` says, None
-    where the record's reference names no published rule. Options of one text are one option: `labels` says which.
+    A verdict has the fields of :class:`Choice`, read like MMAU-Pro's replies, and `as_published`: the result of
+    `mmau-tokens`, or None if the record's reference names no published rule. Options with the same text are one option,
+    with the same label in `labels`.
     """
 
     key = "questions"
