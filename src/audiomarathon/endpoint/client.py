@@ -41,10 +41,7 @@ _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0  # seconds between attempts
 _LIMIT_S, _CONNECT_S = 600.0, 10.0  # for one attempt, and for its connection
 _AFTERWARDS_S = 5.0  # wait for the token counts after a finished reply
-_BYTES, _BYTES_A_TOKEN = (
-    1 << 20,
-    4096,
-)  # limits of an answer; a token comes in an event of its own
+_BYTES, _BYTES_A_TOKEN = 1 << 20, 4096  # limits of an answer; a token comes in an event of its own
 _KEY_SHOWN = 5  # this many characters of the key are not secret: services themselves show as many
 
 _AGAIN = (408, 409, 425, 429)  # worth a retry, like every status from 500
