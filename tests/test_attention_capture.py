@@ -205,7 +205,7 @@ class TestUnderMethods:
             handle = lm.decoder.register_forward_hook(drop, with_kwargs=True)
             yield
 
-        with pytest.raises(MethodError, match="the method does not say which it kept"):
+        with pytest.raises(MethodError, match="does not say which entries it kept"):
             capture(lm, lm.prepare([prompt]), Foreign(press=half, name="half"), prompt, max_new_tokens=NEW)
 
     def test_a_reply_of_one_token_has_no_row(self, lm: AudioLM, prompt: Prompt) -> None:

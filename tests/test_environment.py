@@ -51,7 +51,7 @@ def test_a_timed_run_on_a_busy_machine_warns_and_has_the_load_on_record(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         (result,) = run(["tau"], "qwen2.5-omni", settings, progress=False)
-    assert any("2 busy processes of others on 2 cores" in str(one.message) for one in told) is warned
+    assert any("2 busy processes" in str(one.message) for one in told) is warned
     (session,) = json.loads((result.folder / "run.json").read_text())["sessions"]
     assert session["load_before"] == session["load_after"] == load
     assert session["cpu_s"] > 0

@@ -655,7 +655,7 @@ class TestRuns:
 
     def test_a_server_that_is_gone_ends_the_run(self, go: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         attempts(monkeypatch, 2)
-        with pytest.raises(ModelError, match="answers nothing"):
+        with pytest.raises(ModelError, match="run the same command again"):
             go("http://127.0.0.1:9/v1", samples=40)
 
     def test_what_is_amiss_is_said_while_it_is_waited_for(
@@ -694,7 +694,7 @@ class TestRuns:
     def test_pruning_is_refused(self, tmp_path: Path, no_env: Callable[[str, str], None]) -> None:
         no_env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
         settings = RunSettings.read({}, data=str(a_task(tmp_path, 1)), model_path="tiny", results=tmp_path / "r")
-        with pytest.raises(MethodError, match=r"endpoint .*pruned"):
+        with pytest.raises(MethodError, match="endpoint; allowed: base"):
             list(run(["tau"], "openai", settings, [get_method("dart", 0.5)]))
 
     @pytest.mark.parametrize(
