@@ -170,7 +170,7 @@ class TestBesideARun:
         monkeypatch.setattr(attention_capture, "LONGEST_FULL", 10)
         code, said = call("attention", "capture", *asked, "--limit", 1, "--results", tmp_path, "--attn-full")
         assert code == 1
-        assert "tokens; audiomarathon attention capture --yes writes them all the same" in said
+        assert "tokens, or audiomarathon attention capture --yes" in said
         assert "attention of 1 sample is missing" in said
         assert (tmp_path / RUN / "summary.json").is_file()
 
