@@ -12,26 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import (
-    AudioFlamingo3ForConditionalGeneration,
-    AudioFlamingo3Processor,
-    AutoTokenizer,
-)
+from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3Processor, AutoTokenizer
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import (
-    audio_token,
-    chat_text,
-    conversation,
-    processor_template,
-    template_beside,
-    windows,
-    with_audio_tokens,
-)
+from audiomarathon.models.chat import chat_text, processor_template, template_beside, windows, with_audio_tokens
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
-_AUDIO = "<sound>"
 _MOST_SECONDS = 600
 
 
@@ -42,6 +29,7 @@ class AudioFlamingo3(AudioLM):
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
     encoder_window_seconds: ClassVar[float] = 30.0
+    placeholder = "<sound>"
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
@@ -50,15 +38,11 @@ class AudioFlamingo3(AudioLM):
         tokenizer.chat_template = processor_template(path) or template_beside(path)
         return tokenizer
 
-    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
-        super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
-
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio stays whole, or is refused beyond ten minutes."""
         cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
         if not cut:
-            return self.batch_of_text(prompts, _AUDIO)
+            return self.batch(prompts)
         features = self.feature_extractor(
             [window for clip in cut for window in clip],
             sampling_rate=self.sampling_rate,
@@ -69,11 +53,9 @@ class AudioFlamingo3(AudioLM):
         )
         frames = features["attention_mask"].sum(-1)
         tokens = (((frames - 1) // 2 + 1 - 2) // 2 + 1).split([len(clip) for clip in cut])
-        counts = iter([int(of_clip.sum()) for of_clip in tokens])
-        texts = [self._text(prompt, [next(counts) for _ in prompt.clips]) for prompt in prompts]
         return self.batch(
             prompts,
-            texts,
+            [int(of_clip.sum()) for of_clip in tokens],
             input_features=features["input_features"],
             input_features_mask=features["attention_mask"],
         )
@@ -102,20 +84,19 @@ class AudioFlamingo3(AudioLM):
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
         return list(windows(clip, extractor.n_samples))
 
-    def _text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """Word a prompt by the family's template, which has one place for audio.
+    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
+        """See :meth:`AudioLM.text`. The template has one place for audio.
 
         Several clips, which the processor refuses, stand there on a line each.
         """
-        text = chat_text(self.tokenizer, prompt, _AUDIO)
+        text = chat_text(self.tokenizer, prompt, self.placeholder)
         if len(counts) > 1:
-            text = text.replace(_AUDIO, "\n".join([_AUDIO] * len(counts)), 1)
-        return with_audio_tokens(text, _AUDIO, counts)
+            text = text.replace(self.placeholder, "\n".join([self.placeholder] * len(counts)), 1)
+        return with_audio_tokens(text, self.placeholder, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`. The processor takes one clip a prompt."""
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)
-        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
-        return dict(processor(text=text, audio=prompt.clips[0], sampling_rate=self.sampling_rate))
+        return self.processed(processor, prompt, sampling_rate=self.sampling_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,7 +13,14 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
 from audiomarathon.errors import LogitsError, ModelError
-from audiomarathon.models.chat import chat_text, processor_template, template_beside, with_audio_tokens
+from audiomarathon.models.chat import (
+    audio_token,
+    chat_text,
+    conversation,
+    processor_template,
+    template_beside,
+    with_audio_tokens,
+)
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
@@ -42,6 +49,8 @@ class AudioLM(ABC):
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` takes prompts without clips, also beside others; if not, a run of such samples is refused
     before the model is loaded."""
+    placeholder: str = ""
+    """What the chat template writes for a clip, and the tokenizer turns into :attr:`audio_token`."""
     audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -53,6 +62,8 @@ class AudioLM(ABC):
         # penalties, and `generate` fills whatever is left open from the model's own.
         self.model.generation_config = GenerationConfig()
         self.clock = make_clock(self.model)
+        if self.placeholder:
+            self.audio_token = audio_token(tokenizer, self.placeholder, model.config)
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
@@ -137,17 +148,22 @@ class AudioLM(ABC):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
 
-    def batch_of_text(self, prompts: Sequence[Prompt], placeholder: str) -> Inputs:
-        """Put prompts without clips together, worded by the tokenizer's chat template; no features go along."""
-        texts = (
-            with_audio_tokens(chat_text(self.tokenizer, prompt, placeholder), placeholder, ()) for prompt in prompts
-        )
-        return self.batch(prompts, list(texts))
+    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
+        """Word a prompt by the tokenizer's chat template, its clips as `counts` audio tokens each."""
+        return with_audio_tokens(chat_text(self.tokenizer, prompt, self.placeholder), self.placeholder, counts)
 
-    def batch(self, prompts: Sequence[Prompt], texts: Sequence[str], **features: torch.Tensor) -> Inputs:
-        """Put worded prompts and their features together on the model's device and in its precision, left-padded."""
+    def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
+        """Word prompts and put them together with their features, left-padded, in the model's precision.
+
+        Parameters
+        ----------
+        counts
+            Audio tokens of each clip, prompt after prompt.
+        """
+        left = iter(counts)
+        texts = [self.text(prompt, [next(left) for _ in prompt.clips]) for prompt in prompts]
         encoded = self.tokenizer(
-            list(texts), padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
         )
         tensors = {name: encoded[name].to(self.device) for name in ("input_ids", "attention_mask")}
         for name, tensor in features.items():
@@ -188,11 +204,6 @@ class AudioLM(ABC):
         return device
 
     @property
-    def like(self) -> torch.Tensor:
-        """An empty tensor of the model's precision, where the inputs go: what rotary embeddings want to see."""
-        return torch.empty(0, dtype=self.model.dtype, device=self.device)
-
-    @property
     def attn_implementation(self) -> str:
         """The attention implementation that is active in the LLM."""
         name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
@@ -204,8 +215,13 @@ class AudioLM(ABC):
         Past the embedding's hooks: one that renumbers a shortened prompt would renumber these too.
         """
         positions = torch.arange(start, start + count, device=self.device)[None]
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[union-attr]
+        like = torch.empty(0, dtype=self.model.dtype, device=self.device)
+        cos, sin = self.decoder.rotary_emb.forward(like, *self.rotary_arguments(positions))  # type: ignore[union-attr]
         return cos[0], sin[0]
+
+    def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
+        """Return what the rotary embedding takes for text at `positions`, shape (1, count)."""
+        return (positions,)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return what this family needs around one generate call: nothing, unless it says otherwise."""
@@ -218,6 +234,11 @@ class AudioLM(ABC):
         here, say for want of packages for pictures.
         """
         return None
+
+    def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
+        """Return the inputs that a family's processor makes of a prompt, worded by the processor's chat template."""
+        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
+        return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
         """Return the transcript in a reply, where the family documents how to take it out of a sentence around it."""

@@ -24,14 +24,7 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import (
-    AudioOnly,
-    audio_token,
-    chat_text,
-    conversation,
-    windows,
-    with_audio_tokens,
-)
+from audiomarathon.models.chat import AudioOnly, chat_text, windows, with_audio_tokens
 from audiomarathon.models.loading import refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
 
@@ -79,18 +72,15 @@ class Gemma3n(AudioLM):
         return {"config": cls.read_config(path)}
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
+        self.placeholder = tokenizer.audio_token
         super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = audio_token(tokenizer, tokenizer.audio_token, model.config)
         self.tokens_per_window: int = model.config.audio_soft_tokens_per_image
         strides = model.config.audio_config.sscp_conv_stride_size
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
 
-    def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :meth:`AudioLM.rotation`. Of the first layer: layers with a window turn faster than those without."""
-        positions = torch.arange(start, start + count, device=self.device)[None]
-        kind = self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions, kind)  # type: ignore[union-attr]
-        return cos[0], sin[0]
+    def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
+        """See :meth:`AudioLM.rotary_arguments`. The first layer's: layers with a window turn faster than the others."""
+        return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own.
@@ -101,29 +91,25 @@ class Gemma3n(AudioLM):
         prompts = [_in_windows(prompt) for prompt in prompts]
         clips = [window for prompt in prompts for window in prompt.clips]
         if not clips:
-            return self.batch_of_text(prompts, self.tokenizer.audio_token)
+            return self.batch(prompts)
         features = self.feature_extractor(
-            clips,
-            padding="max_length",
-            max_length=_WINDOW,
-            truncation=False,
-            return_tensors="pt",
+            clips, padding="max_length", max_length=_WINDOW, truncation=False, return_tensors="pt"
         )
         frames = features["input_features_mask"].sum(-1)
         silent = iter((self.tokens_per_window - (frames - 1) // self.frames_per_token - 1).tolist())
         inputs = self.batch(
             prompts,
-            [self._text(prompt) for prompt in prompts],
+            [self.tokens_per_window] * len(clips),
             input_features=features["input_features"],
             input_features_mask=features["input_features_mask"].bool(),
         )
         return replace(inputs, window_padding=tuple(sum(next(silent) for _ in prompt.clips) for prompt in prompts))
 
-    def _text(self, prompt: Prompt) -> str:
-        token = self.tokenizer.audio_token
-        framed = f"\n\n{self.tokenizer.boa_token}{token}{self.tokenizer.eoa_token}\n\n"
-        text = chat_text(self.tokenizer, prompt, token).replace(token, framed)
-        return with_audio_tokens(text, token, [self.tokens_per_window] * len(prompt.clips))
+    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
+        """See :meth:`AudioLM.text`. The processor frames each clip by two tokens and blank lines."""
+        framed = f"\n\n{self.tokenizer.boa_token}{self.placeholder}{self.tokenizer.eoa_token}\n\n"
+        text = chat_text(self.tokenizer, prompt, self.placeholder).replace(self.placeholder, framed)
+        return with_audio_tokens(text, self.placeholder, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
@@ -134,16 +120,8 @@ class Gemma3n(AudioLM):
             chat_template=self.tokenizer.chat_template,
             audio_seq_length=self.tokens_per_window,
         )
-        prompt = _in_windows(prompt)
-        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
-        inputs: Mapping[str, torch.Tensor] = processor(
-            text=text,
-            audio=list(prompt.clips),
-            text_kwargs={"add_special_tokens": False},
-            audio_kwargs={"padding": "max_length"},
-            return_tensors="pt",
-        )
-        return inputs
+        how = {"text_kwargs": {"add_special_tokens": False}, "audio_kwargs": {"padding": "max_length"}}
+        return self.processed(processor, _in_windows(prompt), **how)
 
 
 class _Processor(AudioOnly, Gemma3nProcessor):  # type: ignore[misc]

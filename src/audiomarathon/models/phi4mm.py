@@ -11,23 +11,20 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    GenerationMixin,
-    Phi4MultimodalFeatureExtractor,
-    Phi4MultimodalForCausalLM,
-    Phi4MultimodalProcessor,
-)
+from transformers import GenerationMixin, Phi4MultimodalForCausalLM, Phi4MultimodalProcessor
+from transformers import Phi4MultimodalFeatureExtractor as FeatureExtractor
 
 from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import AudioOnly, chat_text, with_audio_tokens
+from audiomarathon.models.chat import AudioOnly, audio_token, chat_text, with_audio_tokens
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.shadowing import shadowed
 from audiomarathon.models.templates import render
@@ -39,7 +36,7 @@ class Phi4MM(AudioLM):
     title: ClassVar[str] = "Phi-4-multimodal"
     architecture: ClassVar[Any] = Phi4MultimodalForCausalLM
     model_types: ClassVar[tuple[str, ...]] = ("phi4_multimodal",)
-    feature_extractor_class: ClassVar[Any] = Phi4MultimodalFeatureExtractor
+    feature_extractor_class: ClassVar[Any] = FeatureExtractor
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
@@ -63,14 +60,9 @@ class Phi4MM(AudioLM):
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
-        self.audio_text = getattr(tokenizer, "audio_token", None) or "<|audio|>"
-        self.audio_token = tokenizer.convert_tokens_to_ids(self.audio_text)
         config = model.config
-        if self.audio_token != config.audio_config.audio_token_id:
-            raise ModelError(
-                f"the tokenizer's {self.audio_text} is token {self.audio_token}, the config's audio token "
-                f"{config.audio_config.audio_token_id}: tokenizer and weights do not belong together"
-            )
+        self.placeholder = getattr(tokenizer, "audio_token", None) or "<|audio|>"
+        self.audio_token = audio_token(tokenizer, self.placeholder, config.audio_config)
         if (config.sliding_window or 0) >= config.max_position_embeddings:
             config.sliding_window = None  # no prompt is longer; a cache with a window would only be harder to prune
         self._factors = _rotary_factors(self.decoder.rotary_emb)
@@ -87,12 +79,6 @@ class Phi4MM(AudioLM):
         """See :attr:`AudioLM.audio_tower`: encoder, projector, and putting their output among the text's embeddings."""
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
-
-    @property
-    def lm_head(self) -> nn.Module:
-        """See :attr:`AudioLM.lm_head`."""
-        head: nn.Module = self.model.lm_head
-        return head
 
     def without_adapter(self) -> AbstractContextManager[None]:
         """See :meth:`AudioLM.without_adapter`."""
@@ -144,49 +130,36 @@ class Phi4MM(AudioLM):
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
         features = [one["audio_input_features"][0] for one in alone]
         sizes = [int(one["audio_embed_sizes"][0]) for one in alone]
-        counts = iter(sizes)
-        texts = [
-            with_audio_tokens(self._chat(prompt), self.audio_text, [next(counts) for _ in prompt.clips])
-            for prompt in prompts
-        ]
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
-        audio_mask = encoded["input_ids"] == self.audio_token
-        tensors = {
-            "input_ids": encoded["input_ids"].to(self.device),
-            "attention_mask": encoded["attention_mask"].to(self.device),
-        }
-        if clips:
-            tensors["audio_input_features"] = pad_sequence(features, batch_first=True).to(self.device, self.model.dtype)
-            tensors["audio_embed_sizes"] = torch.tensor(sizes)  # the model slices by them, so a GPU would be waited for
+        if not clips:
+            return self.batch(prompts)
+        padded = {"audio_input_features": pad_sequence(features, batch_first=True)}
         if len(clips) > 1:  # as the processor does it
             frames = torch.tensor([len(one) for one in features])
-            tensors["audio_attention_mask"] = (torch.arange(int(frames.max())) < frames[:, None]).to(self.device)
-        return Inputs(
-            tensors=tensors,
-            audio_mask=audio_mask.to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
-        )
+            padded["audio_attention_mask"] = torch.arange(int(frames.max())) < frames[:, None]
+        inputs = self.batch(prompts, sizes, **padded)
+        # On the CPU: the model slices by the sizes, so a GPU would be waited for.
+        return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": torch.tensor(sizes)})
+
+    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
+        """See :meth:`AudioLM.text`."""
+        return with_audio_tokens(self._chat(prompt), self.placeholder, counts)
 
     def _chat(self, prompt: Prompt) -> str:
         try:
-            return chat_text(self.tokenizer, prompt, self.audio_text)
+            return chat_text(self.tokenizer, prompt, self.placeholder)
         except TemplateError:  # an older template, which takes only strings
-            content = self.audio_text * len(prompt.clips) + prompt.text
+            content = self.placeholder * len(prompt.clips) + prompt.text
             return render(self.tokenizer, [{"role": "user", "content": content}])
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`."""
         processor = _Processor(
             image_processor=None,
-            audio_processor=Phi4MultimodalFeatureExtractor.from_pretrained(path),
+            audio_processor=FeatureExtractor.from_pretrained(path),
             tokenizer=self.tokenizer,
         )
-        inputs: Mapping[str, torch.Tensor] = processor(
-            text=self._chat(prompt), audio=list(prompt.clips), sampling_rate=self.sampling_rate, return_tensors="pt"
-        )
-        return inputs
+        text, audio = self._chat(prompt), list(prompt.clips)
+        return dict(processor(text=text, audio=audio, sampling_rate=self.sampling_rate, return_tensors="pt"))
 
 
 class _Processor(AudioOnly, Phi4MultimodalProcessor):  # type: ignore[misc]

@@ -12,21 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import (
-    Qwen2_5OmniProcessor,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    WhisperFeatureExtractor,
-)
+from transformers import Qwen2_5OmniProcessor, Qwen2_5OmniThinkerForConditionalGeneration
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import (
-    AudioOnly,
-    audio_token,
-    chat_text,
-    conversation,
-    with_audio_tokens,
-)
+from audiomarathon.models.chat import AudioOnly
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
@@ -41,17 +31,11 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
     processor: ClassVar[Any] = _Processor
-    placeholder: ClassVar[str] = "<|AUDIO|>"
+    placeholder = "<|AUDIO|>"
 
-    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
-        super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = audio_token(tokenizer, self.placeholder, model.config)
-
-    def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :meth:`AudioLM.rotation`. The three rows of M-RoPE (time, height, width) are alike for text."""
-        positions = torch.arange(start, start + count, device=self.device).expand(3, 1, -1)
-        cos, sin = self.decoder.rotary_emb.forward(self.like, positions)  # type: ignore[union-attr]
-        return cos[0], sin[0]
+    def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
+        """See :meth:`AudioLM.rotary_arguments`. The three rows of M-RoPE (time, height, width) are alike for text."""
+        return (positions.expand(3, 1, -1),)
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
@@ -64,35 +48,22 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`."""
         processor = self.processor(
-            feature_extractor=WhisperFeatureExtractor.from_pretrained(path),
+            feature_extractor=self.feature_extractor_class.from_pretrained(path),
             tokenizer=self.tokenizer,
             chat_template=self.tokenizer.chat_template,
         )
-        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
-        inputs: Mapping[str, torch.Tensor] = processor(
-            text=text, audio=list(prompt.clips), return_tensors="pt", padding=True
-        )
-        return inputs
+        return self.processed(processor, prompt, padding=True)
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if not clips:
-            return self.batch_of_text(prompts, self.placeholder)
+            return self.batch(prompts)
         features, mask = self._features(clips)
         tokens = self._audio_tokens(mask.sum(-1))
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token")
-        counts = iter(tokens.tolist())
-        texts = [
-            with_audio_tokens(
-                chat_text(self.tokenizer, prompt, self.placeholder),
-                self.placeholder,
-                [next(counts) for _ in prompt.clips],
-            )
-            for prompt in prompts
-        ]
-        return self.batch(prompts, texts, input_features=features, feature_attention_mask=mask.long())
+        return self.batch(prompts, tokens.tolist(), input_features=features, feature_attention_mask=mask.long())
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features (clips, mel bins, frames) and a mask (clips, frames) of the frames that are a clip's own."""

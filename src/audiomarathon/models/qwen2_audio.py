@@ -13,33 +13,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import (
-    AutoTokenizer,
-    Qwen2AudioConfig,
-    Qwen2AudioForConditionalGeneration,
-    Qwen2AudioProcessor,
-)
+from transformers import AutoTokenizer, Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import (
-    audio_token,
-    chat_text,
-    conversation,
-    processor_template,
-    windows,
-    with_audio_tokens,
-)
+from audiomarathon.models.chat import processor_template, windows
 from audiomarathon.models.loading import refuse_other_kinds
 from audiomarathon.models.prompt import Inputs, Prompt
-
-_AUDIO = "<|AUDIO|>"
 
 
 class Qwen2Audio(AudioLM):
     """Qwen2-Audio, hearing clips whole: window after window."""
 
     encoder_window_seconds: ClassVar[float] = 30.0
+    placeholder = "<|AUDIO|>"
     title: ClassVar[str] = "Qwen2-Audio"
     architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
@@ -78,16 +65,12 @@ class Qwen2Audio(AudioLM):
         """See :meth:`AudioLM.complete`."""
         _tie_head(model, info)
 
-    def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
-        super().__init__(model, tokenizer, feature_extractor)
-        self.audio_token = audio_token(tokenizer, _AUDIO, model.config)
-
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
         prompts = [self._in_windows(prompt) for prompt in prompts]
         clips = [window for prompt in prompts for window in prompt.clips]
         if not clips:
-            return self.batch_of_text(prompts, _AUDIO)
+            return self.batch(prompts)
         features = self.feature_extractor(
             clips,
             sampling_rate=self.sampling_rate,
@@ -97,14 +80,9 @@ class Qwen2Audio(AudioLM):
             return_tensors="pt",
         )
         tokens = ((features["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1
-        counts = iter(tokens.tolist())
-        texts = [
-            with_audio_tokens(chat_text(self.tokenizer, prompt, _AUDIO), _AUDIO, [next(counts) for _ in prompt.clips])
-            for prompt in prompts
-        ]
         return self.batch(
             prompts,
-            texts,
+            tokens.tolist(),
             input_features=features["input_features"],
             feature_attention_mask=features["attention_mask"].long(),
         )
@@ -125,11 +103,7 @@ class Qwen2Audio(AudioLM):
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
         processor = Qwen2AudioProcessor.from_pretrained(path)
-        prompt = self._in_windows(prompt)
-        text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
-        return dict(
-            processor(text=text, audio=list(prompt.clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        )
+        return self.processed(processor, self._in_windows(prompt), sampling_rate=self.sampling_rate)
 
 
 class Qwen2AudioFirst30(Qwen2Audio):

@@ -31,7 +31,7 @@ class Qwen3Omni(Qwen2_5Omni):
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe", "qwen3_omni_moe_thinker")
     processor: ClassVar[Any] = _Processor
-    placeholder: ClassVar[str] = "<|audio_pad|>"
+    placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and their mask, of each clip as the processor has it alone: it fills nothing up.

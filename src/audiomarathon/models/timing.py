@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import LogitsProcessor
-
-Mark = TypeVar("Mark")
 
 
 @dataclass(frozen=True)
@@ -43,42 +41,37 @@ class Stages:
         return self.encoder + self.llm_prefill
 
 
-class Clock(Protocol, Generic[Mark]):
-    """How points in time are marked on a device; `seconds` may be asked only after `synchronize`."""
-
-    def mark(self) -> Mark: ...
-
-    def seconds(self, start: Mark, end: Mark) -> float: ...
-
-    def synchronize(self) -> None: ...
-
-    def reset_peak_memory(self) -> None: ...
-
-    def peak_memory_bytes(self) -> int | None: ...
-
-
 class CpuClock:
-    """Marks with `perf_counter`: on a CPU a call has done its work when it returns."""
+    """Marks points in time with `perf_counter`: on a CPU a call has done its work when it returns."""
 
-    def mark(self) -> float:
+    def mark(self) -> Any:
+        """Return a mark of this moment."""
         return time.perf_counter()
 
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
+    def seconds(self, start: Any, end: Any) -> float:
+        """Return the seconds between two marks; call :meth:`synchronize` first."""
+        return float(end - start)
 
     def synchronize(self) -> None:
-        """Nothing runs in the background of a CPU call."""
+        """Wait for the device; nothing runs in the background of a CPU call."""
 
     def reset_peak_memory(self) -> None:
-        """The peak of a process is not the peak of a call; none is reported."""
+        """Measure the peak of memory from here on."""
 
-    def peak_memory_bytes(self) -> None:
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory; None on a CPU, where the peak of a process is not the peak of a call."""
         return None
 
 
-class _CudaMemory:
+class ManyCudaClock(CpuClock):
+    """Marks with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
+
     def __init__(self, devices: list[torch.device]) -> None:
         self.devices = devices
+
+    def mark(self) -> Any:
+        self.synchronize()
+        return super().mark()
 
     def synchronize(self) -> None:
         for device in self.devices:
@@ -92,30 +85,19 @@ class _CudaMemory:
         return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
 
 
-class CudaClock(_CudaMemory):
+class CudaClock(ManyCudaClock):
     """Marks with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
 
-    def mark(self) -> torch.cuda.Event:
+    def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.devices[0]))
         return event
 
-    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    def seconds(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1000.0
 
 
-class ManyCudaClock(_CudaMemory):
-    """Marks with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
-
-    def mark(self) -> float:
-        self.synchronize()
-        return time.perf_counter()
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-
-def make_clock(model: nn.Module) -> Clock[Any]:
+def make_clock(model: nn.Module) -> CpuClock:
     """Return the clock for the devices that hold a model's parameters."""
     devices = sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=lambda d: d.index or 0)
     if not devices:
@@ -154,7 +136,7 @@ class StageTimer:
     when the first token's logits exist.
     """
 
-    def __init__(self, clock: Clock[Any]) -> None:
+    def __init__(self, clock: CpuClock) -> None:
         self.clock = clock
         self._encoder: list[tuple[Any, Any]] = []
         self._encoder_peaks: list[int] = []

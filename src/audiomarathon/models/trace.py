@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from audiomarathon.models.merge import Merge
-    from audiomarathon.models.timing import Clock
+    from audiomarathon.models.timing import CpuClock
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Trace:
     kept_entries: list[torch.Tensor] | None = None
 
     @contextmanager
-    def scoring(self, clock: Clock[Any]) -> Iterator[None]:
+    def scoring(self, clock: CpuClock) -> Iterator[None]:
         """Count the time inside the block as scoring."""
         start = clock.mark()
         yield
