@@ -43,22 +43,11 @@ class AudioFlamingo3(AudioLM):
         cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
         if not cut:
             return self.batch(prompts)
-        features = self.feature_extractor(
-            [window for clip in cut for window in clip],
-            sampling_rate=self.sampling_rate,
-            padding="max_length",
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        frames = features["attention_mask"].sum(-1)
-        tokens = (((frames - 1) // 2 + 1 - 2) // 2 + 1).split([len(clip) for clip in cut])
-        return self.batch(
-            prompts,
-            [int(of_clip.sum()) for of_clip in tokens],
-            input_features=features["input_features"],
-            input_features_mask=features["attention_mask"],
-        )
+        features = self.features([window for clip in cut for window in clip])
+        mask = features["attention_mask"]
+        tokens = self.tokens_of(mask.sum(-1)).split([len(clip) for clip in cut])
+        counts = [int(of_clip.sum()) for of_clip in tokens]
+        return self.batch(prompts, counts, input_features=features["input_features"], input_features_mask=mask)
 
     def transcript(self, tokens: Sequence[int]) -> str:
         """See :meth:`AudioLM.transcript`. `The spoken content of the audio is "…".` is how it was taught to reply."""

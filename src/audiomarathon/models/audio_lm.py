@@ -148,6 +148,15 @@ class AudioLM(ABC):
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
 
+    def features(self, clips: Any, **options: Any) -> Any:
+        """Return what the feature extractor makes of a clip or several, none of them cut."""
+        usual = {"padding": "max_length", "truncation": False, "return_attention_mask": True, "return_tensors": "pt"}
+        return self.feature_extractor(clips, sampling_rate=self.sampling_rate, **{**usual, **options})
+
+    def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return how many audio tokens clips of so many mel frames have: of Whisper's encoders 25 a second."""
+        return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
         """Word a prompt by the tokenizer's chat template, its clips as `counts` audio tokens each."""
         return with_audio_tokens(chat_text(self.tokenizer, prompt, self.placeholder), self.placeholder, counts)

@@ -1,4 +1,4 @@
-"""Wording a prompt for a model: chat templates, placeholders for audio, and rows of tokens as one batch."""
+"""Wording a prompt for a model: chat templates, and placeholders for audio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models.prompt import Prompt, Waveform
@@ -98,17 +97,6 @@ class AudioOnly:
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         """Let a part be missing."""
         return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)  # type: ignore[misc]
-
-
-def left_padded(rows: Sequence[Sequence[int]], pad_token: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `input_ids` and `attention_mask` of shape (B, S), padded on the left."""
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad_token, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for index, row in enumerate(rows):
-        ids[index, width - len(row) :] = torch.tensor(row, dtype=torch.long)
-        mask[index, width - len(row) :] = 1
-    return ids, mask
 
 
 def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:

@@ -92,9 +92,7 @@ class Gemma3n(AudioLM):
         clips = [window for prompt in prompts for window in prompt.clips]
         if not clips:
             return self.batch(prompts)
-        features = self.feature_extractor(
-            clips, padding="max_length", max_length=_WINDOW, truncation=False, return_tensors="pt"
-        )
+        features = self.features(clips, max_length=_WINDOW)
         frames = features["input_features_mask"].sum(-1)
         silent = iter((self.tokens_per_window - (frames - 1) // self.frames_per_token - 1).tolist())
         inputs = self.batch(

@@ -60,7 +60,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         if not clips:
             return self.batch(prompts)
         features, mask = self._features(clips)
-        tokens = self._audio_tokens(mask.sum(-1))
+        tokens = self.tokens_of(mask.sum(-1))
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token")
         return self.batch(prompts, tokens.tolist(), input_features=features, feature_attention_mask=mask.long())
@@ -69,18 +69,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         """Return features (clips, mel bins, frames) and a mask (clips, frames) of the frames that are a clip's own."""
         # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip
         # end in zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
-        features = self.feature_extractor(
-            clips,
-            sampling_rate=self.sampling_rate,
-            padding="max_length",
-            max_length=max(len(clip) for clip in clips) + self.feature_extractor.n_fft,
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
+        longest = max(len(clip) for clip in clips)
+        features = self.features(clips, max_length=longest + self.feature_extractor.n_fft)
         frames = int(features["attention_mask"].sum(-1).max())
         return features["input_features"][..., :frames], features["attention_mask"][:, :frames]
-
-    def _audio_tokens(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return how many audio tokens clips of so many mel frames have: 25 a second."""
-        return ((frames - 1) // 2 + 1 - 2) // 2 + 1

@@ -62,8 +62,15 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """See :meth:`AudioLM.complete`."""
-        _tie_head(model, info)
+        """Make the token embeddings the LM head too, where the config ties the two and the checkpoint holds no head.
+
+        The native class ties nothing by itself.
+        """
+        if model.config.text_config.tie_word_embeddings and "lm_head.weight" in info["missing_keys"]:
+            embeddings, device = model.get_input_embeddings().weight, model.lm_head.weight.device
+            # Two devices where the model is spread over several.
+            model.lm_head.weight = embeddings if embeddings.device == device else nn.Parameter(embeddings.to(device))
+            info["missing_keys"].discard("lm_head.weight")
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
@@ -71,20 +78,11 @@ class Qwen2Audio(AudioLM):
         clips = [window for prompt in prompts for window in prompt.clips]
         if not clips:
             return self.batch(prompts)
-        features = self.feature_extractor(
-            clips,
-            sampling_rate=self.sampling_rate,
-            padding="max_length",
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        tokens = ((features["attention_mask"].sum(-1) - 1) // 2 + 1 - 2) // 2 + 1
+        features = self.features(clips)
+        mask = features["attention_mask"]
+        counts = self.tokens_of(mask.sum(-1)).tolist()
         return self.batch(
-            prompts,
-            tokens.tolist(),
-            input_features=features["input_features"],
-            feature_attention_mask=features["attention_mask"].long(),
+            prompts, counts, input_features=features["input_features"], feature_attention_mask=mask.long()
         )
 
     def _in_windows(self, prompt: Prompt) -> Prompt:
@@ -119,15 +117,3 @@ class Qwen2AudioFirst30(Qwen2Audio):
     def _in_windows(self, prompt: Prompt) -> Prompt:
         limit = self.feature_extractor.n_samples
         return super()._in_windows(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))
-
-
-def _tie_head(model: Any, info: Mapping[str, Any]) -> None:
-    """Make the token embeddings the LM head too, where the config ties the two and the checkpoint holds no head.
-
-    The native class ties nothing by itself.
-    """
-    if model.config.text_config.tie_word_embeddings and "lm_head.weight" in info["missing_keys"]:
-        embeddings, device = model.get_input_embeddings().weight, model.lm_head.weight.device
-        # Two devices where the model is spread over several.
-        model.lm_head.weight = embeddings if embeddings.device == device else nn.Parameter(embeddings.to(device))
-        info["missing_keys"].discard("lm_head.weight")

@@ -41,17 +41,11 @@ class Qwen3Omni(Qwen2_5Omni):
         """
         if min(len(clip) for clip in clips) <= self.feature_extractor.n_fft // 2:
             raise ModelError("a clip is too short for a single audio token")
-        alone = [self._alone(clip) for clip in clips]
+        alone = [self.features(clip, padding=True)["input_features"][0] for clip in clips]
         features = pad_sequence([one.T for one in alone], batch_first=True).transpose(1, 2)
         return features, pad_sequence([torch.ones(one.shape[1], dtype=torch.long) for one in alone], batch_first=True)
 
-    def _alone(self, clip: Waveform) -> torch.Tensor:
-        features: torch.Tensor = self.feature_extractor(
-            clip, sampling_rate=self.sampling_rate, padding=True, truncation=False, return_tensors="pt"
-        )["input_features"][0]
-        return features
-
-    def _audio_tokens(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return how many audio tokens clips of so many mel frames have: three halvings, chunk by chunk."""
+    def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
+        """See :meth:`AudioLM.tokens_of`: three halvings, chunk by chunk."""
         chunk: int = 2 * self.model.config.audio_config.n_window
         return frames // chunk * ((chunk + 7) // 8) + (frames % chunk + 7) // 8

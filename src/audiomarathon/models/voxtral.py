@@ -18,15 +18,11 @@ from typing import Any, ClassVar
 import numpy as np
 import soundfile
 import torch
-from transformers import (
-    MistralCommonBackend,
-    VoxtralForConditionalGeneration,
-    VoxtralProcessor,
-)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import MistralCommonBackend, VoxtralForConditionalGeneration, VoxtralProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import left_padded
 from audiomarathon.models.loading import check_installed
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
@@ -71,10 +67,12 @@ class Voxtral(AudioLM):
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
-        ids, attention_mask = left_padded([self._tokens(prompt) for prompt in prompts], self.tokenizer.pad_token_id)
+        rows = [torch.tensor(self._tokens(prompt)) for prompt in prompts]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_token_id, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         audio_mask = ids == self.audio_token
         heard = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
-        tensors = {"input_ids": ids, "attention_mask": attention_mask}
+        tensors = {"input_ids": ids, "attention_mask": mask}
         if clips:
             tensors["input_features"] = torch.cat([self._windows(clip) for clip in clips]).to(self.model.dtype)
         return Inputs(
@@ -91,14 +89,7 @@ class Voxtral(AudioLM):
         a window's edge see into the next.
         """
         extractor = self.feature_extractor
-        whole = extractor(
-            clip,
-            sampling_rate=self.sampling_rate,
-            padding=True,
-            pad_to_multiple_of=extractor.n_samples,
-            truncation=False,
-            return_tensors="pt",
-        )["input_features"]
+        whole = self.features(clip, padding=True, pad_to_multiple_of=extractor.n_samples)["input_features"]
         windows: torch.Tensor = whole.reshape(extractor.feature_size, -1, extractor.nb_max_frames).transpose(0, 1)
         return windows
 
@@ -116,18 +107,15 @@ class Voxtral(AudioLM):
 
     def _request(self, prompt: Prompt) -> list[int]:
         """Return the tokens of the prompt with one window of silence for each clip."""
-        tokens: list[int]
-        if prompt.transcription and prompt.clips:
-            from mistral_common.protocol.transcription.request import TranscriptionRequest
-
-            if len(prompt.clips) != 1:
-                raise ModelError(f"Voxtral transcribes one clip at a time, this prompt has {len(prompt.clips)}")
-            request = TranscriptionRequest(audio=_wav(_SILENCE), language=_LANGUAGE)
-            tokens = self.tokenizer.tokenizer.encode_transcription(request).tokens
-        else:
+        if not (prompt.transcription and prompt.clips):
             conversation = _conversation(prompt.text, [_SILENCE] * len(prompt.clips))
-            tokens = self.tokenizer.apply_chat_template(conversation)["input_ids"]
-        return tokens
+            return list(self.tokenizer.apply_chat_template(conversation)["input_ids"])
+        from mistral_common.protocol.transcription.request import TranscriptionRequest
+
+        if len(prompt.clips) != 1:
+            raise ModelError(f"Voxtral transcribes one clip at a time, this prompt has {len(prompt.clips)}")
+        request = TranscriptionRequest(audio=_wav(_SILENCE), language=_LANGUAGE)
+        return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`. For transcription the processor rounds the audio to 16 bits."""
