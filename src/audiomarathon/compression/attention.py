@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def attention_watched(
     Callable
         Takes the wrapper off before the block ends: to be called once all is seen, so that decode pays nothing.
     """
-    local = _registry()._local_mapping
+    local = ALL_ATTENTION_FUNCTIONS._local_mapping
     watched = _Watched(implementation, looks, local.get(implementation), decode=decode)
 
     def take_off() -> None:
@@ -124,13 +125,6 @@ def attention_watched(
         take_off()
 
 
-def _registry() -> Any:
-    """Return transformers' attention functions: its import takes seconds, which listing methods can do without."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    return ALL_ATTENTION_FUNCTIONS
-
-
 class _Watched:
     """What stands in for an attention function: looks, then attends as what lies below it does."""
 
@@ -144,7 +138,7 @@ class _Watched:
         # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
         # What is registered under that name all the same is the wrapper of a block around this one.
         eager = implementation == "eager" and below is None
-        self.function = None if eager else _registry()[implementation]
+        self.function = None if eager else ALL_ATTENTION_FUNCTIONS[implementation]
 
     def __call__(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from audiomarathon.compression.attention import Attention
-    from audiomarathon.compression.ragged import RaggedLayer
     from audiomarathon.models.audio_lm import AudioLM
     from audiomarathon.models.prompt import Inputs
 
@@ -189,9 +188,7 @@ class _Squeeze:
     def _hooks(
         self, layer: nn.Module, index: int, seen: dict[int, Attention], take_off: Callable[[], None] | None
     ) -> list[Any]:
-        import torch
-
-        from audiomarathon.compression.dropping import call_of, like_given
+        from audiomarathon.compression.dropping import call_of
 
         signature = inspect.signature(layer.forward)
 
@@ -206,18 +203,11 @@ class _Squeeze:
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = call_of(signature, args, kwargs)
             given = call.get("attention_mask")
-            if self.press.by_head:
-                if call["hidden_states"].shape[-2] == 1:
-                    call["attention_mask"] = self._heads_mask(call["past_key_values"].layers[index], given)
-                    return (), call
-            elif given is None:
+            if given is None and not self.press.by_head:
                 before_handle.remove()  # no mask in prefill, none in decode: no hook needed
             elif call["hidden_states"].shape[-2] == 1:
-                cached = call["past_key_values"].get_seq_length(index)
-                visible = torch.ones(1, cached + 1, dtype=torch.bool, device=given.device)
-                call["attention_mask"] = like_given(visible, given)
-                return (), call
-            return None
+                call["attention_mask"] = self._decode_mask(call["past_key_values"].layers[index], given)
+            return (), call
 
         after_handle = layer.register_forward_hook(after, with_kwargs=True)
         before_handle = layer.register_forward_pre_hook(before, with_kwargs=True)
@@ -227,10 +217,12 @@ class _Squeeze:
         cos, sin = self.lm.rotation(self.prompt, count)
         return cos.to(device), sin.to(device)
 
-    def _heads_mask(self, cache: RaggedLayer, given: torch.Tensor | None) -> torch.Tensor:
-        """Return which entries each query head of the next token sees, shape (1, H, 1, entries)."""
+    def _decode_mask(self, cache: Any, given: torch.Tensor | None) -> torch.Tensor:
+        """Return which entries the next token sees: all, or with `by_head`, by query head, shape (1, H, 1, entries)."""
         from audiomarathon.compression.dropping import like_given
 
+        if not self.press.by_head:
+            return like_given(cache.keys.new_ones(1, cache.get_seq_length() + 1).bool(), given)
         config: Any = self.lm.decoder.config
         visible = cache.visible(1)
         visible = visible.repeat_interleave(config.num_attention_heads // len(visible), dim=0)

@@ -37,21 +37,10 @@ from audiomarathon.object_reference import is_reference
 from audiomarathon.plugins import look_up, plugins
 from audiomarathon.settings import RunSettings
 
-BUILT_IN: tuple[Method, ...] = (
-    Base(),
-    *(Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame()),
-    Knorm(),
-    KVRandom(),
-    KeyDiff(),
-    StreamingLLM(),
-    Tova(),
-    SnapKV(),
-    ExpectedAttention(),
-    PyramidKV(),
-    AudioKV(),
-    AdaSnapKV(),
-    AdaExpectedAttention(),
-)
+_PRUNERS = (Random(), Frame(), FastV(), Dart(), SegmentFastV(), MergeAdjacent(), MergeFrame())
+_PRESSES = (Knorm(), KVRandom(), KeyDiff(), StreamingLLM(), Tova(), SnapKV(), ExpectedAttention())
+_VARIANTS = (PyramidKV(), AudioKV(), AdaSnapKV(), AdaExpectedAttention())  # of SnapKV and expected attention
+BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
 
 
 def all_methods() -> tuple[Method, ...]:
@@ -126,22 +115,19 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
         except ValueError:
             raise SettingsError(f"method {name}:{own}: {own!r} is no ratio") from None
     found = find_method(name, ratio)
-    if ratio is None and not isinstance(found, (Base, Foreign)):
+    if not 0 <= (ratio or 0) < 1:
+        raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
+    if isinstance(found, Base) and ratio:
+        raise SettingsError(
+            f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0"
+        )
+    if isinstance(found, (Base, Foreign)):  # an external press got its ratio when it was made
+        return found
+    if ratio is None:
         raise SettingsError(
             f"method {name}: no ratio is given; name the fraction of audio tokens to remove with PRUNE_RATIO, "
             f"--ratio or {name}:0.5 (0 on purpose runs it without dropping anything)"
         )
-    ratio = ratio or 0.0
-    if not 0 <= ratio < 1:
-        raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
-    if isinstance(found, Foreign):  # it has its ratio, if it takes one
-        return found
-    if isinstance(found, Base):
-        if ratio > 0:
-            raise SettingsError(
-                f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0"
-            )
-        return found
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
     settings: dict[str, Any] = {"ratio": ratio, "layer": layer, "scope": scope, "at": at}

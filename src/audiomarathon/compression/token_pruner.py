@@ -249,24 +249,18 @@ class TokenPruner(Method):
 
         if evidence.n_keep == len(evidence.positions):
             return torch.arange(evidence.n_keep)
-        chosen = self.select(evidence)
+        chosen, total = self.select(evidence), len(evidence.positions)
+        parts = [("choice", chosen, evidence.n_keep)]
         if isinstance(chosen, Merge):
-            total, wanted = (len(evidence.positions),), (evidence.n_keep,)
-            for name, part, shape in (("kept", chosen.kept, wanted), ("group", chosen.group, total)):
-                self._refuse_odd(part, shape, f"{name} of a merge")
-            if chosen.weight.shape != total or not chosen.weight.is_floating_point():
-                raise MethodError(f"{self.label}: weights of its merge are not {total[0]} floats, one an audio token")
-            return chosen
-        self._refuse_odd(chosen, (evidence.n_keep,), "choice")
+            parts = [("kept of a merge", chosen.kept, evidence.n_keep), ("group of a merge", chosen.group, total)]
+            if chosen.weight.shape != (total,) or not chosen.weight.is_floating_point():
+                raise MethodError(f"{self.label}: the weights of a merge must be {total} floats, one an audio token")
+        for name, indices, count in parts:
+            if indices.shape != (count,):
+                raise MethodError(f"{self.key}: {name} has shape {tuple(indices.shape)}; it must be exactly ({count},)")
+            if indices.dtype not in (torch.int64, torch.int32):
+                raise MethodError(f"{self.label}: {name} is of {indices.dtype}; allowed: indices, torch.int64")
         return chosen
-
-    def _refuse_odd(self, indices: torch.Tensor, shape: tuple[int, ...], what: str) -> None:
-        import torch
-
-        if indices.shape != shape:
-            raise MethodError(f"{self.key}: its {what} has shape {tuple(indices.shape)}, asked for is exactly {shape}")
-        if indices.dtype not in (torch.int64, torch.int32):
-            raise MethodError(f"{self.label} gave a {what} of {indices.dtype}; allowed: indices, torch.int64")
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
