@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from audiomarathon.metrics.statistics import Floats, Sums
+from audiomarathon.metrics.statistics import Floats, Sums, ratio
 
 Labels = Sequence[str]
 Predictions = Sequence[str | None]
@@ -97,17 +96,15 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
     """
     _check(truth, predicted, strict)
     labels = sorted(set(truth))
-    is_class = np.array([[right == label for label in labels] for right in truth], dtype=np.float64)
-    chooses_class = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
-    ones = np.ones((len(truth), 1))
-    exact = np.asarray(strict, dtype=np.float64)[:, None]
-    columns = np.hstack([is_class * chooses_class, is_class, chooses_class, exact, ones])
+    is_class, chooses_class = _one_hot(truth, labels), _one_hot(predicted, labels)
+    exact = np.asarray(strict, dtype=np.float64)
+    columns = np.column_stack([is_class * chooses_class, is_class, chooses_class, exact, np.ones(len(truth))])
 
     def statistic(sums: Floats) -> Floats:
         hits, support, chosen = np.split(sums[:, :-2], 3, axis=1)
         n = sums[:, -1]
         present = support > 0  # a resample's macro-F1 is averaged over its own true classes, as the sample's is
-        f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=present)
+        f1 = ratio(2 * hits, support + chosen, 0.0)
         return np.stack([hits.sum(axis=1) / n, sums[:, -2] / n, f1.sum(axis=1) / present.sum(axis=1)], axis=1)
 
     names = ("accuracy", "strict_accuracy", "macro_f1")
@@ -117,30 +114,23 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
 def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Sequence[str] = ()) -> Sums:
     """Return the release's two F1 (see :func:`as_published`) as sums over samples; an unparsed reply adds nothing."""
     labels = sorted({*truth, *(chosen for chosen in predicted if chosen is not None)})
-    is_class = np.array(
-        [
-            [right == label and chosen is not None for label in labels]
-            for right, chosen in zip(truth, predicted, strict=True)
-        ],
-        dtype=np.float64,
-    ).reshape(len(truth), len(labels))
-    chooses = np.array([[chosen == label for label in labels] for chosen in predicted], dtype=np.float64)
-    chooses = chooses.reshape(is_class.shape)
+    parsed = [None if chosen is None else right for right, chosen in zip(truth, predicted, strict=True)]
+    is_class, chooses = _one_hot(parsed, labels), _one_hot(predicted, labels)
 
     def statistic(sums: Floats) -> Floats:
         hits, support, chosen = np.split(sums, 3, axis=1)
         seen = support + chosen > 0
-        f1 = np.divide(2 * hits, support + chosen, out=np.zeros_like(hits), where=seen)
-        return np.stack([_ratio(f1.sum(1), seen.sum(1)), _ratio((f1 * support).sum(1), support.sum(1))], axis=1)
+        f1 = ratio(2 * hits, support + chosen, 0.0)
+        return np.stack([ratio(f1.sum(1), seen.sum(1)), ratio((f1 * support).sum(1), support.sum(1))], axis=1)
 
     columns = np.hstack([is_class * chooses, is_class, chooses])
     names = ("macro_f1", "weighted_f1")
     return Sums(names, columns, statistic, tuple(clusters), dict.fromkeys(names, (0.0, 1.0)))
 
 
-def _ratio(above: Floats, below: npt.NDArray[Any]) -> Floats:
-    ratio: Floats = np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0)
-    return ratio
+def _one_hot(values: Predictions, labels: Labels) -> Floats:
+    """Return 1 where a value is a label, shape (values, labels)."""
+    return np.array([[value == label for label in labels] for value in values], np.float64).reshape(-1, len(labels))
 
 
 def _check(truth: Labels, *others: Sequence[object]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from audiomarathon.metrics.statistics import Floats
+from audiomarathon.metrics.statistics import Floats, ratio
 
 _EPSILON = 1e-9  # seconds
 
@@ -16,9 +16,7 @@ _EPSILON = 1e-9  # seconds
 def f1(counts: npt.ArrayLike) -> Floats:
     """Return F1 of true positives, false positives and false negatives, shape (..., 3); NaN where all are 0."""
     hits, extra, missed = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
-    whole = 2 * hits + extra + missed
-    found: Floats = np.divide(2 * hits, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-    return found
+    return ratio(2 * hits, 2 * hits + extra + missed)
 
 
 def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
@@ -37,8 +35,7 @@ def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
     each = each if macro else each.sum(axis=-2, keepdims=True)
     there = each[..., 0] + each[..., 2] > 0
     total, many = np.where(there, np.nan_to_num(f1(each)), 0.0).sum(axis=-1), there.sum(axis=-1)
-    mean: Floats = np.divide(total, many, out=np.full_like(total, np.nan), where=many > 0)
-    return mean
+    return ratio(total, many)
 
 
 def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -142,6 +142,12 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
     return totals
 
 
+def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> Floats:
+    """Divide where `below` is positive; elsewhere the ratio is `otherwise`."""
+    quotient: Floats = np.divide(above, below, out=np.full(np.shape(above), otherwise), where=below > 0)
+    return quotient
+
+
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
     """Return figures that are means over the items that have a value, None being none.
 
@@ -154,8 +160,7 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
     there = ~np.isnan(values)
 
     def statistic(sums: Floats) -> Floats:
-        totals, counts = np.split(sums, 2, axis=1)
-        return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+        return ratio(*np.split(sums, 2, axis=1))
 
     rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
     own = np.asarray(clusters, dtype=np.str_)
@@ -208,11 +213,8 @@ class Resampler:
     def mean(self, values: Sequence[float], clusters: Sequence[str]) -> Estimate:
         """Return the mean of samples, not of clusters."""
         totals = cluster_totals([(value, 1) for value in values], clusters)
-        value = float(np.mean(values))
-        if len(totals) < 2:
-            return Estimate(value, None, len(totals))
-        sums = np.concatenate([weights @ totals for weights in self._weights(len(totals))])
-        return _estimate(value, sums[:, 0] / sums[:, 1], len(totals))
+        (found,) = self.of_totals(totals, lambda sums: sums[:, :1] / sums[:, 1:])
+        return replace(found, value=float(np.mean(values)))
 
     def median(self, values: npt.ArrayLike, clusters: Sequence[str]) -> Estimate:
         """Return the median of samples."""

@@ -15,7 +15,7 @@ import jiwer
 import numpy as np
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from audiomarathon.metrics.statistics import Floats, Sums
+from audiomarathon.metrics.statistics import Floats, Sums, ratio
 
 Counts = Mapping[str, Any]
 _COUNTS = ("errors", "words", "substitutions", "deletions", "insertions")
@@ -160,7 +160,7 @@ def _counts(errors: Sequence[Counts]) -> Floats:
 
 def _rates(sums: Floats) -> Floats:
     worded = sums[:, 1] > 0
-    wer = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=worded)
+    wer = ratio(sums[:, 0], sums[:, 1])
     mean = np.where(worded, sums[:, 5] / sums[:, 6], np.nan)
     return np.stack([wer, mean, np.maximum(0, 1 - wer)], axis=1)
 

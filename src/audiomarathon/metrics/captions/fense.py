@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from audiomarathon.metrics.statistics import Floats
+from audiomarathon.metrics.statistics import Floats, ratio
 
 ERROR = 0.9  # probability above which a caption counts as broken
 PENALTY = 0.9
@@ -79,6 +79,4 @@ def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], en
 def unit_vectors(texts: list[str], encoder: TextEncoder) -> Floats:
     """Return a text's vector at length 1, shape (texts, dimensions); a vector of zeros stays."""
     vectors = np.asarray(encoder.encode(texts), np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units: Floats = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-    return units
+    return ratio(vectors, np.linalg.norm(vectors, axis=1, keepdims=True), 0.0)
