@@ -88,10 +88,10 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row, ensure_ascii=False) + "\n").encode(errors=ESCAPED)
 
 
-def json_object(text: bytes) -> dict[str, Any] | None:
-    """Return the object that a line or a file holds; None where it holds none."""
+def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
+    """Return the JSON object of a line or a file, or None; `strict` refuses NaN and infinities."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_refuse if strict else None)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -119,11 +119,7 @@ def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
         line = text
     elif always:
         return None
-    try:
-        content = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
+    return json_object(line, strict=True)
 
 
 def _refuse(name: str) -> None:
