@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.models.shadowing import shadowed
+from audiomarathon.models.loading import patched_attribute
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample
@@ -60,7 +60,7 @@ def encoder_shared(lm: AudioLM, tower: Tower | None = None) -> Iterator[Tower]:
             kept.output.append(forward(*args, **kwargs))
         return kept.output[0]
 
-    with shadowed(lm.audio_tower, "forward", once):
+    with patched_attribute(lm.audio_tower, "forward", once):
         try:
             yield kept
         finally:

@@ -1,7 +1,7 @@
 """Aero-1-Audio (github.com/EvolvingLMMs-Lab/Aero-1): Qwen2-Audio's encoder before Qwen2.5-1.5B.
 
-The published code builds the parts of Qwen2-Audio under names of its own, so transformers' Qwen2-Audio class runs it,
-and no code comes with the checkpoint. Windows of 30 s have a placeholder each, with a line break after it.
+The published code builds the parts of Qwen2-Audio under other names. So transformers' Qwen2-Audio class runs it, and
+the code that comes with the checkpoint does not. Each window of 30 s has a placeholder, followed by a line break.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ class Aero(Qwen2Audio):
     )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return None: the family's processor is code that comes with the checkpoint, which is not run."""
+        """Return None: the processor is code from the checkpoint, and that is not run."""
         return None

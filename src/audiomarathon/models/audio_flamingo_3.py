@@ -1,8 +1,8 @@
 """Audio Flamingo 3 (arXiv 2507.08128), on transformers' native class.
 
-A Whisper encoder hears windows of 30 s; the audio tokens of all windows of a clip, 25 a second, stand in one run in the
-prompt. The last window is filled up with silence for the encoder alone: silence has no tokens. Ten minutes is the most
-that the model takes; its processor would cut there.
+A Whisper encoder hears windows of 30 s. The audio tokens of all windows of a clip, 25 a second, stand in one run in the
+prompt. The last window is padded with silence for the encoder only: the silence gets no tokens. The model takes clips
+of up to ten minutes, where its processor would cut; here a longer clip is an error.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class AudioFlamingo3(AudioLM):
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's own template is the bare LLM's and knows no audio."""
+        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's template is for the LLM alone, without audio."""
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         tokenizer.chat_template = processor_template(path) or template_beside(path)
         return tokenizer
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio stays whole, or is refused beyond ten minutes."""
+        """See :meth:`AudioLM.prepare`. A clip longer than ten minutes is refused, never cut."""
         cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
         if not cut:
             return self.batch(prompts)
@@ -50,7 +50,7 @@ class AudioFlamingo3(AudioLM):
         return self.batch(prompts, counts, input_features=features["input_features"], input_features_mask=mask)
 
     def transcript(self, tokens: Sequence[int]) -> str:
-        """See :meth:`AudioLM.transcript`. `The spoken content of the audio is "…".` is how it was taught to reply."""
+        """See :meth:`AudioLM.transcript`. The model replies `The spoken content of the audio is "…".`"""
         processor = AudioFlamingo3Processor(self.feature_extractor, self.tokenizer)
         text: str = processor.decode([list(tokens)], strip_prefix=True, skip_special_tokens=True)[0]
         return text
@@ -61,7 +61,7 @@ class AudioFlamingo3(AudioLM):
         Raises
         ------
         ModelError
-            When the model cannot hear all of it, or none.
+            When the clip is too long or too short for the model.
         """
         extractor = self.feature_extractor
         if len(clip) > _MOST_SECONDS * self.sampling_rate:
@@ -74,9 +74,9 @@ class AudioFlamingo3(AudioLM):
         return list(windows(clip, extractor.n_samples))
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """See :meth:`AudioLM.text`. The template has one place for audio.
+        """See :meth:`AudioLM.text`. The template has a single placeholder for audio.
 
-        Several clips, which the processor refuses, stand there on a line each.
+        Put several clips there, one a line; the processor refuses more than one.
         """
         text = chat_text(self.tokenizer, prompt, self.placeholder)
         if len(counts) > 1:
@@ -84,7 +84,7 @@ class AudioFlamingo3(AudioLM):
         return with_audio_tokens(text, self.placeholder, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """See :meth:`AudioLM.documented_inputs`. The processor takes one clip a prompt."""
+        """See :meth:`AudioLM.documented_inputs`. The processor takes one clip per prompt."""
         if len(prompt.clips) != 1:
             return None
         processor = AudioFlamingo3Processor.from_pretrained(path)

@@ -1,4 +1,4 @@
-"""The interface of an audio LLM, and the one generate loop that every family and every method goes through."""
+"""The interface of an audio LLM, and the generate loop that all families and methods share."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from audiomarathon.models.trace import Trace
 class AudioLM(ABC):
     """A loaded audio LLM of some family.
 
-    A family says what is its own of loading, how its prompt looks and where its parts are; loading, generating, timing
-    and counting are here, once.
+    A family defines what is special in loading, how its prompt looks and where its parts are. Loading, generating,
+    timing and counting are defined here, for all families.
 
-    Class attributes: `title` (as people call the family), `architecture` (transformers' class), `model_types` (of the
-    configs that it runs, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
+    Class attributes: `title` (the family's name for people), `architecture` (transformers' class), `model_types` (of
+    the configs that it runs, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
     """
 
     title: ClassVar[str]
@@ -45,12 +45,12 @@ class AudioLM(ABC):
 
     sampling_rate: ClassVar[int] = 16000
     encoder_window_seconds: ClassVar[float] = 0.0
-    """The audio tower hears whole windows of so many seconds, the last one filled up; 0 for none."""
+    """Length of the audio tower's windows, the last one padded; 0 without windows."""
     text_only: ClassVar[bool] = True
-    """Whether :meth:`prepare` takes prompts without clips, also beside others; if not, a run of such samples is refused
-    before the model is loaded."""
+    """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If not, a run with such samples is
+    refused before the model is loaded."""
     placeholder: str = ""
-    """What the chat template writes for a clip, and the tokenizer turns into :attr:`audio_token`."""
+    """The chat template's text for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -58,8 +58,8 @@ class AudioLM(ABC):
         self.tokenizer = tokenizer
         self.feature_extractor = feature_extractor
         self.end_tokens = self._end_tokens()
-        # An explicit, greedy generation config: shipped ones sample (Qwen2.5-Omni's has do_sample=True) or carry
-        # penalties, and `generate` fills whatever is left open from the model's own.
+        # An explicit, greedy generation config: shipped configs may sample (Qwen2.5-Omni's has do_sample=True) or set
+        # penalties, and `generate` fills every gap from the model's config.
         self.model.generation_config = GenerationConfig()
         self.clock = make_clock(self.model)
         if self.placeholder:
@@ -67,7 +67,7 @@ class AudioLM(ABC):
 
     @classmethod
     def load(cls, path: Path, *, device: str, dtype: str, attn_implementation: str, device_map: str = "") -> Self:
-        """Load a checkpoint folder: the same steps for every family, which says what is its own in the hooks below.
+        """Load a checkpoint folder. The steps are the same for every family; the hooks below hold the differences.
 
         Parameters
         ----------
@@ -78,12 +78,12 @@ class AudioLM(ABC):
         attn_implementation
             `sdpa`, `eager` or `flash_attention_2`.
         device_map
-            A strategy of accelerate (`auto`, `balanced`, `sequential`) that spreads the model over GPUs; "" for none.
+            accelerate's strategy (`auto`, `balanced`, `sequential`) to spread the model over GPUs; "" for none.
 
         Raises
         ------
         ModelError
-            When weights are missing or left over, or the checkpoint is of another kind.
+            When weights are missing or left over, or the checkpoint is another model's.
         """
         cls.check_folder(path)
         with loading(path, cls.title):
@@ -107,23 +107,23 @@ class AudioLM(ABC):
 
     @classmethod  # noqa: B027
     def check_folder(cls, path: Path) -> None:
-        """Refuse what can be refused before anything is loaded: a missing extra, another layout; nothing by default."""
+        """Refuse a folder before anything is loaded, for a missing extra or another layout; by default nothing."""
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
-        """Return the attention of the whole model, or of its parts by the names of their configs."""
+        """Return the attention implementation of the whole model, or of each part by its config's name."""
         return attn_implementation
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:  # noqa: ARG003
-        """Return what the family gives `from_pretrained` beside the usual."""
+        """Return the family's extra arguments of `from_pretrained`."""
         return {}
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """Read the tokenizer, with the chat template that knows audio.
+        """Read the tokenizer, with the chat template for audio.
 
-        A template file of its own goes first, as for the processor: the tokenizer's may be the bare LLM's.
+        A separate template file wins, as it does for the processor: the tokenizer's template may lack audio.
         """
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
@@ -131,16 +131,16 @@ class AudioLM(ABC):
 
     @classmethod  # noqa: B027
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:
-        """Add what the checkpoint holds in its own way, and take it out of what `info` says is missing."""
+        """Add weights that the checkpoint stores in a special way, and remove them from the missing keys of `info`."""
 
     @classmethod
     def read_config(cls, path: Path) -> Any:
-        """Read a checkpoint's config without its weights, by a class of transformers; no code of its own is run.
+        """Read a checkpoint's config with transformers' class, without weights and without running its code.
 
         Raises
         ------
         ValueError
-            When transformers knows no such kind of model.
+            When transformers does not know the model type.
         """
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
@@ -149,20 +149,20 @@ class AudioLM(ABC):
         """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
 
     def features(self, clips: Any, **options: Any) -> Any:
-        """Return what the feature extractor makes of a clip or several, none of them cut."""
+        """Return the feature extractor's output for one or several clips, none of them cut."""
         usual = {"padding": "max_length", "truncation": False, "return_attention_mask": True, "return_tensors": "pt"}
         return self.feature_extractor(clips, sampling_rate=self.sampling_rate, **{**usual, **options})
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return how many audio tokens clips of so many mel frames have: of Whisper's encoders 25 a second."""
+        """Return the audio tokens of clips with `frames` mel frames: 25 a second with Whisper's encoder."""
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """Word a prompt by the tokenizer's chat template, its clips as `counts` audio tokens each."""
+        """Word a prompt by the tokenizer's chat template, with `counts` audio tokens for its clips."""
         return with_audio_tokens(chat_text(self.tokenizer, prompt, self.placeholder), self.placeholder, counts)
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
-        """Word prompts and put them together with their features, left-padded, in the model's precision.
+        """Word prompts and join them with their features into a left-padded batch, in the model's precision.
 
         Parameters
         ----------
@@ -180,23 +180,23 @@ class AudioLM(ABC):
         mask = tensors["input_ids"] == self.audio_token
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
 
-    # Where most families of transformers have their parts; one that does not overrides these three.
+    # Most families of transformers keep their parts here; the others override these properties.
 
     @property
     def decoder(self) -> nn.Module:
-        """The LLM without its head: the module that owns `.layers` and takes `past_key_values`."""
+        """The LLM without its head: the module with `.layers` that receives `past_key_values`."""
         decoder: nn.Module = self.model.model.language_model
         return decoder
 
     @property
     def decoder_layers(self) -> nn.ModuleList:
-        """The LLM's layers, counted from 0."""
+        """The LLM's layers, from 0."""
         layers: nn.ModuleList = self.decoder.layers  # type: ignore[assignment]
         return layers
 
     @property
     def audio_tower(self) -> nn.Module:
-        """The audio encoder; its forward is the `encoder` stage. A projector behind it counts as LLM prefill."""
+        """The audio encoder. Its forward is the `encoder` stage; a projector after it counts as LLM prefill."""
         tower: nn.Module = self.model.model.audio_tower
         return tower
 
@@ -208,20 +208,20 @@ class AudioLM(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs go."""
+        """The device for inputs."""
         device: torch.device = self.model.device
         return device
 
     @property
     def attn_implementation(self) -> str:
-        """The attention implementation that is active in the LLM."""
+        """The LLM's active attention implementation."""
         name: str = self.decoder.config._attn_implementation  # type: ignore[union-attr, assignment]
         return name
 
     def rotation(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the cosines and sines of `count` text positions from `start` on, each of shape (count, d_rotated).
 
-        Past the embedding's hooks: one that renumbers a shortened prompt would renumber these too.
+        Calls `forward` without hooks: a hook that renumbers a shortened prompt must not renumber these positions.
         """
         positions = torch.arange(start, start + count, device=self.device)[None]
         like = torch.empty(0, dtype=self.model.dtype, device=self.device)
@@ -229,32 +229,32 @@ class AudioLM(ABC):
         return cos[0], sin[0]
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """Return what the rotary embedding takes for text at `positions`, shape (1, count)."""
+        """Return the rotary embedding's arguments for text at `positions`, shape (1, count)."""
         return (positions,)
 
     def generating(self, inputs: Inputs, max_new_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return what this family needs around one generate call: nothing, unless it says otherwise."""
+        """Return a context manager around each generate call; by default an empty one."""
         return nullcontext()
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:  # noqa: ARG002
-        """Return the inputs that the family's own processor, read from the folder `path`, makes of one prompt.
+        """Return the inputs that the family's processor, read from the folder `path`, makes of one prompt.
 
-        For `audiomarathon certify`, which holds :meth:`prepare` against them. None where that processor cannot be built
-        here, say for want of packages for pictures.
+        `audiomarathon certify` compares :meth:`prepare` with them. None if the processor cannot be built here, for
+        example without packages for pictures.
         """
         return None
 
     def processed(self, processor: Any, prompt: Prompt, **options: Any) -> dict[str, torch.Tensor]:
-        """Return the inputs that a family's processor makes of a prompt, worded by the processor's chat template."""
+        """Return a processor's inputs for one prompt, worded by the processor's chat template."""
         text = processor.apply_chat_template(conversation(prompt), add_generation_prompt=True, tokenize=False)
         return dict(processor(text=text, audio=list(prompt.clips), return_tensors="pt", **options))
 
     def transcript(self, tokens: Sequence[int]) -> str | None:  # noqa: ARG002
-        """Return the transcript in a reply, where the family documents how to take it out of a sentence around it."""
+        """Return the transcript inside a reply, if the family documents how to extract it; else None."""
         return None
 
     def without_adapter(self) -> AbstractContextManager[None] | None:
-        """Return a block in which the family's adapter is off, for `audiomarathon certify`; None without one."""
+        """Return a context manager that switches the family's adapter off, for `audiomarathon certify`, or None."""
         return None
 
     def generate(
@@ -274,14 +274,14 @@ class AudioLM(ABC):
         Parameters
         ----------
         applied
-            The block inside which the model generates; its trace says what it did. A method makes one: see
+            Context manager around the generation, which yields a trace of its work. A method makes one: see
             :meth:`audiomarathon.compression.method.Method.generate`.
         ignore_end
-            Go on after the end token until `max_new_tokens`: the forced decode run.
+            Continue after the end token up to `max_new_tokens`: the forced decode run.
         keep_logits
             Also return every step's raw logits, shape (steps, B, vocabulary), on the CPU.
         keep_entries
-            Also return which cache entries a press kept.
+            Also return the cache entries that a press kept.
         """
         config = GenerationConfig(
             do_sample=False,
@@ -315,8 +315,8 @@ class AudioLM(ABC):
         for row, reply in enumerate(replies):
             if step := watch.first_unsound(row, reply.new_tokens):
                 raise LogitsError(
-                    f"the logits of token {step} are NaN or infinite, so the reply means nothing; "
-                    "float16 overflows where float32 and bfloat16 do not (DTYPE), else the weights or the method do it"
+                    f"the logits of token {step} are NaN or infinite, so the reply is meaningless. float16 may "
+                    "overflow: try DTYPE=bfloat16 or float32. Otherwise the weights or the method are at fault"
                 )
         return Generation(
             replies=replies,
@@ -343,24 +343,24 @@ class AudioLM(ABC):
         return Reply(text, finish, len(tokens), tuple(tokens), None if transcript == text else transcript)
 
     def _end_tokens(self) -> tuple[int, ...]:
-        """The token ids that end a reply: the checkpoint's own, and the tokenizer's."""
-        own = self.model.generation_config.eos_token_id
-        ends = {*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id} - {None}
+        """Return the token ids that end a reply, from the generation config and the tokenizer."""
+        listed = self.model.generation_config.eos_token_id
+        ends = {*(listed if isinstance(listed, list) else [listed]), self.tokenizer.eos_token_id} - {None}
         if not ends:
-            raise ModelError("the checkpoint names no end-of-reply token: replies would never stop")
+            raise ModelError("the checkpoint has no end-of-reply token, so replies would never stop")
         return tuple(sorted(ends))
 
 
 @contextmanager
 def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
-    """Show the LM head only the last position of the prompt.
+    """Give the LM head only the last position of the prompt.
 
-    Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), which pruning would then
-    seem to save. Only the last position is ever used, so replies do not change.
+    Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), and pruning would seem to
+    save that work. Only the last position is used, so replies do not change.
     """
 
     def keep_last(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        handle.remove()  # a decode step has one position: nothing to cut, and no hook to pay for
+        handle.remove()  # decode steps have one position and need no hook
         return (args[0][:, -1:], *args[1:])
 
     handle = lm_head.register_forward_pre_hook(keep_last)

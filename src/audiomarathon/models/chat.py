@@ -1,4 +1,4 @@
-"""Wording a prompt for a model: chat templates, and placeholders for audio."""
+"""Word a prompt for a model: chat templates and placeholders for audio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audiomarathon.models.templates import render, template_file
 
 
 def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) -> str:
-    """Return the prompt as the tokenizer's chat template words one user's turn: the clips, then the text.
+    """Return the prompt as one user turn, worded by the tokenizer's chat template: the clips, then the text.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     Raises
     ------
     ModelError
-        When the text holds a control token.
+        When the text contains a control token.
     TemplateError
         When the template fails, or writes nothing for a clip.
     """
@@ -34,43 +34,43 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     text = render(tokenizer, conversation(prompt), **options)
     if prompt.clips and placeholder not in text:
         raise TemplateError(
-            f"{template_file(tokenizer)}: the chat template writes no {placeholder} for audio: it is another model's"
+            f"{template_file(tokenizer)}: the chat template has no {placeholder} for audio: it belongs to another model"
         )
     return text
 
 
 def conversation(prompt: Prompt) -> list[dict[str, Any]]:
-    """Return a prompt as chat templates take it: one user's turn, the clips and then the text."""
+    """Return a prompt as input of a chat template: one user turn, the clips and then the text."""
     content = [*({"type": "audio", "audio": ""} for _ in prompt.clips), {"type": "text", "text": prompt.text}]
     return [{"role": "user", "content": content}]
 
 
 def refuse_control_tokens(text: str, special: Sequence[str]) -> None:
-    """Refuse a question that would be read as something else than text.
+    """Refuse a question in which the tokenizer would read a control token.
 
     Raises
     ------
     ModelError
-        Naming the control token.
+        Names the control token.
     """
     for token in special:
         if token in text:
-            raise ModelError(f"a question holds the text {token}, which this model reads as a control token")
+            raise ModelError(f"a question contains {token}, which this model reads as a control token")
 
 
 def with_audio_tokens(text: str, placeholder: str, counts: Sequence[int]) -> str:
-    """Repeat the template's placeholders, one a clip, as often as their clips have audio tokens.
+    """Repeat each clip's placeholder, once for each of its audio tokens.
 
     Raises
     ------
     ModelError
-        When there is not one placeholder for each clip.
+        When the numbers of placeholders and clips differ.
     """
     head, *rest = text.split(placeholder)
-    if len(rest) > len(counts):  # a tokenizer need not list its placeholder as special
+    if len(rest) > len(counts):  # a tokenizer may not list its placeholder as special
         refuse_control_tokens(text, [placeholder])
     if len(rest) < len(counts):
-        raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its own template")
+        raise ModelError("the chat template has no placeholder for audio: the checkpoint lacks its audio template")
     return head + "".join(placeholder * n + after for n, after in zip(counts, rest, strict=True))
 
 
@@ -80,7 +80,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
     Raises
     ------
     ModelError
-        When tokenizer and config give it different ones.
+        When tokenizer and config disagree.
     """
     token: int = tokenizer.convert_tokens_to_ids(placeholder)
     if token != config.audio_token_id:
@@ -92,21 +92,21 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 class AudioOnly:
-    """Mixed into a family's processor: builds it without its parts for pictures, which want torchvision."""
+    """Mixin that builds a family's processor without its parts for pictures, which need torchvision."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """Let a part be missing."""
+        """Accept a missing part."""
         return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)  # type: ignore[misc]
 
 
 def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
-    """Cut a clip into windows of so many samples, the last one as short as it is; nothing is left out."""
+    """Cut a clip into windows of `samples` samples; the last window may be shorter."""
     for start in range(0, max(len(clip), 1), samples):
         yield np.ascontiguousarray(clip[start : start + samples])
 
 
 def template_beside(path: Path) -> str:
-    """Read `chat_template.json`, where older processors keep the template that the tokenizer lacks."""
+    """Read `chat_template.json`, where older processors keep the chat template."""
     file = path / "chat_template.json"
     try:
         template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
@@ -116,7 +116,7 @@ def template_beside(path: Path) -> str:
 
 
 def processor_template(path: Path) -> str | None:
-    """Return the chat template in a file of its own, from which processors take it, or None where there is none."""
+    """Return the chat template of a separate file, which processors prefer, or None without such a file."""
     if (path / "chat_template.json").is_file():
         return template_beside(path)
     file = path / "chat_template.jinja"

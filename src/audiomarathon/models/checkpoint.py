@@ -1,6 +1,6 @@
-"""Where a checkpoint's files come from, and what identifies them.
+"""Find a checkpoint's files, and fingerprint them.
 
-A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or the one that ships with the package.
+A checkpoint is a local folder, a hub id (downloaded once into the hub's cache), or the embedded checkpoint.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Checkpoint:
     Attributes
     ----------
     name
-        What people call it: the hub id, or the folder's name.
+        The hub id, or the folder's name.
     path
         The folder that holds `config.json`.
     variant
-        How a model departs from what is usual with its checkpoint ("30s"): its runs are not the usual ones.
+        Variant label, such as "30s" for a shortened audio window; part of the run's identity.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Checkpoint:
 
     @property
     def folder_name(self) -> str:
-        """The name as a folder in a results tree: no separators, colons or spaces."""
+        """The name of the folder in a results tree, without separators, colons or spaces."""
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.name.rsplit("/", 1)[-1])
         return f"{name}-{self.variant}" if self.variant else name
 
     def fingerprint(self) -> str:
         """Return a hash of the checkpoint's content that is quick even for 60 GB (audiomarathon/fingerprint.py).
 
-        Small files count whole. Of large safetensors files the header counts, and of each tensor its ends, its middle
-        and a block for each megabyte, so that a fine-tune differs, whichever part it touched. An adapter in a folder of
-        its own counts; files that are not downloaded do not.
+        Small files are hashed whole. Of a large safetensors file, hash the header, and of each tensor both ends, the
+        middle and a block per megabyte, so that every fine-tune differs. An adapter in a subfolder counts; files that
+        are never downloaded do not.
         """
         rule_1, rule_2 = (hashlib.sha256(self.variant.encode()) for _ in range(2))
         kinds = (".json", ".safetensors", ".jinja", ".txt", ".bin")
@@ -81,7 +81,7 @@ class Checkpoint:
             size = file.stat().st_size
             with file.open("rb") as stream:
                 header = _header(stream, size) if file.suffix == ".safetensors" else 0
-                # Rule 1 was to read tensors too, but lost its place in the header and always fell back to even blocks.
+                # Rule 1 was meant to read tensors too, but a fault made it always fall back to even blocks.
                 read_1 = [(0, header), *_even_blocks(size)]
                 read_2 = (size > _SMALL_BYTES and _tensor_blocks(stream, size, header)) or _even_blocks(size)
                 for digest, spans in ((rule_1, read_1), (rule_2, read_2)):
@@ -91,19 +91,19 @@ class Checkpoint:
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file of a checkpoint is left on the hub: weights that are never loaded."""
+    """Tell whether a file of a checkpoint is never downloaded, such as weights in another format."""
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
 def _header(stream: BinaryIO, size: int) -> int:
-    """Return how long a safetensors file's header is, its length field included."""
+    """Return the length of a safetensors file's header, its length field included."""
     return min(size, 8 + int.from_bytes(stream.read(8), "little"))
 
 
 def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, int]]:
-    """Return the byte ranges that stand for a safetensors file: its header, and blocks of every tensor.
+    """Return the byte ranges to hash of a safetensors file: its header, and blocks of every tensor.
 
-    Empty for any other file, and for a damaged one, which is the loader's to refuse.
+    Empty for any other file, and for a damaged file, which the loader will refuse.
     """
     if not 8 <= header <= _MOST_HEADER_BYTES:
         return []
@@ -120,7 +120,7 @@ def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, 
 
 
 def _even_blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Yield evenly spaced blocks of a file, all of it when it is small."""
+    """Yield evenly spaced blocks of a file, or all of a small file."""
     if size <= _SMALL_BYTES:
         yield 0, size
         return
@@ -135,14 +135,14 @@ def embedded_checkpoint() -> Path:
 
 
 def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
-    """Find a checkpoint's files, fetching them from the hub when they are not in its cache.
+    """Find a checkpoint's files; download them if they are not in the hub's cache.
 
     Parameters
     ----------
     source
         A folder, a hub id (`org/name`, optionally `org/name@revision`, which may be `refs/pr/N`), or `"embedded"`.
     download
-        Whether the hub may be asked; False looks in the cache only.
+        False looks in the cache only.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
 
 
 def _name_of(source: str) -> str:
-    """Return a hub id without its revision, which may hold slashes: `org/name@refs/pr/70`."""
+    """Return a hub id without its revision, which may contain slashes: `org/name@refs/pr/70`."""
     return source.partition("@")[0]
 
 
@@ -189,6 +189,6 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def hub_cache() -> Path:
-    """Return the folder in which the hub's downloads are kept (`HF_HUB_CACHE`, `HF_HOME`)."""
+    """Return the folder of the hub's downloads (`HF_HUB_CACHE`, `HF_HOME`)."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()

@@ -1,4 +1,4 @@
-"""Look through a checkpoint folder before any library opens it.
+"""Check a checkpoint folder before any library opens it.
 
 Opening a pipe hangs, building 10⁸ layers never ends, and unpickling weights may run code.
 """
@@ -35,7 +35,7 @@ _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "encoder_at
 _OTHERS = ("head_dim", "num_mel_bins", "output_dim", "n_window")
 _LONG = ("vocab_size", "max_position_embeddings")
 _PARTS = ("text_config", "audio_config", "thinker_config")
-#: Highest size that a config may name; published models stay a hundred times below.
+#: Highest size in a config; published models stay a hundred times below.
 _MOST = (
     dict.fromkeys((*_LAYERS, *_HEADS), 10_000)
     | dict.fromkeys((*_WIDTHS, *_WIDE, *_OTHERS), 1_000_000)
@@ -49,12 +49,12 @@ def check_files(folder: Path, weights: list[Path]) -> None:
     Parameters
     ----------
     weights
-        The weights that would be loaded.
+        The weight files to load.
 
     Raises
     ------
     ConfigError, WeightsError
-        Naming the file, what is wrong with it, and what is allowed.
+        Names the file, its fault, and what is allowed.
     """
     for file in sorted([*folder.iterdir(), *folder.glob("*/adapter_*")]):
         if file.suffix in _KINDS:
@@ -76,10 +76,10 @@ def _check_plain(file: Path) -> None:
     try:
         mode = file.stat().st_mode
     except OSError as error:
-        raise kind(f"{file}: a link that leads to no file ({error.strerror}); allowed: plain files") from None
+        raise kind(f"{file}: a broken link ({error.strerror}); allowed: plain files") from None
     if not stat.S_ISREG(mode):
         what = "a directory" if stat.S_ISDIR(mode) else "a pipe or device"
-        raise kind(f"{file}: {what}, where a plain file belongs")
+        raise kind(f"{file}: is {what}; allowed: a plain file")
 
 
 def _read_object(file: Path) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
-    """Refuse sizes that no model has, and ones that the weights cannot fill: they would fill the memory instead."""
+    """Refuse sizes that no model has, and sizes that the weight files cannot hold: they would fill the memory."""
     for part in _objects(file, config):
         for name in _PARTS:
             if not isinstance(part.get(name, {}), dict):
@@ -118,12 +118,12 @@ def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
         parameters = first(_WIDTHS) * rows
         if weight_bytes and parameters > 4 * weight_bytes:
             raise ConfigError(
-                f"{file}: describes {parameters:,} parameters or more, its weights hold {weight_bytes:,} bytes"
+                f"{file}: describes at least {parameters:,} parameters, but the weights have {weight_bytes:,} bytes"
             )
 
 
 def _objects(file: Path, value: Any, depth: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield a JSON object and all objects in it."""
+    """Yield a JSON object and all objects inside it."""
     if depth > _MOST_DEPTH:
         raise ConfigError(f"{file}: nested too deeply; allowed: {_MOST_DEPTH} levels")
     if isinstance(value, dict):

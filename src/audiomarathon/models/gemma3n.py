@@ -1,7 +1,7 @@
-"""Gemma 3n (ai.google.dev/gemma/docs/gemma-3n), on transformers' native class, without its eyes.
+"""Gemma 3n (ai.google.dev/gemma/docs/gemma-3n), on transformers' native class; the vision tower is not loaded.
 
-The audio encoder hears clips of 30 s at most, each of which has 188 audio tokens, silence included; a longer clip goes
-as several. The vision tower (timm, which wants torchvision) is left on disk: no picture is ever shown.
+The audio encoder hears up to 30 s, which make 188 audio tokens, silence included. A longer clip is cut into windows.
+The vision tower needs timm and torchvision, and no task has pictures.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _WINDOW = 480000  # samples: 30 s
 
 
 class _NoVisionConfig(Gemma3nVisionConfig):  # type: ignore[misc]
-    """What the embedding of picture tokens needs to know of the vision tower."""
+    """The sizes that the embedding of picture tokens needs."""
 
     model_type = "gemma3n_no_vision"
 
 
 class _NoVision(PreTrainedModel):  # type: ignore[misc]
-    """Stands where the vision tower would be."""
+    """An empty module in place of the vision tower."""
 
     config_class = _NoVisionConfig
     _keys_to_ignore_on_load_unexpected = [r"^model\.vision_tower\."]  # noqa: RUF012 - transformers' own name
-    _supports_sdpa = _supports_flash_attn = True  # it attends to nothing, so whatever the LLM uses will do
+    _supports_sdpa = _supports_flash_attn = True  # it attends to nothing, so it supports any attention
 
 
 AutoModel.register(_NoVisionConfig, _NoVision)
 
 
 class Gemma3n(AudioLM):
-    """Gemma 3n E2B and E4B, hearing clips whole: window after window."""
+    """Gemma 3n E2B and E4B on whole clips, window by window."""
 
     title: ClassVar[str] = "Gemma 3n"
     architecture: ClassVar[Any] = Gemma3nForConditionalGeneration
@@ -59,7 +59,7 @@ class Gemma3n(AudioLM):
 
     @classmethod
     def read_config(cls, path: Path) -> Gemma3nConfig:
-        """See :meth:`AudioLM.read_config`. The vision tower's part is replaced by what its embedding needs."""
+        """See :meth:`AudioLM.read_config`. The vision config keeps only the sizes that its embedding needs."""
         refuse_other_kinds(path, Gemma3nConfig.model_type)
         given, _ = Gemma3nConfig.get_config_dict(path)
         names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
@@ -79,14 +79,14 @@ class Gemma3n(AudioLM):
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """See :meth:`AudioLM.rotary_arguments`. The first layer's: layers with a window turn faster than the others."""
+        """See :meth:`AudioLM.rotary_arguments`. Layers with a window rotate faster; take the first layer's."""
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own.
+        """See :meth:`AudioLM.prepare`. Clips are never cut short; each window counts as a clip.
 
-        Every window is filled up to 30 s. The processor fills up to the longest of its call, so that what is heard of a
-        clip's end would depend on its batch.
+        Pad every window to 30 s. The processor pads to the longest clip of the call, so the end of a clip would sound
+        different in another batch.
         """
         prompts = [_in_windows(prompt) for prompt in prompts]
         clips = [window for prompt in prompts for window in prompt.clips]
@@ -104,13 +104,13 @@ class Gemma3n(AudioLM):
         return replace(inputs, window_padding=tuple(sum(next(silent) for _ in prompt.clips) for prompt in prompts))
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """See :meth:`AudioLM.text`. The processor frames each clip by two tokens and blank lines."""
+        """See :meth:`AudioLM.text`. The processor puts two tokens and blank lines around each clip."""
         framed = f"\n\n{self.tokenizer.boa_token}{self.placeholder}{self.tokenizer.eoa_token}\n\n"
         text = chat_text(self.tokenizer, prompt, self.placeholder).replace(self.placeholder, framed)
         return with_audio_tokens(text, self.placeholder, counts)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
+        """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
         processor = _Processor(
             feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(path),
             image_processor=None,
@@ -123,7 +123,7 @@ class Gemma3n(AudioLM):
 
 
 class _Processor(AudioOnly, Gemma3nProcessor):  # type: ignore[misc]
-    """The family's processor for audio and text."""
+    """The family's processor, for audio and text only."""
 
 
 def _in_windows(prompt: Prompt) -> Prompt:

@@ -1,4 +1,4 @@
-"""What comes out of a model: replies, and what one `generate` call took."""
+"""The output of a model: replies, and the costs of one `generate` call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Reply:
     Attributes
     ----------
     text
-        Decoded, special tokens left out.
+        The decoded reply, without special tokens.
     finish
-        `"stop"` when the model ended its reply, `"length"` when the token limit cut it.
+        `"stop"` if the model ended its reply, `"length"` if the token limit cut it.
     new_tokens
         Generated tokens, the end token included.
     transcript
-        What the family's own decoding of transcripts leaves of the text; None for all of it.
+        The transcript that the family extracts from the text; None if it is the whole text.
     """
 
     text: str
@@ -35,33 +35,33 @@ class Reply:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one `generate` call over a batch gave, and what it took.
+    """Result and costs of one `generate` call over a batch.
 
     Attributes
     ----------
     stages
-        Measured times of encoder, LLM prefill and decode, seconds.
+        Measured seconds of encoder, LLM prefill and decode.
     kept_audio_tokens
-        Audio tokens a sample that the method left; None where it does not say.
+        Audio tokens that the method kept of each sample; None if it does not say.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
     expected_lengths
-        What the method says these lengths are; None where it does not say.
+        The same as promised by the method; None if it does not say.
     kv_bytes
         Bytes of all keys and values after prefill.
     peak_memory_bytes
         Peak of the GPUs' allocated memory during the call; None on a CPU.
     encoder_peak_memory_bytes
-        The same until the audio tower was done; what a call whose tower was answered from memory did not use.
+        The peak until the audio tower was done. A call that reuses the tower's output does not have this peak.
     scoring
-        Seconds of the LLM prefill that the method spent on choosing.
+        Seconds of LLM prefill in which the method chose what to keep.
     kept_positions
-        For each sample the prompt positions that token pruning left; None when nothing was dropped.
+        Prompt positions that token pruning kept of each sample; None if nothing was dropped.
     merges
-        For each sample how its audio tokens were merged; None when none was.
+        How the audio tokens of each sample were merged; None without merging.
     kept_entries
-        For each layer which entries of its cache a press kept, boolean, shape (Hkv, entries); empty without a press,
-        None unless asked for.
+        Entries that a press kept of each layer's cache, boolean, shape (Hkv, entries). Empty without a press; None
+        unless asked for.
     """
 
     replies: tuple[Reply, ...]

@@ -1,4 +1,4 @@
-"""Loading a checkpoint exactly, or saying in one line why not."""
+"""Load a checkpoint exactly, or say in one line why not."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from audiomarathon.errors import AudioMarathonError, ModelError, WeightsError
 
 @contextmanager
 def loading(path: Path, family: str) -> Iterator[None]:
-    """Load quietly, and say in one line when a folder does not hold what it should.
+    """Silence transformers inside the block, and turn its errors into one line.
 
     Raises
     ------
     ModelError
-        In place of whatever transformers raises for missing files, other architectures or uninstalled extras.
+        For missing files, other architectures or uninstalled extras, whatever transformers raises for them.
     """
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -29,11 +29,11 @@ def loading(path: Path, family: str) -> Iterator[None]:
         yield
     except AudioMarathonError:
         raise
-    except Exception as error:  # a strange config may raise anything in the libraries that build models from it
+    except Exception as error:  # an odd config may raise any error in the libraries
         if isinstance(error, torch.OutOfMemoryError):
-            raise ModelError(f"{path}: the GPU's memory does not hold this model; try DEVICE_MAP=auto") from error
-        if isinstance(error, OSError) and error.strerror:  # the system's own word, not transformers'
-            raise ModelError(f"{error.filename or path}: {error.strerror}, while {family} was loaded") from error
+            raise ModelError(f"{path}: the model does not fit the GPU's memory; try DEVICE_MAP=auto") from error
+        if isinstance(error, OSError) and error.strerror:  # an error of the system, not of transformers
+            raise ModelError(f"{error.filename or path}: {error.strerror}, while loading {family}") from error
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(f"{path}: cannot be loaded as {family}: {reason.strip()}") from error
     finally:
@@ -41,7 +41,7 @@ def loading(path: Path, family: str) -> Iterator[None]:
 
 
 def refuse_other_kinds(path: Path, *kinds: str) -> None:
-    """Refuse another model's checkpoint, before a class fills its config's gaps with a full-size model's defaults.
+    """Refuse another model's checkpoint, before a config class fills gaps with a full-size model's defaults.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def refuse_other_kinds(path: Path, *kinds: str) -> None:
     Raises
     ------
     ModelError
-        Naming both model types.
+        Names both model types.
     """
     from transformers import PreTrainedConfig
 
@@ -66,19 +66,19 @@ def refuse_other_kinds(path: Path, *kinds: str) -> None:
 def pretrained(
     native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Return a native class's model from a folder, and what loading found: to be passed to :func:`check_loading`.
+    """Return a folder's model of a transformers class, and the loading report for :func:`check_loading`.
 
     Raises
     ------
     ModelError
-        When a device map leaves parts of the model outside the GPUs: times would be those of copying weights.
+        When a device map leaves parts of the model outside the GPUs: times would measure the copying of weights.
     """
     model, info = native.from_pretrained(
         path,
         dtype=getattr(torch, dtype),
         attn_implementation=attn_implementation,
         device_map=device_map or None,
-        ignore_mismatched_sizes=True,  # they are reported, and refused by check_loading
+        ignore_mismatched_sizes=True,  # check_loading refuses them by name
         output_loading_info=True,
         **more,
     )
@@ -86,8 +86,8 @@ def pretrained(
     left = [place for place in places if place in ("cpu", "disk")]
     if left and (len(left) < len(places) or torch.cuda.is_available()):
         raise ModelError(
-            f"{path}: the GPUs' memory does not hold this model: DEVICE_MAP={device_map} leaves {len(left)} of its "
-            f"{len(places)} parts on {' and '.join(sorted(set(left)))}; free memory, or take more GPUs or a smaller "
+            f"{path}: the model does not fit the GPUs' memory: DEVICE_MAP={device_map} leaves {len(left)} of "
+            f"{len(places)} parts on {' and '.join(sorted(set(left)))}; free memory, or use more GPUs or a smaller "
             "checkpoint"
         )
     return model, info
@@ -107,12 +107,12 @@ def causal_lm(path: Path, *, dtype: str, device_map: str = "") -> tuple[Any, Any
 
 
 def check_loading(path: Path, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that did not fill the model exactly: a random head must never be benchmarked.
+    """Refuse a checkpoint that does not match the model exactly: a random head must never be benchmarked.
 
     Raises
     ------
     ModelError
-        Naming the first few tensors that are missing, left over or of another shape.
+        Names the first few tensors that are missing, left over or of another shape.
     """
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         names = sorted(str(name) for name in info.get(kind, ()))
@@ -122,14 +122,14 @@ def check_loading(path: Path, info: Mapping[str, Any]) -> None:
 
 
 def check_finite(path: Path, model: torch.nn.Module) -> None:
-    """Refuse weights that hold NaN or infinities: every reply would be nonsense, timed as if sound.
+    """Refuse weights with NaN or infinities: every reply would be nonsense.
 
     Raises
     ------
     WeightsError
-        Naming the first such tensor.
+        Names the first such tensor.
     """
-    ends = {  # lowest and highest of each; NaN passes on, and a GPU is asked once at the end
+    ends = {  # lowest and highest value; NaN propagates, and each GPU is read once
         name: torch.stack(torch.aminmax(tensor.detach()))
         for name, tensor in model.named_parameters()
         if tensor.is_floating_point() and tensor.numel() and tensor.device.type != "meta"
@@ -141,8 +141,8 @@ def check_finite(path: Path, model: torch.nn.Module) -> None:
             bad = names[finite.index(False)]
             kind = str(ends[bad].dtype).removeprefix("torch.")
             raise WeightsError(
-                f"{path}: the weights of {bad} hold NaN or infinity in {kind}; fetch the checkpoint again, or, for "
-                "numbers that float16 does not hold, DTYPE=bfloat16 or float32"
+                f"{path}: the weights of {bad} hold NaN or infinity in {kind}; download the checkpoint again, or, if "
+                "its numbers overflow float16, set DTYPE=bfloat16 or float32"
             )
 
 
@@ -152,17 +152,34 @@ def check_installed(package: str, extra: str) -> None:
     Parameters
     ----------
     package
-        What is imported.
+        The package to import.
     extra
-        The project's extra that brings it; also the name of the file in `requirements/`.
+        The project's extra that installs it; also the name of the file in `requirements/`.
 
     Raises
     ------
     ModelError
-        Saying what to install.
+        Says what to install.
     """
     if importlib.util.find_spec(package) is None:
         raise ModelError(
             f"this model needs the package {package}: pip install -r requirements/{extra}.txt, "
             f"or pip install 'audiomarathon[{extra}]'"
         )
+
+
+@contextmanager
+def patched_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace `owner.name` by `value` inside the block, on this instance only."""
+    # An attribute of the instance is put back (accelerate also replaces `forward`); one of the class reappears by
+    # itself.
+    own = name in vars(owner) or name in getattr(owner, "_buffers", ())
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)

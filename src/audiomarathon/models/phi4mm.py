@@ -1,8 +1,8 @@
 """Phi-4-multimodal (arXiv 2503.01743) on transformers' native class, its speech adapter loaded and active.
 
-The class wants the hub's converted revision (`refs/pr/70`). A Conformer hears 40 s at a time and gives the LLM 12.5
+The class loads the hub's converted revision (`refs/pr/70`). A Conformer hears 40 s at a time and gives the LLM 12.5
 audio tokens a second. The LLM's rotary embedding (LongRoPE, on three quarters of each head) has short factors for
-sequences of up to 4,096 tokens and long ones for the rest.
+sequences of up to 4,096 tokens and long factors for longer sequences.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import AudioOnly, audio_token, chat_text, with_audio_tokens
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.shadowing import shadowed
 from audiomarathon.models.templates import render
 
 
 class Phi4MM(AudioLM):
-    """Phi-4-multimodal with its speech adapter; the vision adapter stays on disk."""
+    """Phi-4-multimodal with its speech adapter; the vision adapter is not loaded."""
 
     title: ClassVar[str] = "Phi-4-multimodal"
     architecture: ClassVar[Any] = Phi4MultimodalForCausalLM
@@ -40,7 +40,7 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """See :meth:`AudioLM.check_folder`: only the hub's converted revision, with its speech adapter."""
+        """See :meth:`AudioLM.check_folder`. Refuse all but the converted revision with its speech adapter."""
         _refuse_other_layouts(path)
         speech_adapter.refuse_without(path)
 
@@ -48,14 +48,14 @@ class Phi4MM(AudioLM):
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
         """See :meth:`AudioLM.attention`.
 
-        The encoders stay on sdpa: the audio encoder adds a bias to every pair of frames, which flash attention cannot
-        take, and both have an eager attention of their own, which `compression/attention.py` would take for the LLM's.
+        The encoders stay on sdpa. The audio encoder adds a bias to every pair of frames, and flash attention takes
+        none. Both encoders define an eager attention, which `compression/attention.py` would mistake for the LLM's.
         """
         return {"": attn_implementation, "audio_config": "sdpa", "vision_config": "sdpa"}
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """See :meth:`AudioLM.complete`: the speech adapter."""
+        """Load the speech adapter."""
         speech_adapter.load_into(model, path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -64,7 +64,7 @@ class Phi4MM(AudioLM):
         self.placeholder = getattr(tokenizer, "audio_token", None) or "<|audio|>"
         self.audio_token = audio_token(tokenizer, self.placeholder, config.audio_config)
         if (config.sliding_window or 0) >= config.max_position_embeddings:
-            config.sliding_window = None  # no prompt is longer; a cache with a window would only be harder to prune
+            config.sliding_window = None  # no prompt outgrows this window, and a cache with a window is harder to prune
         self._factors = _rotary_factors(self.decoder.rotary_emb)
         speech_adapter.check_active(self.decoder_layers)
 
@@ -76,7 +76,7 @@ class Phi4MM(AudioLM):
 
     @property
     def audio_tower(self) -> nn.Module:
-        """See :attr:`AudioLM.audio_tower`: encoder, projector, and putting their output among the text's embeddings."""
+        """See :attr:`AudioLM.audio_tower`: it encodes, projects, and inserts the output into the text embeddings."""
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
 
@@ -88,42 +88,42 @@ class Phi4MM(AudioLM):
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:
         """Fix each sample's rotary factors for the whole call, keep its cache, and encode each clip as if alone.
 
-        transformers chooses the factors anew at every step, by the longest sample of the batch, and drops the cache,
-        context and all, when it changes them. Here a sample whose prompt and token limit together exceed the switching
-        point has the long factors from the start, whatever else is in the batch and whatever is pruned.
+        transformers chooses the factors at every step by the longest sample of the batch, and empties the cache when it
+        changes them. Here a sample whose prompt and token limit together exceed the switching point gets the long
+        factors from the start, whatever is in the batch and whatever is pruned.
 
         Raises
         ------
         ModelError
-            When prompt and limit exceed what the model has positions for.
+            When prompt and token limit exceed the model's positions.
         """
         config, rotary = self.model.config, self.decoder.rotary_emb
         ends = inputs.attention_mask.sum(-1) + max_new_tokens
         if int(ends.max()) > config.max_position_embeddings:
             raise ModelError(
-                f"prompt and token limit make {int(ends.max())} tokens, this model takes "
+                f"prompt and token limit make {int(ends.max())} tokens; this model takes at most "
                 f"{config.max_position_embeddings}"
             )
         encoder: Any = self.audio_tower.encoder
         with ExitStack() as stack:
-            stack.enter_context(shadowed(self.model, "prepare_inputs_for_generation", self._inputs_of_a_step))
-            stack.enter_context(shadowed(encoder, "forward", functools.partial(_each_alone, encoder.forward)))
+            stack.enter_context(patched_attribute(self.model, "prepare_inputs_for_generation", self._inputs_of_a_step))
+            stack.enter_context(patched_attribute(encoder, "forward", functools.partial(_each_alone, encoder.forward)))
             if self._factors is not None:
                 switch, short, long = self._factors
                 rows = torch.where((ends > switch)[:, None, None].to(short.device), long, short)
                 for name in ("inv_freq", "original_inv_freq", "long_inv_freq"):
-                    stack.enter_context(shadowed(rotary, name, rows.clone()))
+                    stack.enter_context(patched_attribute(rotary, name, rows.clone()))
             yield
 
     def _inputs_of_a_step(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare a step as models in general do: no dropping of the cache, and no audio after prefill."""
+        """Prepare a step as most models do: keep the cache, and pass no audio after prefill."""
         if not kwargs.get("is_first_iteration"):
             kwargs = {name: value for name, value in kwargs.items() if not name.startswith("audio_")}
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
         return step
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole. The speech adapter is on without audio too."""
+        """See :meth:`AudioLM.prepare`. Clips are never cut short. The speech adapter is on without clips too."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
@@ -137,7 +137,7 @@ class Phi4MM(AudioLM):
             frames = torch.tensor([len(one) for one in features])
             padded["audio_attention_mask"] = torch.arange(int(frames.max())) < frames[:, None]
         inputs = self.batch(prompts, sizes, **padded)
-        # On the CPU: the model slices by the sizes, so a GPU would be waited for.
+        # On the CPU, because the model slices by the sizes: on a GPU that would wait for the device.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": torch.tensor(sizes)})
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
@@ -147,7 +147,7 @@ class Phi4MM(AudioLM):
     def _chat(self, prompt: Prompt) -> str:
         try:
             return chat_text(self.tokenizer, prompt, self.placeholder)
-        except TemplateError:  # an older template, which takes only strings
+        except TemplateError:  # an older template, which accepts only strings
             content = self.placeholder * len(prompt.clips) + prompt.text
             return render(self.tokenizer, [{"role": "user", "content": content}])
 
@@ -163,16 +163,16 @@ class Phi4MM(AudioLM):
 
 
 class _Processor(AudioOnly, Phi4MultimodalProcessor):  # type: ignore[misc]
-    """The family's processor for audio and text."""
+    """The family's processor, for audio and text only."""
 
 
 def _refuse_other_layouts(path: Path) -> None:
-    """Refuse what is not the converted revision, such as the hub's main one.
+    """Refuse all but the converted revision: the hub's main revision has another layout.
 
     Raises
     ------
     ModelError
-        Saying which revision to name.
+        Names the revision to use.
     """
     try:
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
@@ -180,7 +180,7 @@ def _refuse_other_layouts(path: Path) -> None:
         raise ModelError(f"{path}: config.json cannot be read ({error})") from error
     if kind != "phi4_multimodal":
         raise ModelError(
-            f"{path}: config.json says model type {kind!r}, not 'phi4_multimodal'; of the hub's checkpoint take the "
+            f"{path}: config.json says model type {kind!r}, not 'phi4_multimodal'; use the hub's "
             "converted revision: MODEL_PATH=microsoft/Phi-4-multimodal-instruct@refs/pr/70"
         )
 
@@ -191,7 +191,7 @@ def _rotary_factors(rotary: Any) -> tuple[int, torch.Tensor, torch.Tensor] | Non
         return None
     switch: int = rotary.config.rope_parameters["original_max_position_embeddings"]
     device = rotary.inv_freq.device
-    rotary(torch.empty(0, device=device), torch.tensor([[switch]], device=device))  # works out the long ones
+    rotary(torch.empty(0, device=device), torch.tensor([[switch]], device=device))  # computes the long frequencies
     return switch, rotary.original_inv_freq.clone(), rotary.long_inv_freq.clone()
 
 
@@ -200,7 +200,7 @@ def _each_alone(
 ) -> torch.Tensor:
     """Encode the clips of a batch one by one.
 
-    Together they would differ from what they are alone: the subsampling convolutions read on into the padding, and the
+    Encoded together, a clip's features would change: the subsampling convolutions read into the padding, and the
     encoder adds its boolean padding mask to the attention logits as 0 and 1, which hides nothing.
     """
     if mask is None:

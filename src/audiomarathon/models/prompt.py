@@ -1,4 +1,4 @@
-"""What goes into a model: prompts as a task words them, and batches of them as tensors."""
+"""The input of a model: prompts as worded by a task, and batches of prompts as tensors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _WINDOW = 30  # seconds
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one sample asks of the model.
+    """The question of one sample.
 
     Attributes
     ----------
     text
         The task's words, without the family's chat template.
     clips
-        Mono waveforms of shape (samples,) at the model's sampling rate; they come before the text. Empty for a prompt
-        of text alone.
+        Mono waveforms of shape (samples,) at the model's sampling rate, placed before the text. Empty for a prompt of
+        text only.
     seed
-        Seeds methods that draw at random; the same for the same run seed and sample, whatever the batch.
+        Seed of random methods. It depends on the run's seed and the sample, never on the batch.
     transcription
-        Whether the text asks for a transcript: some families have a request form of their own for that.
+        Whether the text asks for a transcript: some families have a special request for transcripts.
     """
 
     text: str
@@ -47,20 +47,19 @@ class Inputs:
     Attributes
     ----------
     tensors
-        What the model's `generate` takes: `input_ids` and `attention_mask` of shape (B, S), left-padded, and the audio
-        features.
+        Arguments of the model's `generate`: `input_ids` and `attention_mask` of shape (B, S), left-padded, and the
+        audio features.
     audio_mask
-        Boolean, shape (B, S): which prompt positions are audio tokens. They need not be contiguous.
+        Boolean, shape (B, S): True at audio tokens, which need not be contiguous.
     seeds
-        One seed a sample, from its :class:`Prompt`.
+        Seed of each sample, from its :class:`Prompt`.
     window_padding
-        How many of a sample's audio tokens stand for the silence that fills up its last window; empty for families
-        without fixed windows.
+        Audio tokens of each sample that stand for the silence in its last window; empty for families without fixed
+        windows.
     truncated
-        Whether a sample's audio was cut short, as some models' published practice has it; empty where none was.
+        Whether each sample's audio was cut, as the published practice of some models does; empty if none was.
     heard_seconds
-        How much of each sample's audio the model hears, where a model's published practice cuts it short; empty where
-        it hears all.
+        Seconds of audio that the model hears of each sample, where it cuts clips; empty if it hears all.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -72,25 +71,25 @@ class Inputs:
 
     @property
     def attention_mask(self) -> torch.Tensor:
-        """Shape (B, S): 1 for prompt tokens, 0 for the padding on the left."""
+        """Shape (B, S): 1 at prompt tokens, 0 at the padding on the left."""
         return self.tensors["attention_mask"]
 
     @property
     def prompt_tokens(self) -> list[int]:
-        """Prompt tokens a sample, padding not counted."""
+        """Prompt tokens of each sample, without padding."""
         return [int(n) for n in self.attention_mask.sum(-1).tolist()]
 
     @property
     def audio_tokens(self) -> list[int]:
-        """Audio tokens a sample, before any is dropped."""
+        """Audio tokens of each sample, before any is dropped."""
         return [int(n) for n in self.audio_mask.sum(-1).tolist()]
 
 
 def by_clip(values: _Numbers, inputs: Inputs, seconds: Sequence[float]) -> tuple[_Numbers, ...]:
-    """Split values of the audio tokens of a batch of one into one array a clip.
+    """Split values of a batch of one, one value per audio token, into an array per clip.
 
-    Each run of audio tokens in the prompt is a clip, or one of the windows of 30 s that a family cuts clips into. Where
-    there are others (clips stand side by side) tokens are shared out by the clips' lengths, right to one token.
+    A run of audio tokens in the prompt is a clip, or a window of 30 s. If the number of runs fits neither (clips stand
+    side by side), split by the clips' lengths, which is exact to one token.
     """
     places = inputs.audio_mask[0].cpu().nonzero().flatten().numpy()
     starts = np.flatnonzero(np.diff(places) > 1) + 1

@@ -1,7 +1,7 @@
 """Qwen2.5-Omni (arXiv 2503.20215): the thinker alone, on transformers' native class.
 
-The hub's checkpoints hold `thinker.*` beside `talker.*` and `token2wav.*`; the last two make speech and are left on
-disk. Audio is encoded in independent two-second windows; the LLM sees 25 audio tokens a second.
+The hub's checkpoints hold `thinker.*`, `talker.*` and `token2wav.*`. The last two make speech and are not loaded. Audio
+is encoded in independent windows of two seconds; the LLM sees 25 audio tokens a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
 class _Processor(AudioOnly, Qwen2_5OmniProcessor):  # type: ignore[misc]
-    """The family's processor for audio and text."""
+    """The family's processor, for audio and text only."""
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
@@ -34,12 +34,12 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
     placeholder = "<|AUDIO|>"
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
-        """See :meth:`AudioLM.rotary_arguments`. The three rows of M-RoPE (time, height, width) are alike for text."""
+        """See :meth:`AudioLM.rotary_arguments`. M-RoPE's three rows (time, height, width) are equal for text."""
         return (positions.expand(3, 1, -1),)
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:  # noqa: ARG002
-        """Drop, afterwards, the position offsets that the thinker keeps between prefill and decode."""
+        """Afterwards, drop the position offsets that the thinker keeps from prefill to decode."""
         try:
             yield
         finally:
@@ -55,7 +55,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         return self.processed(processor, prompt, padding=True)
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        """See :meth:`AudioLM.prepare`. Clips are never cut short."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if not clips:
             return self.batch(prompts)
@@ -66,9 +66,9 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
         return self.batch(prompts, tokens.tolist(), input_features=features, feature_attention_mask=mask.long())
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features (clips, mel bins, frames) and a mask (clips, frames) of the frames that are a clip's own."""
-        # The extractor cuts at 300 s unless told not to. Padding one window past the longest clip makes every clip
-        # end in zeros, as in the processor's own fixed-length padding: the last frames do not depend on the batch.
+        """Return features (clips, mel bins, frames) and a mask (clips, frames), 1 for real frames and 0 for padding."""
+        # Padding one window past the longest clip makes every clip end in zeros, as the processor's fixed-length
+        # padding does. So a clip's last frames do not depend on the batch.
         longest = max(len(clip) for clip in clips)
         features = self.features(clips, max_length=longest + self.feature_extractor.n_fft)
         frames = int(features["attention_mask"].sum(-1).max())

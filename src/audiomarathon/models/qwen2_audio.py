@@ -1,7 +1,7 @@
 """Qwen2-Audio (arXiv 2407.10759), on transformers' native class.
 
-A Whisper encoder hears windows of 30 s; the prompt has a placeholder for each, with 25 audio tokens a second. The last
-window is filled up with silence for the encoder alone: silence has no tokens.
+A Whisper encoder hears windows of 30 s. The prompt has a placeholder for each window, with 25 audio tokens a second.
+The last window is padded with silence for the encoder only: the silence gets no tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from audiomarathon.models.prompt import Inputs, Prompt
 
 
 class Qwen2Audio(AudioLM):
-    """Qwen2-Audio, hearing clips whole: window after window."""
+    """Qwen2-Audio on whole clips, window by window."""
 
     encoder_window_seconds: ClassVar[float] = 30.0
     placeholder = "<|AUDIO|>"
@@ -31,7 +31,7 @@ class Qwen2Audio(AudioLM):
     architecture: ClassVar[Any] = Qwen2AudioForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Names in the checkpoint that the native class does not know, as patterns, and what it calls them."""
+    """Patterns of tensor names in the checkpoint, and the native class's name for each."""
     template: ClassVar[str] = (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}"
@@ -39,11 +39,11 @@ class Qwen2Audio(AudioLM):
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    """The template that the family's processor has built in, for one user's turn. One in the checkpoint goes first."""
+    """The chat template built into the family's processor, for one user turn. A template in the checkpoint wins."""
 
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
-        """See :meth:`AudioLM.read_config`. An Aero's is Qwen2-Audio's under another name."""
+        """See :meth:`AudioLM.read_config`. Aero's config is Qwen2-Audio's under another name."""
         refuse_other_kinds(path, *cls.model_types)
         return Qwen2AudioConfig.from_pretrained(path)
 
@@ -54,26 +54,26 @@ class Qwen2Audio(AudioLM):
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's own template is the bare LLM's and knows no audio."""
-        # Without the config it would ask whether to run the code that Aero's checkpoint names.
+        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's template is for the LLM alone, without audio."""
+        # Without the config, transformers would ask whether to run the code that Aero's checkpoint names.
         tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
         tokenizer.chat_template = processor_template(path) or cls.template
         return tokenizer
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Make the token embeddings the LM head too, where the config ties the two and the checkpoint holds no head.
+        """Use the token embeddings as LM head where the config ties them and the checkpoint has no head.
 
-        The native class ties nothing by itself.
+        The native class does not tie them.
         """
         if model.config.text_config.tie_word_embeddings and "lm_head.weight" in info["missing_keys"]:
             embeddings, device = model.get_input_embeddings().weight, model.lm_head.weight.device
-            # Two devices where the model is spread over several.
+            # The devices differ when the model is spread over several GPUs.
             model.lm_head.weight = embeddings if embeddings.device == device else nn.Parameter(embeddings.to(device))
             info["missing_keys"].discard("lm_head.weight")
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole; each window is an audio of its own."""
+        """See :meth:`AudioLM.prepare`. Clips are never cut short; each window counts as a clip."""
         prompts = [self._in_windows(prompt) for prompt in prompts]
         clips = [window for prompt in prompts for window in prompt.clips]
         if not clips:
@@ -92,20 +92,20 @@ class Qwen2Audio(AudioLM):
             return prompt
         if min(lengths) <= 2 * extractor.hop_length:
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
-        if max(lengths) <= 6 * extractor.hop_length:  # the class takes lone audio tokens for ones yet to be repeated
+        if max(lengths) <= 6 * extractor.hop_length:  # the class would repeat a single audio token
             raise ModelError("the audio is too short for two audio tokens in a row (0.06 s)")
         return replace(
             prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, extractor.n_samples))
         )
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
-        """See :meth:`AudioLM.documented_inputs`. The processor is given the windows: it takes 30 s of a clip."""
+        """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
         processor = Qwen2AudioProcessor.from_pretrained(path)
         return self.processed(processor, self._in_windows(prompt), sampling_rate=self.sampling_rate)
 
 
 class Qwen2AudioFirst30(Qwen2Audio):
-    """Qwen2-Audio as published: of each clip the first 30 s, which is where its processor cuts. Records say so."""
+    """Qwen2-Audio as published: its processor keeps the first 30 s of each clip. Records are marked `truncated`."""
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`."""

@@ -1,8 +1,8 @@
 """Qwen3-Omni (arXiv 2509.17765): the thinker alone, a mixture of experts, on transformers' native class.
 
-The hub's checkpoints hold `thinker.*` beside `talker.*` and `code2wav.*`; the last two make speech and are left on
-disk. Mel frames go through three strided convolutions in chunks of a second, 13 audio tokens each; the encoder attends
-within eight seconds. The weights of each expert lie apart on disk and are joined in loading.
+The hub's checkpoints hold `thinker.*`, `talker.*` and `code2wav.*`. The last two make speech and are not loaded. Mel
+frames go through three strided convolutions in chunks of one second, which give 13 audio tokens each. The encoder
+attends within eight seconds. Each expert's weights are separate tensors on disk; loading joins them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 
 
 class _Processor(AudioOnly, Qwen3OmniMoeProcessor):  # type: ignore[misc]
-    """The family's processor for audio and text."""
+    """The family's processor, for audio and text only."""
 
 
 class Qwen3Omni(Qwen2_5Omni):
@@ -34,10 +34,9 @@ class Qwen3Omni(Qwen2_5Omni):
     placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features and their mask, of each clip as the processor has it alone: it fills nothing up.
+        """Return features and their mask, each clip processed alone, without padding.
 
-        Beside a longer clip, even one of the same batch, the processor gives the last frames other values, and up to a
-        token more.
+        In a batch with a longer clip, the processor would change the values of the last frames and add up to one token.
         """
         if min(len(clip) for clip in clips) <= self.feature_extractor.n_fft // 2:
             raise ModelError("a clip is too short for a single audio token")
@@ -46,6 +45,6 @@ class Qwen3Omni(Qwen2_5Omni):
         return features, pad_sequence([torch.ones(one.shape[1], dtype=torch.long) for one in alone], batch_first=True)
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
-        """See :meth:`AudioLM.tokens_of`: three halvings, chunk by chunk."""
+        """See :meth:`AudioLM.tokens_of`. Each chunk is halved three times."""
         chunk: int = 2 * self.model.config.audio_config.n_window
         return frames // chunk * ((chunk + 7) // 8) + (frames % chunk + 7) // 8

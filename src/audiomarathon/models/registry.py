@@ -1,6 +1,6 @@
-"""Which models there are: a name, its default checkpoint, and the family whose code runs it.
+"""The table of models: name, default checkpoint, and the family whose code runs it.
 
-A third party adds one by an entry point in the group `audiomarathon.models` that yields a :class:`ModelSpec`.
+A third party adds a model by an entry point in the group `audiomarathon.models` that yields a :class:`ModelSpec`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
 EMBEDDED = "embedded"
-"""Checkpoint name of the model that ships inside the package."""
+"""Checkpoint name of the model inside the package."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One row of the table of models.
+    """A row of the table of models.
 
     Attributes
     ----------
@@ -32,19 +32,19 @@ class ModelSpec:
     checkpoint
         Default checkpoint: a hub id, or :data:`EMBEDDED`.
     tokens_per_second
-        Audio tokens that the LLM sees per second of audio.
+        Audio tokens of the LLM per second of audio.
     folder
-        The folder of the repository with this model's scripts, if it has one.
+        The repository's folder with this model's scripts, or "".
     download_gb
-        About how much a download takes, in GB; 0 when nothing is downloaded.
+        Approximate size of the download in GB; 0 without one.
     variant
-        Set where two models share a checkpoint and treat it differently: keeps their results apart.
+        Label that keeps the results of two models with the same checkpoint apart.
     most_seconds
-        The longest clip that it takes, in seconds; 0 for clips of any length.
+        The longest allowed clip in seconds; 0 for any length.
     heard_seconds
-        How much it hears of a clip, where its practice is to cut; 0 for all.
+        Seconds after which the model cuts a clip; 0 if it hears all.
     remote
-        Whether it answers behind an endpoint; then `family` is the client, and there is no checkpoint.
+        Whether the model runs behind an endpoint; then `family` is the client, and there is no checkpoint.
     """
 
     key: str
@@ -147,7 +147,7 @@ BUILT_IN = (
         family=f"{_QWEN2_AUDIO}:Qwen2Audio",
         checkpoint="Qwen/Qwen2-Audio-7B-Instruct",
         tokens_per_second=25,
-        title="Qwen2-Audio 7B, clips whole",
+        title="Qwen2-Audio 7B, whole clips",
         download_gb=16.8,
     ),
     ModelSpec(
@@ -155,7 +155,7 @@ BUILT_IN = (
         family=f"{_QWEN2_AUDIO}:Qwen2AudioFirst30",
         checkpoint="Qwen/Qwen2-Audio-7B-Instruct",
         tokens_per_second=25,
-        title="Qwen2-Audio 7B as published: the first 30 s of each clip, flagged truncated",
+        title="Qwen2-Audio 7B as published: the first 30 s of each clip, marked truncated",
         download_gb=16.8,
         variant="30s",
         heard_seconds=30,
@@ -173,7 +173,7 @@ BUILT_IN = (
         family=_GEMMA3N,
         checkpoint="google/gemma-3n-E4B-it",
         tokens_per_second=6.25,
-        title="Gemma 3n E4B, without its eyes",
+        title="Gemma 3n E4B, without its vision tower",
         aliases=("gemma3n-e4b", "gemma-3n"),
         download_gb=15.7,
     ),
@@ -182,7 +182,7 @@ BUILT_IN = (
         family=_GEMMA3N,
         checkpoint="google/gemma-3n-E2B-it",
         tokens_per_second=6.25,
-        title="Gemma 3n E2B, without its eyes",
+        title="Gemma 3n E2B, without its vision tower",
         download_gb=10.9,
     ),
     ModelSpec(
@@ -190,7 +190,7 @@ BUILT_IN = (
         family="audiomarathon.models.audio_flamingo_3:AudioFlamingo3",
         checkpoint="nvidia/audio-flamingo-3-hf",
         tokens_per_second=25,
-        title="Audio Flamingo 3, 8B; clips of ten minutes at most",
+        title="Audio Flamingo 3, 8B; clips of up to ten minutes",
         aliases=("af3",),
         download_gb=16.6,
         most_seconds=600,
@@ -212,25 +212,25 @@ def all_models() -> tuple[ModelSpec, ...]:
 
 
 def get_model(name: str) -> ModelSpec:
-    """Return the model that a user's `name` (a key or an alias, in any case) stands for.
+    """Return the model with a key or an alias `name`, ignoring case.
 
     Raises
     ------
     SettingsError
-        When there is no such model; the message lists those there are.
+        When there is no such model. Names the nearest, or all.
     """
     return look_up(name, all_models(), kind="model")
 
 
 def get_local_model(name: str) -> ModelSpec:
-    """Return a model that is loaded on this machine.
+    """Return a model that runs on this machine.
 
     Raises
     ------
     SettingsError
-        When there is no such model, or it answers behind an endpoint.
+        When there is no such model, or it runs behind an endpoint.
     """
     spec = get_model(name)
     if spec.remote:
-        raise SettingsError(f"{spec.key}: a model behind an endpoint is not loaded here; it can be run, nothing else")
+        raise SettingsError(f"{spec.key}: this model runs behind an endpoint; only `run` and `sweep` support it")
     return spec

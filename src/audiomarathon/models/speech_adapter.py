@@ -1,4 +1,4 @@
-"""Phi-4-multimodal's speech adapter: a LoRA on every layer of the LLM, without which the replies are wrong."""
+"""Phi-4-multimodal's speech adapter: a LoRA on every layer of the LLM. Without it, the replies are wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_without(path: Path) -> None:
     Raises
     ------
     ModelError
-        Saying what is missing.
+        Names the missing file or package.
     """
     check_installed("peft", "phi4mm")
     for name in ("adapter_config.json", "adapter_model.safetensors"):
@@ -31,30 +31,31 @@ def refuse_without(path: Path) -> None:
 
 
 def load_into(model: Any, path: Path) -> None:
-    """Load the adapter of the checkpoint folder `path` and make it the active one.
+    """Load and activate the adapter of the checkpoint folder `path`.
 
     Raises
     ------
     ModelError
-        When its weights do not fill the adapter exactly.
+        When the weights do not match the adapter exactly.
     """
     with loading(path / FOLDER, "the speech adapter"):
         info = model.load_adapter(
             str(path), adapter_name=NAME, adapter_kwargs={"subfolder": FOLDER}, ignore_mismatched_sizes=True
         )
         model.set_adapter(NAME)
-    # Every name with "speech" in it passes for the adapter's there, so the speech projector is called missing as well.
+    # transformers takes every name with "speech" in it for the adapter's, so it reports the speech projector as
+    # missing.
     missing = [name for name in info.missing_keys if ".lora_" in name]
     check_loading(path / FOLDER, {**vars(info), "missing_keys": missing})
 
 
 def check_active(layers: Iterable[nn.Module]) -> None:
-    """Refuse a model whose decoder layers do not all work with the adapter.
+    """Refuse a model in which a decoder layer does not use the adapter.
 
     Raises
     ------
     ModelError
-        Naming the layer and what is the matter with it.
+        Names the layer and its fault.
     """
     for index, layer in enumerate(layers):
         fault = _fault([part for part in layer.modules() if hasattr(part, "lora_B")])
@@ -63,15 +64,15 @@ def check_active(layers: Iterable[nn.Module]) -> None:
 
 
 def _fault(parts: list[Any]) -> str:
-    """Return what is the matter with the adapted modules of one layer; "" when all is well."""
+    """Return the fault of one layer's adapted modules, or ""."""
     if not parts:
-        return "has none"
+        return "has no adapter"
     if any(NAME not in part.lora_B or list(part.active_adapters) != [NAME] for part in parts):
-        return "works with another adapter"
+        return "uses another adapter"
     if any(part.disable_adapters or part.merged for part in parts):
-        return "has it switched off, or merged into the weights"
+        return "has its adapter switched off, or merged into the weights"
     if not all(bool(part.lora_B[NAME].weight.any()) for part in parts):
-        return "has one of zeros"
+        return "has an adapter of zeros"
     return ""
 
 

@@ -1,7 +1,7 @@
 """The process that renders chat templates: JSON lines in, JSON lines out, until the input ends.
 
-Run as a script by `templates.py`. A template is code from a checkpoint, which may loop or eat memory: this process has
-little memory, and a request that takes too long ends it.
+`templates.py` runs this script. A template is code from a checkpoint, and may loop or fill the memory. So this process
+has little memory, and a request that takes too long ends it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def main() -> None:
     """Answer each line with `{"text": …}` or `{"error": …}`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    with suppress(OSError, ValueError):  # no /proc, or no such limit, on this system
+    with suppress(OSError, ValueError):  # this system has no /proc, or no such limit
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + (_MEMORY_MB << 20),) * 2)
     for line in sys.stdin:
         request = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, request.pop("seconds"))  # of CPU; when over, SIGPROF ends the process
+        signal.setitimer(signal.ITIMER_PROF, request.pop("seconds"))  # CPU time; SIGPROF then ends the process
         answer = _rendered(render_jinja_template, request)
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -1,4 +1,4 @@
-"""Render chat templates in a child process that is started once and ends with this one (template_child.py)."""
+"""Render chat templates in a child process, which ends with this process (template_child.py)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from audiomarathon.errors import TemplateError
 
 SECONDS = 5.0
-"""CPU time that a template may take for one prompt; published ones take milliseconds."""
+"""CPU time for one prompt; published templates take milliseconds."""
 
 
 class _Child:
-    """The process: started when first asked, and again after it ended or this process forked."""
+    """The child process. It starts at the first request, and again after it ended or this process forked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class _Child:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Return the answer to a request; where the process ended over it, an error that says why."""
+        """Return the answer to a request, or an error with the reason if the process ended."""
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._process, self._owner = _started(), os.getpid()
@@ -63,7 +63,7 @@ def _started() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C is for this process, which may still ask
+        start_new_session=True,  # Ctrl-C must not end the child: this process may still send requests
     )
 
 
@@ -72,18 +72,18 @@ atexit.register(_CHILD.stop)
 
 
 def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Return a conversation as the tokenizer's chat template words it, with the beginning of the model's turn.
+    """Return a conversation as worded by the tokenizer's chat template, up to the start of the model's turn.
 
     Raises
     ------
     TemplateError
-        When the template fails, never ends or takes too much memory; it names the file.
+        When the template fails, never ends or takes too much memory. Names the file.
     """
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several by name
         template = template.get("default")
     if not isinstance(template, str):
-        raise TemplateError(f"{template_file(tokenizer)}: the chat template is no text")
+        raise TemplateError(f"{template_file(tokenizer)}: the chat template is not text")
     request = {
         "conversations": [conversation],
         "chat_template": template,
@@ -95,12 +95,12 @@ def render(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -
     answer = _CHILD.ask(request)
     if "text" not in answer:
         reason = " ".join(answer["error"].split())
-        raise TemplateError(f"{template_file(tokenizer)}: the chat template cannot word a prompt: {reason}")
+        raise TemplateError(f"{template_file(tokenizer)}: the chat template cannot render a prompt: {reason}")
     return answer["text"]
 
 
 def template_file(tokenizer: Any) -> Path:
-    """Return the file that holds a tokenizer's chat template, or the folder where there is none."""
+    """Return the file that holds a tokenizer's chat template, or the folder if there is none."""
     folder = Path(tokenizer.name_or_path)
     names = ("chat_template.json", "chat_template.jinja", "tokenizer_config.json")
     return next((folder / name for name in names if (folder / name).is_file()), folder)

@@ -1,7 +1,7 @@
-"""Where prefill and decode are timed, and where memory is read off.
+"""Time prefill and decode, and read peak memory.
 
-One `generate` call gives every stage: the audio tower's calls are the encoder, the first call of a logits processor
-ends prefill, the rest is decode. Nothing is run twice and nothing is subtracted that was not measured in the same call.
+One `generate` call gives every stage: the calls of the audio tower are the encoder, the first call of a logits
+processor ends prefill, the rest is decode. Nothing runs twice, and every subtracted time was measured in the same call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Stages:
     encoder
         In the audio tower.
     llm_prefill
-        From the start of `generate` to the first token's logits, less the encoder.
+        From the start of `generate` to the first token's logits, without the encoder.
     decode
         From the first token's logits to the end.
     """
@@ -42,10 +42,10 @@ class Stages:
 
 
 class CpuClock:
-    """Marks points in time with `perf_counter`: on a CPU a call has done its work when it returns."""
+    """Mark points in time with `perf_counter`: on a CPU, a call has done its work when it returns."""
 
     def mark(self) -> Any:
-        """Return a mark of this moment."""
+        """Return a mark of the present moment."""
         return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
@@ -53,7 +53,7 @@ class CpuClock:
         return float(end - start)
 
     def synchronize(self) -> None:
-        """Wait for the device; nothing runs in the background of a CPU call."""
+        """Wait for the device. On a CPU, nothing runs in the background."""
 
     def reset_peak_memory(self) -> None:
         """Measure the peak of memory from here on."""
@@ -64,7 +64,7 @@ class CpuClock:
 
 
 class ManyCudaClock(CpuClock):
-    """Marks with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
+    """Mark with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
 
     def __init__(self, devices: list[torch.device]) -> None:
         self.devices = devices
@@ -86,7 +86,7 @@ class ManyCudaClock(CpuClock):
 
 
 class CudaClock(ManyCudaClock):
-    """Marks with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
+    """Mark with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -106,15 +106,15 @@ def make_clock(model: nn.Module) -> CpuClock:
 
 
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
-    """A logits processor that changes nothing: it makes some calls once, when the first token's logits exist, and notes
-    the highest logit of each step, which is NaN where any logit is.
+    """A logits processor that changes nothing. It makes its calls once, when the first token's logits exist, and keeps
+    each step's highest logit, which is NaN if any logit is.
 
-    One for all who wait for it: transformers looks up a processor's signature at every token, which takes 9 µs.
+    All calls share one processor, because transformers inspects each processor's signature at every token (9 µs).
     """
 
     def __init__(self, *calls: Callable[[], None]) -> None:
         self._calls = calls
-        self._highest: list[torch.Tensor] = []  # of each step, on the device: nothing waits for it
+        self._highest: list[torch.Tensor] = []  # of each step, left on the device so that nothing waits
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
         calls, self._calls = self._calls, ()
@@ -124,7 +124,7 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def first_unsound(self, row: int, steps: int) -> int | None:
-        """Return the first of a sample's first `steps` steps without finite logits, counted from 1, or None."""
+        """Return the first step, from 1, of a sample's `steps` steps whose logits are not finite, or None."""
         finite = torch.stack(self._highest)[:steps, row].isfinite().tolist()
         return None if all(finite) else finite.index(False) + 1
 
@@ -132,8 +132,8 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
 class StageTimer:
     """Times the stages of one `generate` call.
 
-    Use :meth:`watching` around it, :meth:`start` before, :meth:`stop` after; :meth:`mark_first_token` is to be called
-    when the first token's logits exist.
+    Wrap the call in :meth:`watching`, with :meth:`start` before and :meth:`stop` after it. Call
+    :meth:`mark_first_token` when the first token's logits exist.
     """
 
     def __init__(self, clock: CpuClock) -> None:
@@ -146,7 +146,7 @@ class StageTimer:
 
     @contextmanager
     def watching(self, audio_tower: nn.Module) -> Iterator[None]:
-        """Mark the beginning and end of each call of the audio tower, and note the peak of memory until then."""
+        """Mark the start and end of each call of the audio tower, and keep the peak of memory until then."""
         begun: list[Any] = []
 
         def before(_module: nn.Module, _args: Any) -> None:
@@ -154,7 +154,7 @@ class StageTimer:
 
         def after(_module: nn.Module, _args: Any, _output: Any) -> None:
             self._encoder.append((begun.pop(), self.clock.mark()))
-            # Apart, since settings share one run of the tower: the LLM's own peak is what they differ in.
+            # Kept apart: settings share one run of the tower, and differ in the LLM's peak only.
             if (peak := self.clock.peak_memory_bytes()) is not None:
                 self._encoder_peaks.append(peak)
                 self.clock.reset_peak_memory()
@@ -182,23 +182,23 @@ class StageTimer:
         self.clock.synchronize()
 
     def encoder_peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory until the audio tower was done; None where there is none to tell."""
+        """Return the peak of memory until the audio tower was done; None if not measured."""
         return max(self._encoder_peaks, default=None)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory of the whole call; after :meth:`stop`."""
+        """Return the peak of memory of the whole call. Call :meth:`stop` first."""
         peak = self.clock.peak_memory_bytes()
         return None if peak is None else max([peak, *self._encoder_peaks])
 
     def stages(self) -> Stages:
-        """Return the measured stages; after :meth:`stop`."""
+        """Return the measured stages. Call :meth:`stop` first."""
         encoder = sum(self.clock.seconds(begin, end) for begin, end in self._encoder)
         prefill = self.clock.seconds(self._start, self._first)
         return Stages(encoder, prefill - encoder, self.clock.seconds(self._first, self._end))
 
 
 class CacheProbe:
-    """Reads the KV cache's real tensors at the end of prefill: lengths a layer, and bytes."""
+    """Reads the KV cache's tensors at the end of prefill: length of each layer, and bytes."""
 
     def __init__(self) -> None:
         self.lengths: tuple[int, ...] = ()
@@ -207,7 +207,7 @@ class CacheProbe:
 
     @contextmanager
     def watching(self, decoder: nn.Module) -> Iterator[None]:
-        """Take hold of the cache that the decoder is given in prefill."""
+        """Remember the cache that the decoder receives in prefill."""
 
         def look(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
             self._cache = kwargs.get("past_key_values")
@@ -221,7 +221,7 @@ class CacheProbe:
             self._cache = None
 
     def read(self) -> None:
-        """Read the cache; to be called at the end of prefill."""
+        """Read the cache. Call at the end of prefill."""
         layers = [layer for layer in self._cache.layers if torch.is_tensor(layer.keys)] if self._cache else []
         self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
         self.bytes = sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))

@@ -1,4 +1,4 @@
-"""What was done to a model during one `generate` call, as whoever did it says."""
+"""A method's report on one `generate` call."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trace:
-    """What a method really did to the batch at hand; filled while it is applied.
+    """What a method did to a batch; filled while the method is applied.
 
-    Kept apart from :mod:`audiomarathon.models.generation` so that naming it loads no torch.
+    Separate from :mod:`audiomarathon.models.generation` so that importing it loads no torch.
 
     Attributes
     ----------
     kept_audio_tokens
-        Audio tokens left, a sample; None where the method does not say.
+        Audio tokens kept of each sample; None if the method does not say.
     kept_positions
-        For each sample the prompt positions left, audio and text, in order (left padding counts as positions); None
-        when nothing was dropped. Known when the block ends.
+        Prompt positions kept of each sample, audio and text, in order (left padding counts as positions). None if
+        nothing was dropped. Known when the block ends.
     merges
-        For each sample how its audio tokens were merged into those left; None for one that was not, or for all.
+        How each sample's audio tokens were merged; None for a sample without merging, or for all.
     spans
-        Marks of the model's clock around the work of choosing.
+        Marks of the model's clock before and after choosing.
     positions
-        Given a layer, the prompt positions that it computes in prefill, in order (at batch 1); None where it is all.
+        Maps a layer to the prompt positions that it computes in prefill, in order (batch 1). None if every layer
+        computes all.
     prompt
-        How many positions the prompt takes where it was shortened at the input; None where they stay as they are.
+        Length of a prompt that was shortened at the input; None if it was not.
     expected_lengths
-        How long each layer's cache is to be after prefill, if the method does what it says; held against the cache.
+        Each layer's promised cache length after prefill. It is checked against the cache.
     kept_entries
-        A list that the caller sets to be told what a press keeps: a boolean tensor a layer over the entries of that
-        layer's cache before the press, shape (Hkv, entries). None asks for nothing.
+        A list that the caller sets to collect what a press keeps: for each layer a boolean tensor over the cache's
+        entries before the press, shape (Hkv, entries). None collects nothing.
     """
 
     kept_audio_tokens: tuple[int | None, ...]
@@ -53,7 +54,7 @@ class Trace:
 
     @contextmanager
     def scoring(self, clock: CpuClock) -> Iterator[None]:
-        """Count the time inside the block as scoring."""
+        """Count the time of the block as scoring."""
         start = clock.mark()
         yield
         self.spans.append((start, clock.mark()))

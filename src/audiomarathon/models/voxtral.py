@@ -1,8 +1,8 @@
 """Voxtral (arXiv 2507.13264), on transformers' native class and mistral-common's tokenizer.
 
-A Whisper encoder hears windows of 30 s, the last one filled up with silence; a projector joins four of its frames into
-one audio token, 12.5 a second, and the silence has its tokens too. Questions go through the chat form; transcription
-has a request form of its own, in which the prompt's text is not used; without a clip it is a question like any other.
+A Whisper encoder hears windows of 30 s, the last one padded with silence. A projector joins four encoder frames into
+one audio token, 12.5 a second; the silence gets tokens too. Questions use the chat request. Transcription uses its own
+request, which ignores the prompt's text; without a clip it is an ordinary question.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Voxtral(AudioLM):
 
     @classmethod
     def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`: mistral-common words the prompt, without a template."""
+        """See :meth:`AudioLM.read_tokenizer`: mistral-common words the prompt without a chat template."""
         return MistralCommonBackend.from_pretrained(path)
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
@@ -58,12 +58,12 @@ class Voxtral(AudioLM):
         known = encoder is not None and encoder.special_ids.audio == self.audio_token
         if not known or self._request(Prompt("?", (_SILENCE,))).count(self.audio_token) != per_window:
             raise ModelError(
-                f"the weights want {per_window} audio tokens of id {self.audio_token} for a window, tekken.json makes "
+                f"the weights need {per_window} audio tokens of id {self.audio_token} a window, but tekken.json makes "
                 f"others: tokenizer and weights do not belong together"
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Audio of any length stays whole."""
+        """See :meth:`AudioLM.prepare`. Clips are never cut short."""
         clips = [clip for prompt in prompts for clip in prompt.clips]
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
@@ -85,8 +85,8 @@ class Voxtral(AudioLM):
     def _windows(self, clip: Waveform) -> torch.Tensor:
         """Return a clip's log-mel spectrogram, cut into windows: (windows, mel bins, frames).
 
-        The spectrogram is that of the whole clip: its loudest moment sets the floor for every window, and frames at
-        a window's edge see into the next.
+        Compute the spectrogram of the whole clip first: its loudest moment sets the floor for every window, and frames
+        at the edge of a window include samples of the next.
         """
         extractor = self.feature_extractor
         whole = self.features(clip, padding=True, pad_to_multiple_of=extractor.n_samples)["input_features"]
@@ -96,8 +96,8 @@ class Voxtral(AudioLM):
     def _tokens(self, prompt: Prompt) -> list[int]:
         """Word a prompt as the family's processor does.
 
-        mistral-common wants the audio itself, as an encoded file. It is given one short silent clip for each of ours,
-        which makes one window of audio tokens; these are then repeated for as many windows as ours has.
+        mistral-common takes audio as an encoded file. Give it one short silent clip for each real clip, which makes one
+        window of audio tokens. Then repeat these tokens for each window of the real clip.
         """
         counts = (math.ceil(len(clip) / self.feature_extractor.n_samples) for clip in prompt.clips)
         tokens: list[int] = []
@@ -118,7 +118,7 @@ class Voxtral(AudioLM):
         return list(self.tokenizer.tokenizer.encode_transcription(request).tokens)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
-        """See :meth:`AudioLM.documented_inputs`. For transcription the processor rounds the audio to 16 bits."""
+        """See :meth:`AudioLM.documented_inputs`. For transcription, the processor rounds audio to 16 bits."""
         processor = VoxtralProcessor.from_pretrained(path)
         if prompt.transcription:
             inputs = processor.apply_transcription_request(
@@ -135,7 +135,7 @@ def _conversation(text: str, clips: Sequence[Waveform]) -> list[dict[str, Any]]:
 
 
 def _wav(clip: Waveform) -> str:
-    """Encode as WAV of floats, which rounds nothing, in base64."""
+    """Return a clip as a WAV of floats, without rounding, in base64."""
     stream = io.BytesIO()
     soundfile.write(stream, clip, Voxtral.sampling_rate, format="WAV", subtype="FLOAT")
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"
