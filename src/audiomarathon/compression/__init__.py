@@ -1,1 +1,1 @@
-"""Methods that spend less on long audio: token pruners and KV presses under one registry."""
+"""Methods that reduce the cost of long audio: token pruners and KV presses, in one registry."""

@@ -1,8 +1,8 @@
-"""Seeing queries and keys of chosen layers without eager attention and without a line of modelling code.
+"""Read the queries and keys of chosen layers, without eager attention and without modelling code.
 
-Every modelling file of transformers asks one registry, `ALL_ATTENTION_FUNCTIONS`, for the active attention function.
-For the length of a block that entry is wrapped; the wrapper sees queries and keys after norms and rotary embedding,
-whatever projections, partial rotation or scaling the model uses, and hands them on.
+Every modelling file of transformers looks up its attention function in one registry, `ALL_ATTENTION_FUNCTIONS`. Inside
+a block, wrap the active entry. The wrapper sees queries and keys after norms and rotary embedding, whatever
+projections, partial rotation or scaling the model uses, and passes them on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 @dataclass(frozen=True)
 class Attention:
-    """What one layer's attention was given, in prefill or for one new token.
+    """Arguments of one layer's attention, in prefill or for one new token.
 
     Attributes
     ----------
@@ -29,11 +29,11 @@ class Attention:
     key, value
         After rotation, shape (B, Hkv, S, d); each serves H / Hkv query heads.
     mask
-        As the model made it: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
+        The model's mask: None (causal), (B, 1, S, S) boolean or additive, or (B, S) for flash attention.
     scaling
-        What query-key products are multiplied by.
+        Factor of query-key products.
     softcap
-        What they are bent to stay below, by tanh; None where they are not.
+        Bound of query-key products, applied by tanh; None without a bound.
     """
 
     query: torch.Tensor
@@ -44,7 +44,7 @@ class Attention:
     softcap: float | None = None
 
     def of_last_queries(self, count: int = 1) -> torch.Tensor:
-        """Return the attention of the last `count` prompt positions, computed anew.
+        """Recompute the attention of the last `count` prompt positions.
 
         Returns
         -------
@@ -54,13 +54,13 @@ class Attention:
         return self.of_queries(self.query.shape[2] - count, count)
 
     def of_queries(self, start: int, count: int) -> torch.Tensor:
-        """Return the attention of `count` queries from `start` on, computed anew.
+        """Recompute the attention of `count` queries, from position `start`.
 
         Returns
         -------
         torch.Tensor
-            Softmax in float32, shape (B, H, count, seen). `seen` ends with the last query's own key: a decoder hides
-            all later ones.
+            Softmax in float32, shape (B, H, count, seen). `seen` ends with the last query's key: a decoder hides all
+            later keys.
         """
         batch, heads, length, size = self.query.shape
         seen = self.key.shape[2] - length + start + count
@@ -73,7 +73,7 @@ class Attention:
         return self._masked(logits.view(batch, heads, count, seen), start).softmax(-1)
 
     def _masked(self, logits: torch.Tensor, start: int) -> torch.Tensor:
-        """Hide, in place, what each of the queries from `start` on does not see."""
+        """Hide, in place, the keys that each query from position `start` does not see."""
         count, seen = logits.shape[-2:]
         if self.mask is not None and self.mask.dim() == 4:
             rows = self.mask[:, :, start : start + count, :seen]
@@ -89,21 +89,21 @@ class Attention:
 def attention_watched(
     implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """Call `looks[module]` with what each of these attention modules is given, before it attends.
+    """Call `looks[module]` with the arguments of each attention module, before it attends.
 
     Parameters
     ----------
     implementation
         Name of the active attention implementation (`sdpa`, `eager`, `flash_attention_2`).
     looks
-        By attention module.
+        Callback of each attention module.
     decode
-        Whether to show decode (calls with a single query) too, or prefill only.
+        Whether to watch decode steps (calls with a single query) too.
 
     Yields
     ------
     Callable
-        Takes the wrapper off before the block ends: to be called once all is seen, so that decode pays nothing.
+        Removes the wrapper before the block ends. Call it after prefill, so that decode is not slowed.
     """
     local = ALL_ATTENTION_FUNCTIONS._local_mapping
     watched = _Watched(implementation, looks, local.get(implementation), decode=decode)
@@ -111,7 +111,7 @@ def attention_watched(
     def take_off() -> None:
         watched.done = True
         top = local.get(implementation)
-        while isinstance(top, _Watched) and top.done:  # also those that ended while another lay on top of them
+        while isinstance(top, _Watched) and top.done:  # also wrappers whose block ended under another wrapper
             top = top.below
         if top is None:
             local.pop(implementation, None)
@@ -126,7 +126,7 @@ def attention_watched(
 
 
 class _Watched:
-    """What stands in for an attention function: looks, then attends as what lies below it does."""
+    """Wrapper of an attention function: calls back, then attends as before."""
 
     def __init__(
         self, implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], below: Any, *, decode: bool
@@ -135,8 +135,8 @@ class _Watched:
         self.decode = decode
         self.below = below
         self.done = False
-        # "eager" is registered nowhere: each modelling file has its own function, found in the calling module's file.
-        # What is registered under that name all the same is the wrapper of a block around this one.
+        # "eager" has no entry: each modelling file defines its function, found in the calling module's file. If there
+        # is an entry, it is the wrapper of an outer block.
         eager = implementation == "eager" and below is None
         self.function = None if eager else ALL_ATTENTION_FUNCTIONS[implementation]
 

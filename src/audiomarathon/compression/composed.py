@@ -1,4 +1,4 @@
-"""Methods joined by `+`: token pruning first, then a press on what it left."""
+"""Methods joined by `+`: a token pruner, then a press on the tokens that it kept."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Composed(Method):
-    """A token pruner, and a press that works on the audio tokens it left, with their number as its N.
+    """A token pruner, then a press on the audio tokens that it kept; their number is the press's N.
 
-    In layers below K the pruner has left all audio tokens, so there the press has all of them to choose from.
+    Layers below K still have all audio tokens, so there the press chooses among all.
     """
 
     key: ClassVar[str] = "composed"
     title: ClassVar[str] = "token pruning, then a press"
-    saves: ClassVar[str] = "what its parts save"
-    note: ClassVar[str] = "a reply of one token comes from prefill: it is the pruner's alone by construction"
+    saves: ClassVar[str] = "what its two parts save"
+    note: ClassVar[str] = "a reply of one token comes from prefill, so only the pruner can change it"
     batches: ClassVar[bool] = False
 
     first: Method = field(default_factory=Base)
     second: Method = field(default_factory=Base)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be joined."""
+        """Refuse methods that cannot be joined."""
         if isinstance(self.second, PyramidKV):
             raise SettingsError(
-                f"{self.first.key}+{self.second.key}: layers differ in length after pruning, so budgets that fall from "
-                "layer to layer would not be k on average; join another press"
+                f"{self.first.key}+{self.second.key}: layers differ in length after pruning, so falling budgets "
+                "would not be k on average; join another press"
             )
         if not isinstance(self.first, TokenPruner) or not isinstance(self.second, KVPress):
             raise SettingsError(
-                f"{self.first.key}+{self.second.key}: a token pruner and then a press can be joined, such as "
+                f"{self.first.key}+{self.second.key}: only a token pruner and then a press can be joined, such as "
                 "fast_v:0.5+snapkv:0.3"
             )
 
@@ -54,21 +54,21 @@ class Composed(Method):
         return f"{self.first.label}+{self.second.label}"
 
     def parts(self) -> dict[str, object]:
-        """Both parts, as code."""
+        """Return the objects whose code decides: both parts."""
         return {**self.first.parts(), **self.second.parts()}
 
     def parameters(self) -> dict[str, Any]:
-        """Both parts' fields, for records and identities."""
+        """Return both parts' fields, for records and identities."""
         parts = {"first": self.first, "second": self.second}
         return {name: {"method": part.key, **part.parameters()} for name, part in parts.items()}
 
     def check_config(self, config: Any) -> None:
-        """Refuse what either part's config rules out."""
+        """Refuse a config that either part refuses."""
         self.first.check_config(config)
         self.second.check_config(config)
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse what either part refuses."""
+        """Refuse a model that either part refuses."""
         self.first.check(lm)
         self.second.check(lm)
 

@@ -1,10 +1,10 @@
-"""The mechanics of dropping tokens at layer K by hooks: gathering, masks, and getting out of the way in decode.
+"""Drop tokens at layer K by hooks: gather kept tokens, adapt masks, and leave decode alone.
 
-In prefill, the hook on layer K gathers the hidden states of the kept tokens, or sums those that are merged; the hooks
-on layers K… gather the side inputs that the model's loop passes again to each layer (rotary cos and sin, position ids,
-mask, Gemma 3n's per-layer inputs), bound by signature since some models pass them by position. In decode a layer needs
-a hook only where it is given a mask or has a window; elsewhere its hook has removed itself. At the input a hook on the
-rotary embedding closes positions up, in prefill and decode.
+In prefill, the hook on layer K gathers the hidden states of kept tokens, or sums merged tokens. The hooks on layers K…
+gather the inputs that the model's loop passes to every layer (rotary cos and sin, position ids, mask, Gemma 3n's
+per-layer inputs). They bind arguments by signature, since some models pass them by position. In decode, a layer needs a
+hook only if it gets a mask or has a window; other hooks have removed themselves. At the input, a hook on the rotary
+embedding renumbers the kept positions without gaps, in prefill and decode.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Drop:
-    """Which prompt positions a batch keeps, ready for gathering.
+    """The prompt positions that a batch keeps, ready for gathering.
 
-    Kept sets of unequal size are filled up on the left, as the prompts themselves were. Their sizes are known before
-    the choice is made, so that nothing waits for the device during prefill.
+    Samples that keep fewer positions get fillers on the left, as prompts do. The sizes are known before the choice, so
+    that nothing waits for the device during prefill.
 
     Attributes
     ----------
     audio, text
-        A sample's positions, ascending.
+        Positions of each sample's audio and text tokens, ascending.
     text_after
-        How many text tokens follow a sample's last audio token.
+        Number of text tokens after each sample's last audio token.
     filler
-        Shape (B, S'): the places that stand for nothing.
+        Shape (B, S'): True at fillers.
     prompt
         S, the prompt's length.
     index
         Shape (B, S'): kept positions, once chosen.
     inside
-        For each sample whether all chosen indices were in range.
+        For each sample, whether all chosen indices were in range.
     contiguous
-        Whether kept tokens take new positions without gaps, instead of keeping theirs.
+        Whether kept tokens get new positions without gaps, instead of keeping theirs.
     merges
-        For each sample how its audio tokens are merged; None where some are dropped.
+        How each sample's audio tokens are merged; None for a sample whose tokens are dropped.
     """
 
     audio: list[torch.Tensor]
@@ -64,7 +64,7 @@ class Drop:
 
     @classmethod
     def plan(cls, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool = False) -> Drop:
-        """Lay out a batch whose samples keep `budgets` audio tokens each."""
+        """Lay out a batch in which sample i keeps `budgets[i]` audio tokens."""
         mask = inputs.audio_mask
         audio = [row.nonzero().flatten() for row in mask]
         text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
@@ -78,23 +78,23 @@ class Drop:
         return cls(audio, text, text_after, filler, any_filler, mask.shape[1], none_yet, contiguous=contiguous)
 
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
-        """Fix the choice: for each sample the indices into its audio positions that stay, or how these are merged.
+        """Set the choice: for each sample, the kept indices of its audio positions, or a merge.
 
-        An index out of range would end a GPU's process: it is moved inside, and `inside` says so without a GPU sync.
+        An index out of range would crash a GPU process. It is clamped, and `inside` records that without a GPU sync.
         """
-        self.merges = tuple(one if isinstance(one, Merge) else None for one in chosen)
+        self.merges = tuple(choice if isinstance(choice, Merge) else None for choice in chosen)
         self.inside, rows = [], []
-        for text, audio, one in zip(self.text, self.audio, chosen, strict=True):
-            pick = (one.kept if isinstance(one, Merge) else one).to(audio.device)
+        for text, audio, choice in zip(self.text, self.audio, chosen, strict=True):
+            pick = (choice.kept if isinstance(choice, Merge) else choice).to(audio.device)
             self.inside.append(((pick >= 0) & (pick < len(audio))).all())
-            if isinstance(one, Merge):
-                self.inside.append(((one.group >= 0) & (one.group < len(pick))).all())
+            if isinstance(choice, Merge):
+                self.inside.append(((choice.group >= 0) & (choice.group < len(pick))).all())
             rows.append(torch.cat([text, audio[pick.clamp(0, len(audio) - 1)]]).sort().values)
         width = self.filler.shape[1]
         self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return what enters layer K of the tokens left: (…, B, S, D) to (…, B, S', D), merged where they merge."""
+        """Gather the hidden states that enter layer K, (…, B, S, D) to (…, B, S', D), and apply merges."""
         left = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
@@ -123,12 +123,12 @@ class Drop:
         return self.rows(tensor[..., None])[..., 0]
 
     def prefill_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask among kept tokens, of the same kind as the model's own."""
+        """Return the mask among kept tokens, of the same kind as the model's mask."""
         if given is None and not self.any_filler:
             return None  # the model relies on plain causality, and order is kept
         device = self.index.device if given is None else given.device
         filler = self.filler.to(device)
-        if given is not None and given.dim() == 2:  # flash attention: which places are real
+        if given is not None and given.dim() == 2:  # flash attention: 1 at real tokens
             return self.places(given) * ~filler
         width = filler.shape[1]
         if given is None:
@@ -137,25 +137,26 @@ class Drop:
         else:
             visible = self.rows(given.squeeze(1))  # (B, S', S)
             visible = self.rows(visible.transpose(-1, -2)).transpose(-1, -2)[:, None]
-        # A row without any visible place would turn into NaN and spread: fillers see themselves, and nothing sees them.
+        # A row without a visible key would become NaN and spread. So each filler sees itself, and no token sees a
+        # filler.
         alone = torch.eye(width, dtype=torch.bool, device=device)[None, None] & filler[:, None, :, None]
         hidden = filler[:, None, None, :] & ~alone
         return _hide(visible, hidden, shown=alone)
 
     def decode_mask(self, given: torch.Tensor | None, cached: int) -> torch.Tensor:
-        """Return which of a layer's `cached` + 1 keys one new token sees: all that is not filler."""
+        """Return which of a layer's `cached` + 1 keys a new token sees: all but fillers."""
         device = self.index.device if given is None else given.device
         real = ~self.filler.to(device)
-        if not self.any_filler:  # and a press may have left fewer than there are places
+        if not self.any_filler:  # a press may also have shortened the cache
             return like_given(real.new_ones(len(real), cached + 1), given)
         fresh = real.new_ones(len(real), cached + 1 - real.shape[1])
         return like_given(torch.cat([real, fresh], dim=-1), given)
 
     def window_mask(self, given: torch.Tensor | None, past: int, window: int) -> torch.Tensor | None:
-        """Return the same for a layer with a window, which was given `past` tokens so far.
+        """Return the mask of a new token in a layer with a window, after `past` tokens.
 
-        Its cache holds the last `window` − 1 of them. The window is one of positions, and these have gaps, so some of
-        what is there lies outside. None where the window reaches back to the beginning.
+        The cache holds the last `window` − 1 tokens. The window counts positions, which have gaps after pruning, so
+        some cached tokens lie outside it. None if the window reaches back to the beginning.
         """
         last = self.prompt + past - self.filler.shape[1]
         if given is None and not self.any_filler and last < window:
@@ -167,7 +168,7 @@ class Drop:
         return like_given((real & (last - positions < window))[:, -window:], given)
 
     def attach(self, decoder: nn.Module, first: int, decide: Callable[[torch.Tensor], None]) -> list[Any]:
-        """Put hooks on the layers from `first` on; `decide` is given the hidden states that enter it, before they go.
+        """Put hooks on the layers from `first`; `decide` first gets the hidden states that enter that layer.
 
         Returns
         -------
@@ -181,7 +182,7 @@ class Drop:
         return [*handles, self._close_up(decoder)] if self.contiguous else handles
 
     def _close_up(self, decoder: Any) -> Any:
-        """Number what is left of each prompt from its first token on, without gaps, and what follows after it."""
+        """Renumber each shortened prompt and its continuation without gaps, from the prompt's first position."""
         signature = inspect.signature(decoder.rotary_emb.forward)
         filled = self.filler.sum(-1)
         padded = self.prompt - torch.tensor([len(a) + len(t) for a, t in zip(self.audio, self.text, strict=True)])
@@ -213,23 +214,23 @@ class Drop:
             hidden, given = call["hidden_states"], call.get("attention_mask")
             if hidden.shape[-2] == 1:
                 past = call["past_key_values"].get_seq_length(source)
-                past -= source != index  # another layer's cache, which has been given this token already
+                past -= source != index  # another layer's cache, which holds this token already
                 mask = self.window_mask(given, past, window) if window else self.decode_mask(given, past)
                 call["attention_mask"] = mask
                 return (), call
             if decide is not None:
                 decide(hidden)
                 call["hidden_states"] = self.states(hidden)
-            if not self.contiguous:  # else they were made for what is left
+            if not self.contiguous:  # else they were made for the kept tokens
                 call["position_embeddings"] = tuple(self.rows(part) for part in call["position_embeddings"])
             if call.get("per_layer_input") is not None:
                 call["per_layer_input"] = self.rows(call["per_layer_input"])
             if call.get("position_ids") is not None:
-                # Flash attention takes gaps in positions for packed sequences, and waits for the device in every layer.
+                # Flash attention reads gaps in positions as packed sequences, and waits for the device in every layer.
                 call["position_ids"] = None if flash else self.places(call["position_ids"])
             call["attention_mask"] = self.prefill_mask(given)
             if call["attention_mask"] is None and not window:
-                handle.remove()  # decode attends to all that the layer's own cache holds: no hook needed
+                handle.remove()  # decode attends to the layer's whole cache and needs no hook
             return (), call
 
         handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
@@ -237,14 +238,14 @@ class Drop:
 
 
 def call_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer's arguments by name, however the model's loop passed them."""
+    """Return a layer's arguments by name, even if passed by position."""
     call = dict(signature.bind(*args, **kwargs).arguments)
     call.update(call.pop("kwargs", {}))
     return call
 
 
 def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
-    """Turn (B, keys) booleans into a one-query mask of the kind that the model gave: 2-D, boolean or additive."""
+    """Turn (B, keys) booleans into a mask for one query, of the same kind as `given`: 2-D, boolean or additive."""
     if given is not None and given.dim() == 2:
         return visible.to(given.dtype)
     visible = visible[:, None, None]
@@ -254,7 +255,7 @@ def like_given(visible: torch.Tensor, given: torch.Tensor | None) -> torch.Tenso
 
 
 def _hide(mask: torch.Tensor, hidden: torch.Tensor, shown: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a boolean or additive mask with some places hidden and others shown."""
+    """Return a boolean or additive mask with the keys `hidden` hidden and the keys `shown` visible."""
     if mask.dtype == torch.bool:
         mask = mask & ~hidden
         return mask if shown is None else mask | shown

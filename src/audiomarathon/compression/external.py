@@ -1,4 +1,4 @@
-"""Methods from elsewhere: any object that is used as `with press(model):`."""
+"""External methods: any object used as `with press(model):`."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ _NAME = re.compile(r"\w[\w.=-]{0,100}")
 
 @dataclass(frozen=True)
 class Foreign(Method):
-    """A context manager around the transformers model, made by calling `press` with it.
+    """A press from another library: `press(model)` returns a context manager around the transformers model.
 
-    What it did is read off the cache (`kv_lengths`, `kv_bytes`); how many of the entries are audio only the press
-    knows, so `kept_audio_tokens` is null in the records.
+    Its effect is read off the cache (`kv_lengths`, `kv_bytes`). Only the press knows how many entries are audio, so
+    `kept_audio_tokens` is null in the records.
     """
 
     key: ClassVar[str] = "foreign"
     title: ClassVar[str] = "an object used as `with press(model):`"
-    saves: ClassVar[str] = "what it saves"
+    saves: ClassVar[str] = "depends on the object"
 
     press: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a press that nothing tells from another of its kind, and a name that is no folder's."""
+        """Refuse a press without a distinct name, and a name that cannot be a folder."""
         if self.name and not _NAME.fullmatch(self.name):
             raise SettingsError(f"method name {self.name!r}: not allowed; allowed: letters, digits and . _ = - inside")
         if not self.name and " at 0x" in repr(self.press):
             raise SettingsError(
-                f"method {self.press!r}: prints itself by its address, so its records could be another's of its kind; "
+                f"method {self.press!r}: its repr is an address, so its records could belong to another object; "
                 'name it: method=("mine-0.3", press), or define __repr__'
             )
 
     @property
     def label(self) -> str:
-        """The name of the press, or the press as it prints itself."""
+        """The name of the press, or its repr."""
         return re.sub(r"[^\w.=-]+", "-", self.parameters()["press"]).strip("-")
 
     def parts(self) -> dict[str, object]:
-        """The press, as code."""
+        """Return the object whose code decides: the press."""
         return {self.label: self.press}
 
     def parameters(self) -> dict[str, Any]:
-        """The press by its name, or as it prints itself, and the ratio that it was made with, where that is known."""
+        """Return the name of the press, or its repr, and the ratio that it was made with, if known."""
         return {"press": self.name or repr(self.press), **({"ratio": self.ratio} if self.ratio else {})}
 
     @contextmanager

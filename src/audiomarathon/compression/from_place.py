@@ -1,6 +1,6 @@
-"""A method of the user's own, named by where it lies: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
+"""Load a user's method by its place: `my_pruner.py:Novelty`, `my_pkg.mod:Novelty`.
 
-Its key is the name of the class, which is also how folders and tables begin: `Novelty-0.5-layer2`.
+The class name is the key, with which folders and table rows begin: `Novelty-0.5-layer2`.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from audiomarathon.errors import SettingsError
 from audiomarathon.object_reference import object_at, raising
 from audiomarathon.plugins import flaw, guard
 
-ALLOWED = "a subclass of TokenPruner, KVPress or Method, or an object that is used as `with press(model):`"
-_RATIO = ("ratio", "compression_ratio")  # how presses call the fraction that they remove
+ALLOWED = "a subclass of TokenPruner, KVPress or Method, or an object used as `with press(model):`"
+_RATIO = ("ratio", "compression_ratio")  # names of the parameter for the fraction to remove
 M = TypeVar("M", bound=Method)
 
 
 def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) -> Method:
-    """Return the method that a reference means, unset; a press with its ratio.
+    """Return the method of a reference, with ratio 0; an external press is made with `ratio`.
 
     Parameters
     ----------
     ratio
-        Given to a press whose class takes `ratio` or `compression_ratio`.
+        Passed to a press whose class takes `ratio` or `compression_ratio`.
     known
         Methods whose names are taken.
 
     Raises
     ------
     SettingsError
-        There is none, its name is taken, or a press is not given what it takes.
+        When there is no such method, its name is taken, or a press lacks its ratio.
     PluginError
-        Whatever the file or the class raises.
+        When the file or the class raises an error.
     """
     where = f"method {reference}"
     name, value = object_at(reference, "method", _is_method, ALLOWED)
     if name.lower() in {word.lower() for one in known for word in (one.key, *one.aliases)}:
-        raise SettingsError(f"{where}: {name} is the name of a method that is there; rename the class")
+        raise SettingsError(f"{where}: the name {name} is taken by another method; rename the class")
     if not (_is_method(value) or isinstance(value, Method)):
         return _press(where, name, value, ratio)
     with raising(where):
@@ -56,7 +56,7 @@ def _is_method(value: object) -> bool:
 
 
 def _named(method: M, key: str) -> M:
-    """Return a method under another key; one that states no title has that of its docstring."""
+    """Return a method under another key; without a title, the docstring's first line is the title."""
     kind = type(method)
     about = (inspect.cleandoc(kind.__doc__ or "").splitlines() or [key])[0]
     facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
@@ -66,21 +66,21 @@ def _named(method: M, key: str) -> M:
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
-    """Return an object used as `with press(model):` as a method: a class is made with the ratio, if it takes one."""
+    """Return an object used as `with press(model):` as a method; a class is called, with the ratio if it takes one."""
     kind = value if isinstance(value, type) and not hasattr(value, "__enter__") else None
     if kind is not None:
         if not any("__call__" in vars(base) for base in kind.__mro__):
-            raise SettingsError(f"{where}: is no method; allowed: {ALLOWED}")
+            raise SettingsError(f"{where}: is not a method; allowed: {ALLOWED}")
         with raising(where):
             takes = next((one for one in inspect.signature(kind).parameters if one in _RATIO), None)
             if takes and ratio is None:
-                raise SettingsError(f"{where}: no ratio is given; name it, such as {where.partition(' ')[2]}:0.5")
+                raise SettingsError(f"{where}: the ratio is missing; add it, such as {where.partition(' ')[2]}:0.5")
             value = kind(**{takes: ratio} if takes else {})
         if takes and ratio is not None:
             return _named(Foreign(press=value, name=f"{name}-{plain(ratio)}", ratio=ratio), name)
     if ratio is not None:
         raise SettingsError(
-            f"{where}: takes no ratio; a run goes without, a sweep needs a class made with {' or '.join(_RATIO)}"
+            f"{where}: takes no ratio; leave it out in a run. A sweep needs a class that takes {' or '.join(_RATIO)}"
         )
     if not callable(value):
         raise SettingsError(f"{where}: is of type {type(value).__name__}; allowed: {ALLOWED}")

@@ -1,4 +1,4 @@
-"""What a decoder's config says of its layers: which have a window, and which use another's keys and values."""
+"""Read from a decoder's config which layers have a window, and which share another layer's keys and values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def window_of(config: Any, layer: int) -> int | None:
-    """Return how many positions back a layer sees, itself included; None where a prompt cannot outgrow that.
+    """Return a layer's window in positions, the current one included; None if no prompt can outgrow it.
 
-    A window as long as the model has positions hides nothing: Phi-4-multimodal's is twice that.
+    A window as long as the model's positions hides nothing: Phi-4-multimodal's is twice as long.
     """
     window: int | None = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
@@ -19,19 +19,19 @@ def window_of(config: Any, layer: int) -> int | None:
 
 
 def has_windows(config: Any) -> bool:
-    """Tell whether any layer attends through a window that a prompt can outgrow."""
+    """Tell whether any layer has a window that a prompt can outgrow."""
     return any(window_of(config, layer) for layer in range(config.num_hidden_layers))
 
 
 def attention_windows(config: Any) -> tuple[int, ...]:
-    """Return how many tokens back each decoder layer sees, 0 for all; empty where all see all."""
+    """Return each decoder layer's window in tokens, 0 for none; empty if no layer has a window."""
     return tuple(window_of(config, i) or 0 for i in range(config.num_hidden_layers)) if has_windows(config) else ()
 
 
 def source_of(config: Any, layer: int) -> int:
-    """Return the layer whose keys and values a layer attends to: its own, as a rule.
+    """Return the layer whose keys and values `layer` uses, usually `layer` itself.
 
-    Gemma 3n's last layers have none; each takes those of the last layer of its kind before them.
+    Gemma 3n's last layers have no keys and values. Each uses those of the last earlier layer of its kind.
     """
     own: int = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
     if layer < own:
@@ -40,9 +40,10 @@ def source_of(config: Any, layer: int) -> int:
 
 
 def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return how many entries each cache holds when the layers were given so many tokens in prefill.
+    """Return the entries in each cache after a prefill in which layer i saw `lengths[i]` tokens.
 
-    Layers that use another's keys and values have no cache; one with a window keeps what the next token will see.
+    A layer that uses another layer's keys and values has no cache. A layer with a window keeps what the next token
+    sees.
     """
     windows = [window_of(config, layer) for layer in range(len(lengths))]
     return tuple(

@@ -1,4 +1,4 @@
-"""What a method is: a small frozen dataclass that changes a model for the length of one `with` block."""
+"""The base of methods: a small frozen dataclass that changes a model inside one `with` block."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def kept_count(total: int, ratio: float) -> int:
-    """Return how many of `total` audio tokens stay when the fraction `ratio` is removed.
+    """Return k, the number of `total` audio tokens to keep when the fraction `ratio` is removed.
 
-    k = min(N, max(1, N − ⌊N·r + ½⌋)), with r as the decimal number that the user wrote, so that 0.3 of 5 removes
-    ⌊1.5 + ½⌋ = 2 and not what binary floats or banker's rounding make of it. No token stays only where there was none.
+    k = min(N, max(1, N − ⌊N·r + ½⌋)), with r as the decimal number that the user wrote. So 0.3 of 5 removes
+    ⌊1.5 + ½⌋ = 2, whatever binary floats or banker's rounding would give. k is 0 only if N is 0.
     """
     removed = int((total * Decimal(str(ratio)) + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
     return min(total, max(1, total - removed))
 
 
 def plain(ratio: float) -> str:
-    """Return a ratio as people write it: 0.3 for 0.30000000000000004, and all digits of one that has them."""
+    """Return a ratio as people write it, without binary noise: 0.3 for 0.30000000000000004."""
     return f"{Decimal(str(round(ratio, 12))).normalize():f}"
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to spend less on long audio.
+    """A way to reduce the cost of long audio.
 
-    A method is applied around one `generate` call, by :meth:`generate`. It works by hooks that come off in `finally`;
-    no code of a model is copied or patched for good.
+    :meth:`generate` applies a method around one `generate` call. A method works by hooks that are removed in `finally`;
+    it copies no modelling code and patches nothing for good.
 
-    Class attributes: `key` (what users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
-    cheaper), `needs` (what it asks of model and settings), `note` (what a reader of its figures has to know), `batches`
-    (whether several samples may run at once). A method with a field `layer` is given `PRUNE_LAYER_IDX` there.
+    Class attributes: `key` (the name users type), `title` (one line), `paper` (arXiv number or ""), `saves` (what gets
+    cheaper), `needs` (requirements on model and settings), `note` (a caveat for readers of its figures), `batches`
+    (whether it supports several samples at once). A field `layer` receives `PRUNE_LAYER_IDX`.
     """
 
     key: ClassVar[str]
@@ -66,7 +66,7 @@ class Method(ABC):
         lm
             The loaded model.
         inputs
-            The batch: audio mask and padding mask of shape (B, S), and a seed a sample.
+            The batch: audio mask and padding mask of shape (B, S), and a seed per sample.
         """
 
     def generate(self, lm: AudioLM, inputs: Inputs, **options: Any) -> Generation:
@@ -77,7 +77,7 @@ class Method(ABC):
         LogitsError
             When the model's logits are not finite under the method.
         MethodError
-            When the cache after prefill is not as long as the method says, or a position was kept twice.
+            When the cache after prefill is not as long as the method promised, or a position was kept twice.
         """
         try:
             done = lm.generate(inputs, self.applied_to(lm, inputs), **options)
@@ -85,20 +85,20 @@ class Method(ABC):
             raise LogitsError(f"{self.label}: {error}") from None
         if done.expected_lengths not in (None, done.kv_lengths):
             raise MethodError(
-                f"{self.label} did not do what it says: the cache holds {done.kv_lengths} entries a layer, "
-                f"{done.expected_lengths} were to stay"
+                f"{self.label} broke its promise: the layers' caches have {done.kv_lengths} entries, "
+                f"not {done.expected_lengths}"
             )
         if any((row.diff() <= 0).any() for row in done.kept_positions or ()):
             raise MethodError(f"{self.label} kept a prompt position twice, or not in order")
         return done
 
     def check_config(self, config: Any) -> None:  # noqa: B027
-        """Refuse what the decoder's config alone rules out; a plan asks this without weights.
+        """Refuse a decoder's config that cannot carry the method; a plan checks this without weights.
 
         Raises
         ------
         MethodError
-            Saying why, and what is possible.
+            Says why, and what is allowed.
         """
 
     def check(self, lm: AudioLM) -> None:
@@ -107,29 +107,29 @@ class Method(ABC):
         Raises
         ------
         MethodError
-            Saying why, and what is possible.
+            Says why, and what is allowed.
         """
         self.check_config(lm.decoder.config)
 
     @property
     def label(self) -> str:
-        """Name for folders and tables: `frame-0.5-layer2`; no binary noise in the ratio."""
+        """Name for folders and tables, such as `frame-0.5-layer2`."""
         layer, scope = getattr(self, "layer", None), getattr(self, "scope", "audio")
         name = f"{self.key}-{plain(self.ratio)}" + (f"-layer{layer}" if layer is not None and self.ratio else "")
         return name if scope == "audio" else f"{name}-{scope}"
 
     def parts(self) -> dict[str, object]:
-        """Return the objects whose code decides what is done, by their names."""
+        """Return the objects whose code decides, by name."""
         return {self.key: self}
 
     def parameters(self) -> dict[str, Any]:
-        """Every field of the method, for records and identities."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return every field of the method, for records and identities."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Base(Method):
-    """Nothing is dropped: what every other setting is measured against."""
+    """Drops nothing: the reference for every other setting."""
 
     key: ClassVar[str] = "base"
     title: ClassVar[str] = "nothing dropped; the reference"

@@ -1,6 +1,6 @@
-"""What a KV press is: after a layer's prefill attention, its cache keeps the audio entries that score highest.
+"""The base of KV presses: after a layer's prefill attention, its cache keeps the audio entries with the highest scores.
 
-Every layer attends to everything in prefill; what shrinks is the cache, so decode time and memory. Text is never
+In prefill, every layer attends to everything. The cache shrinks, and with it decode time and memory. Text is never
 removed unless the scope is `all`. Kept entries stay sorted by position.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cached:
-    """One layer's cache after prefill, and how it was attended to; S counts its entries.
+    """One layer's cache after prefill, of S entries, and its attention.
 
     Attributes
     ----------
@@ -39,13 +39,13 @@ class Cached:
     key, value
         After rotation, shape (Hkv, S, d).
     candidates
-        Indices of the entries that may go, ascending, shape (N,): the audio, or all.
+        Indices of the entries that may be removed, ascending, shape (N,): the audio entries, or all.
     attention
-        The same as :class:`Attention`, for attention computed anew.
+        The layer's :class:`Attention`, to recompute attention weights.
     rotation
         Cosines and sines that rotated this layer's queries and keys, each of shape (S, d_rotated).
     future_rotation
-        Given a count, the same for the positions that follow the prompt.
+        Maps a count to the rotation of that many positions after the prompt.
     layer, seed
         Index of the layer; seed of the sample.
     """
@@ -61,10 +61,10 @@ class Cached:
     seed: int
 
 
-#: What a reader of a press's scores has to know.
-ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
-BY_HEAD = "the ratio holds on average over a layer's heads; each decode step spreads them out to the longest"
-#: The share of its own k that every head keeps where heads share a budget: NVIDIA's kvpress' default for Ada-KV.
+#: Caveats for readers of a press's scores.
+ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks, so it always equals base's"
+BY_HEAD = "the ratio holds on average over a layer's heads; each decode step pads them to the longest head"
+#: Share of k that every head keeps when heads share a budget: the default of NVIDIA's kvpress for Ada-KV.
 SAFEGUARD = 0.2
 
 
@@ -85,39 +85,39 @@ class KVPress(Method):
 
     @abstractmethod
     def score(self, cached: Cached) -> torch.Tensor:
-        """Return how much each entry is worth keeping, float32, shape (Hkv, S); infinity keeps it for certain."""
+        """Return each entry's score, float32, shape (Hkv, S); the highest are kept, infinity always."""
 
     def budgets(self, total: int, layers: int) -> list[int]:
         """Return how many of `total` candidates each layer keeps."""
         return [kept_count(total, self.ratio)] * layers
 
     def check_config(self, config: Any) -> None:
-        """Refuse caches that are not one plain tensor a layer, and an unknown scope."""
+        """Refuse sliding windows, whose caches are not plain tensors, and an unknown scope."""
         if self.scope not in ("audio", "all"):
             raise MethodError(f"{self.key}: scope {self.scope!r} is not allowed; allowed: audio, all")
         if has_windows(config):
             raise MethodError(
-                f"{self.key}: this model's sliding-window layers keep a cache of their own, which presses do not "
-                "shrink; allowed here: token pruning (`audiomarathon list methods`)"
+                f"{self.key}: presses do not shrink the caches of this model's sliding-window layers; "
+                "allowed here: token pruning (`audiomarathon list methods`)"
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse also heads of different lengths under flash attention, which takes no mask that tells them apart."""
+        """Also refuse heads of different lengths under flash attention, which has no mask for each head."""
         super().check(lm)
         if self.by_head and "flash" in lm.attn_implementation:
             raise MethodError(
-                f"{self.key}: heads that keep different numbers of entries need masks of their own, which "
-                f"{lm.attn_implementation} does not take; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
+                f"{self.key}: heads that keep different numbers of entries need a mask for each head, which "
+                f"{lm.attn_implementation} does not support; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
             )
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs, before: Trace | None = None) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`; `before` is the trace of the token pruning that this press works on top of.
+        """See :meth:`Method.applied_to`; `before` is the trace of a token pruner applied earlier.
 
         Raises
         ------
         MethodError
-            For more than one sample: caches of a batch cannot differ in length.
+            For more than one sample: the caches of a batch have one length.
         """
         if len(inputs.seeds) > 1:
             raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
@@ -128,7 +128,7 @@ class KVPress(Method):
         before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
         lengths = self._lengths(inputs, before_lengths)
         if lengths == before_lengths:
-            yield trace  # nothing to press: no hook, so that ratio 0 is bit-identical to base
+            yield trace  # nothing to remove: no hook, so that ratio 0 is bit-identical to base
             return
         trace.expected_lengths = lengths
         audio = inputs.audio_mask[0].nonzero().flatten()
@@ -137,22 +137,22 @@ class KVPress(Method):
             squeeze.attach(stack)
             yield trace
             squeeze.check()
-            # Among all entries, how many of those kept are audio differs by layer and head: no one number is true.
+            # With scope `all`, the number of audio entries kept differs by layer and head, so there is no single count.
             trace.kept_audio_tokens = (kept_count(total, self.ratio) if self.scope == "audio" else None,)
 
     def _lengths(self, inputs: Inputs, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return how long each layer's cache is to be, after this press on caches of these lengths."""
+        """Return the cache length of each layer after this press, from the lengths before it."""
         layers, text = len(lengths), inputs.audio_mask.shape[1] - inputs.audio_tokens[0]
         totals = [length - text if self.scope == "audio" else length for length in lengths]
         kept = [self.budgets(total, layers)[index] if total else 0 for index, total in enumerate(totals)]
         if any(not 0 <= budget <= total for budget, total in zip(kept, totals, strict=True)):
-            raise MethodError(f"{self.label}: budgets of {kept} entries a layer, where there are {totals}")
+            raise MethodError(f"{self.label}: budgets are {kept}; allowed: 0 to the layers' candidates, {totals}")
         return tuple(length - total + budget for length, total, budget in zip(lengths, totals, kept, strict=True))
 
 
 @dataclass
 class _Squeeze:
-    """One prefill's compression: takes each layer's attention as it passes, and shortens its cache right after."""
+    """The compression of one prefill: after each layer's attention, shorten the layer's cache."""
 
     press: KVPress
     lm: AudioLM
@@ -163,12 +163,12 @@ class _Squeeze:
     sound: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def check(self) -> None:
-        """Refuse nonsense, after the call: asked in prefill, each layer would wait for the device."""
+        """Refuse invalid scores after the call; a check in prefill would wait for the device in each layer."""
         for layer, (no_nan, unchanged) in enumerate(self.sound):
             if not no_nan:
                 raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN")
             if not unchanged:
-                raise MethodError(f"{self.press.label} changed the candidates it was given; allowed: reading them")
+                raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
     def attach(self, stack: ExitStack) -> None:
         from audiomarathon.compression.attention import attention_watched
@@ -218,7 +218,7 @@ class _Squeeze:
         return cos.to(device), sin.to(device)
 
     def _decode_mask(self, cache: Any, given: torch.Tensor | None) -> torch.Tensor:
-        """Return which entries the next token sees: all, or with `by_head`, by query head, shape (1, H, 1, entries)."""
+        """Return which entries the next token sees: all, or a mask per query head, shape (1, H, 1, entries)."""
         from audiomarathon.compression.dropping import like_given
 
         if not self.press.by_head:
@@ -249,7 +249,7 @@ class _Squeeze:
                 value=attention.value[0],
                 candidates=shown,
                 attention=attention,
-                rotation=(cos[0].to(device), sin[0].to(device)),  # another GPU's, where the model is over several
+                rotation=(cos[0].to(device), sin[0].to(device)),  # they may be on another GPU
                 future_rotation=functools.partial(self._future, device),
                 layer=index,
                 seed=self.seed,
@@ -261,8 +261,8 @@ class _Squeeze:
                 f"{tuple(attention.key.shape[1:3])}"
             )
         self.sound.append((~score.isnan().any(), (shown == candidates).all()))
-        # What may not go is worth more than any candidate, so that one sort finds all that stays, and nothing waits for
-        # the device. Stable: of equal scores (infinities above all) the earlier entry stays everywhere.
+        # Protected entries get the highest possible score, so one stable sort selects everything to keep without a GPU
+        # sync. Of equal scores, infinity included, the earlier entry stays.
         most = torch.finfo(score.dtype).max
         worth = torch.full_like(score, torch.inf).index_copy(1, candidates, score[:, candidates].clamp(max=most))
         stay = length - len(candidates) + budget

@@ -1,4 +1,4 @@
-"""A cache layer whose heads hold different numbers of entries, and how a layer's budget is shared out to its heads.
+"""A cache layer whose heads hold different numbers of entries, and the split of a layer's budget over its heads.
 
 Y. Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference", arXiv
 2407.11550.
@@ -13,18 +13,18 @@ from transformers.cache_utils import DynamicLayer
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
-    """What a press left of a prompt, each head its own number of entries, and behind it what decode adds to all heads.
+    """The entries that a press kept of a prompt, a different number per head, and the entries that decode adds.
 
-    The prompt's entries lie head after head without a gap, so that what is freed is freed: `keys` and `values` have
-    shape (1, Hkv, S', d), where S' is the mean over heads, and row i of head h is *not* an entry of head h. Only for
-    the length of one layer's attention are they spread out to the longest head; `visible` says which places are real.
+    Store the prompt's entries head after head without gaps, so that memory is really freed. `keys` and `values` have
+    shape (1, Hkv, S', d), where S' is the mean over heads, and row i of head h is *not* an entry of head h. Pad them to
+    the longest head only during one layer's attention; `visible` is True at real entries.
 
     Parameters
     ----------
     keys, values
         Of the whole prompt, shape (1, Hkv, S, d).
     kept
-        Which entries stay, boolean, shape (Hkv, S).
+        True at entries to keep, boolean, shape (Hkv, S).
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor) -> None:
@@ -35,7 +35,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         self.new_keys, self.new_values = (part[:, :, :0].clone() for part in (keys, values))
         lengths = kept.sum(-1)
         width = int(lengths.max())
-        places = torch.arange(width, device=keys.device) - (width - lengths[:, None])  # filled up on the left
+        places = torch.arange(width, device=keys.device) - (width - lengths[:, None])  # padded on the left
         self.real = places >= 0
         begins = (lengths.cumsum(0) - lengths)[:, None]
         self.places = (begins + places.clamp(min=0)).clamp(
@@ -43,14 +43,14 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         )  # the last head may be empty
 
     def visible(self, more: int) -> torch.Tensor:
-        """Return which places of each head's spread-out entries are real, `more` new ones included: (Hkv, entries)."""
+        """Return True at the real entries of each padded head, with `more` new entries: (Hkv, entries)."""
         fresh = self.new_keys.shape[2] + more
         return torch.cat([self.real, self.real.new_ones(len(self.real), fresh)], dim=-1)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add new entries to every head; return all, spread out: two tensors of shape (1, Hkv, entries, d)."""
+        """Add new entries to every head; return all padded keys and values, each of shape (1, Hkv, entries, d)."""
         self.new_keys = torch.cat([self.new_keys, key_states], dim=-2)
         self.new_values = torch.cat([self.new_values, value_states], dim=-2)
         old = (part.flatten(0, 2)[self.places][None] for part in (self.keys, self.values))
@@ -58,23 +58,23 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Return the mean number of entries of a head."""
+        """Return the mean number of entries per head."""
         return int(self.keys.shape[2] + self.new_keys.shape[2])
 
 
 def across_heads(worth: torch.Tensor, entries: int, certain: int) -> torch.Tensor:
-    """Return which entries stay when the heads of a layer share one budget, boolean, shape (Hkv, S).
+    """Return the entries to keep when the heads of a layer share one budget, boolean, shape (Hkv, S).
 
-    The best of all heads together stay, of equal ones that of the earlier head and place.
+    Rank the entries of all heads together. Of equal entries, keep the earlier head and the earlier position.
 
     Parameters
     ----------
     worth
-        Of each entry, shape (Hkv, S).
+        Score of each entry, shape (Hkv, S).
     entries
-        How many stay, the mean over heads.
+        Mean number of entries to keep per head.
     certain
-        So many of its best every head keeps whatever the others have: Ada-KV's safeguard.
+        Number of its best entries that every head keeps in any case: Ada-KV's safeguard.
     """
     best = worth.sort(dim=-1, descending=True, stable=True).indices[:, :certain]
     worth = worth.scatter(1, best, torch.inf)

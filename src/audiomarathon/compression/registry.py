@@ -1,7 +1,7 @@
-"""Which methods there are, and how a name and a ratio become one.
+"""The table of methods, and how a name and a ratio select a method.
 
-A third party adds one by an entry point in the group `audiomarathon.methods` that yields a :class:`Method` subclass, or
-names it by where it lies: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
+A third party adds a method by an entry point in the group `audiomarathon.methods` that yields a :class:`Method`
+subclass, or names its place: `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ BUILT_IN: tuple[Method, ...] = (Base(), *_PRUNERS, *_PRESSES, *_VARIANTS)
 
 
 def all_methods() -> tuple[Method, ...]:
-    """Return every known method, unset (ratio 0): the built-in ones, then third parties'."""
+    """Return every known method with ratio 0: the built-in methods, then third parties'."""
     return (*BUILT_IN, *plugins("audiomarathon.methods", Method, BUILT_IN))  # type: ignore[type-abstract]
 
 
 def get_method(
     name: str, ratio: float | None = None, layer: int = 2, scope: str = "audio", at: str = "layer"
 ) -> Method:
-    """Return the method that `name` stands for, with its ratio and, where it has them, its layer, its scope and `at`.
+    """Return the method `name` with its ratio, and its layer, scope and `at` where it has them.
 
     Parameters
     ----------
     name
-        A method's name, or where it lies (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`); `name:ratio` gives a ratio of its
-        own, and `pruner:ratio+press:ratio` joins two.
+        A method's name or place (`FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`). `name:ratio` includes the ratio, and
+        `pruner:ratio+press:ratio` joins two methods.
     ratio
-        None when nobody gave one: `base` needs none, any other method does.
+        None if not given: every method but `base` needs a ratio.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def get_method(
     """
     if "," in name:
         raise SettingsError(
-            f"method {name[:60]!r}: one method a run; a sweep takes several: audiomarathon sweep --methods {name[:60]}"
+            f"method {name[:60]!r}: a run takes one method; for several: audiomarathon sweep --methods {name[:60]}"
         )
     first, *after = name.split("+")
     parts = [
@@ -78,21 +78,21 @@ def get_method(
     if len(parts) == 1:
         return parts[0]
     if len(parts) > 2:
-        raise SettingsError(f"method {name!r}: two methods can be joined, a token pruner and then a press")
+        raise SettingsError(f"method {name!r}: only two methods can be joined, a token pruner and then a press")
     return Composed(first=parts[0], second=parts[1])
 
 
 def split_ratio(name: str) -> tuple[str, str | None]:
-    """Return a method's name and the ratio after it as written: `fast_v:0.5`, `my_pruner.py:Novelty:0.5`."""
+    """Split a method's name from the ratio after it: `fast_v:0.5`, `my_pruner.py:Novelty:0.5`."""
     name = name.strip()
     if is_reference(name, _names(all_methods())):
         return name, None
-    head, colon, own = name.rpartition(":")
-    return (head, own) if colon else (name, None)
+    head, colon, ratio = name.rpartition(":")
+    return (head, ratio) if colon else (name, None)
 
 
 def find_method(name: str, ratio: float | None = None) -> Method:
-    """Return the method of a name or a place, unset; a press that has no name here is made with the ratio."""
+    """Return the method of a name or place, with ratio 0; an external press is made with `ratio`."""
     known = all_methods()
     if is_reference(name, _names(known)):
         return method_at(name, ratio, known)
@@ -104,29 +104,33 @@ def find_method(name: str, ratio: float | None = None) -> Method:
 
 
 def _names(methods: tuple[Method, ...]) -> set[str]:
-    return {word.lower() for one in methods for word in (one.key, *one.aliases)}
+    return {word.lower() for method in methods for word in (method.key, *method.aliases)}
 
 
 def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) -> Method:
-    name, own = split_ratio(name)
-    if own is not None:
+    name, written = split_ratio(name)
+    if written is not None:
         try:
-            ratio = float(own)
+            ratio = float(written)
         except ValueError:
-            raise SettingsError(f"method {name}:{own}: {own!r} is no ratio") from None
+            raise SettingsError(
+                f"method {name}:{written}: ratio must be a number from 0 to below 1, got {written!r}"
+            ) from None
     found = find_method(name, ratio)
     if not 0 <= (ratio or 0) < 1:
-        raise SettingsError(f"ratio {ratio:g} is not allowed: the fraction of audio tokens to remove is in [0, 1)")
+        raise SettingsError(
+            f"ratio must be from 0 to below 1, got {ratio:g}: it is the fraction of audio tokens to remove"
+        )
     if isinstance(found, Base) and ratio:
         raise SettingsError(
-            f"method base with ratio {ratio:g}: base drops nothing; name a method, or leave the ratio 0"
+            f"method base with ratio {ratio:g}: base drops nothing; name another method, or set the ratio to 0"
         )
     if isinstance(found, (Base, Foreign)):  # an external press got its ratio when it was made
         return found
     if ratio is None:
         raise SettingsError(
-            f"method {name}: no ratio is given; name the fraction of audio tokens to remove with PRUNE_RATIO, "
-            f"--ratio or {name}:0.5 (0 on purpose runs it without dropping anything)"
+            f"method {name}: the ratio is missing; give the fraction of audio tokens to remove with PRUNE_RATIO, "
+            f"--ratio or {name}:0.5 (0 runs the method without dropping anything)"
         )
     if ratio == 0:
         warnings.warn(f"method {found.key} with ratio 0: NOTHING IS PRUNED, this run equals base", stacklevel=2)
@@ -135,18 +139,18 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
     if scope != "audio" and "scope" not in names:
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
     if at != "layer" and "at" not in names:
-        raise SettingsError(f"PRUNE_AT={at}: {found.key} works on the caches of the layers; allowed: layer")
+        raise SettingsError(f"PRUNE_AT={at}: {found.key} works on the layers' caches; allowed: layer")
     return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
 
 
 def as_method(method: object, settings: RunSettings) -> Method:
-    """Return a method for what Python callers pass: a method, a name, or a press of their own.
+    """Return the method of a Python argument: a method, a name, or an external press.
 
     Parameters
     ----------
     method
-        A name or a place (:func:`get_method`) takes its ratio, and where it works, from the settings; `fast_v:0.5` has
-        its own ratio. A press that prints itself by its address is named: `("mine-0.3", press)`.
+        A name or place (:func:`get_method`) gets ratio, layer, scope and `at` from the settings; `fast_v:0.5` includes
+        its ratio. A press whose repr is an address needs a name: `("mine-0.3", press)`.
 
     Raises
     ------
@@ -161,4 +165,4 @@ def as_method(method: object, settings: RunSettings) -> Method:
         return Foreign(press=method[1], name=method[0])
     if callable(method):
         return Foreign(press=method)
-    raise SettingsError(f"{method!r} is no method: pass a name, a Method, or an object used as `with press(model):`")
+    raise SettingsError(f"{method!r} is not a method: pass a name, a Method, or an object used as `with press(model):`")

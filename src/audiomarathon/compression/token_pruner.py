@@ -1,8 +1,8 @@
-"""Dropping or merging audio tokens at layer K: layers below K see every token, later ones compute and cache k of them.
+"""The base of token pruners: drop or merge audio tokens at layer K.
 
-Kept tokens stay in order and keep their positions. At the input instead of a layer, the LLM never sees the others, and
-positions close up as in a shorter prompt. What a method may look at is an :class:`Evidence`; how tokens are dropped is
-in `dropping.py`.
+Layers below K see every token; layers from K compute and cache only k audio tokens, in order and at their positions. At
+the input instead, the LLM never sees the dropped tokens, and positions close up as in a shorter prompt. A method
+chooses by an :class:`Evidence`; `dropping.py` drops the tokens.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scored:
-    """What the model made of one sample by layer K; S counts prompt positions, left padding included.
+    """The model's state at layer K for one sample. S counts prompt positions, left padding included.
 
-    All where the inputs are: a model over several GPUs has its layers, and its final norm, elsewhere.
+    All tensors are on the inputs' device, even if the model is spread over several GPUs.
 
     Attributes
     ----------
@@ -59,23 +59,23 @@ class Scored:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a token pruner may look at when it chooses, for one sample.
+    """All that a token pruner may use to choose tokens of one sample.
 
     Attributes
     ----------
     positions
         Prompt positions of the N audio tokens, shape (N,), ascending.
     n_keep
-        How many to keep.
+        Number of tokens to keep.
     seed
         Seed of this sample.
     text_after
-        How many text tokens follow the last audio token.
+        Number of text tokens after the last audio token.
     scored
-        What the model made of the sample; None for methods that are not `scored`.
+        The model's state at layer K; None unless the method declares `scored`.
     states
-        Hidden states of the audio tokens that enter layer K (at the input, embeddings), shape (N, D); None for methods
-        that do not declare `sees_states`.
+        Hidden states of the audio tokens that enter layer K (at the input: embeddings), shape (N, D); None unless the
+        method declares `sees_states`.
     """
 
     positions: torch.Tensor
@@ -88,7 +88,7 @@ class Evidence:
     @property
     def seen(self) -> Scored:
         """`scored`, for methods that declare it."""
-        assert self.scored is not None, "a method that looks at the model must declare `scored = True`"
+        assert self.scored is not None, "a method that uses the model's state must declare `scored = True`"
         return self.scored
 
 
@@ -96,13 +96,13 @@ class Evidence:
 class TokenPruner(Method):
     """Base of the methods that drop or merge audio tokens at layer K.
 
-    A subclass is one file that defines :meth:`select`; `sees_states = True` gives it the audio tokens' hidden states,
-    `scored = True` attention, keys and hidden states of all, and `ranks_by_attention = True` says that it uses the
-    first, which a layer with a window leaves at zero for most audio. `at` is `layer` (K), or `input`.
+    A subclass is one file that defines :meth:`select`. `sees_states = True` gives it the audio tokens' hidden states;
+    `scored = True` gives it attention, keys and all hidden states. `ranks_by_attention = True` declares that it ranks
+    by attention, which is zero for most audio in a layer with a window. `at` is `layer` (K) or `input`.
     """
 
-    saves: ClassVar[str] = "LLM prefill from layer K on (at the input all of it), KV cache, decode"
-    needs: ClassVar[str] = "where layers have windows no flash attention, and K instead of the input"
+    saves: ClassVar[str] = "LLM prefill from layer K on (all of it at the input), KV cache, decode"
+    needs: ClassVar[str] = "models with windows: no flash attention, and not at the input"
     scored: ClassVar[bool] = False
     ranks_by_attention: ClassVar[bool] = False
     sees_states: ClassVar[bool] = False
@@ -112,12 +112,13 @@ class TokenPruner(Method):
 
     @abstractmethod
     def select(self, evidence: Evidence) -> torch.Tensor | Merge:
-        """Choose which audio tokens stay, or how they are merged.
+        """Choose the audio tokens to keep, or how to merge them.
 
         Returns
         -------
         torch.Tensor or Merge
-            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order; or as many groups.
+            Exactly `evidence.n_keep` distinct indices into `evidence.positions`, in any order; or a merge into as many
+            groups.
         """
 
     @property
@@ -131,12 +132,12 @@ class TokenPruner(Method):
         return super().label if self.at == "layer" or not self.ratio else f"{self.key}-{plain(self.ratio)}-input"
 
     def parameters(self) -> dict[str, Any]:
-        """Every field but the one of `layer` and `at` that says nothing: K at the input, and "layer" at a layer."""
-        unsaid = "at" if self.at == "layer" else "layer"
-        return {name: value for name, value in super().parameters().items() if name != unsaid}
+        """Return every field but one: `layer` has no meaning at the input, and `at` is the default at a layer."""
+        omitted = "at" if self.at == "layer" else "layer"
+        return {name: value for name, value in super().parameters().items() if name != omitted}
 
     def check_config(self, config: Any) -> None:
-        """Refuse a layer that the model does not have, and attention that gathering would get wrong."""
+        """Refuse a layer that the model lacks, and layers at which dropping would be wrong."""
         if self.at == "input":
             self._check_input(config)
             return
@@ -144,41 +145,41 @@ class TokenPruner(Method):
         if not 0 <= self.layer < layers:
             raise MethodError(f"{self.key}: layer {self.layer} is not one of this model's layers {first}–{layers - 1}")
         if self.layer < first:
-            raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be {first} or more")
+            raise MethodError(f"{self.key}: scores come from the layer before K, so the layer must be at least {first}")
         last = min(
             (source for index in range(layers) if (source := source_of(config, index)) < index), default=layers - 1
         )
         if self.layer > last:
             raise MethodError(
-                f"{self.key}: later layers of this model use the keys and values of layer {last}, so K can be "
-                f"{first}–{last} here, not {self.layer}"
+                f"{self.key}: later layers of this model use the keys and values of layer {last}, so the layer must be "
+                f"{first}–{last}, got {self.layer}"
             )
         if self.ranks_by_attention and (window := window_of(config, self.layer - 1)):
             able = ", ".join(str(layer) for layer in range(1, last + 1) if not window_of(config, layer - 1))
             raise MethodError(
-                f"{self.key}: it ranks by the attention of layer K − 1, which sees {window} tokens in layer "
-                f"{self.layer - 1} of this model; K can be {able or 'nothing'} here, not {self.layer}"
+                f"{self.key}: ranks by the attention of the layer before K, but layer {self.layer - 1} here sees only "
+                f"{window} tokens; allowed layers: {able or 'none'}, got {self.layer}"
             )
 
     def _check_input(self, config: Any) -> None:
         if self.scored:
             raise MethodError(
-                f"{self.key}: it needs attention, which the input has not met yet; allowed: PRUNE_AT=layer"
+                f"{self.key}: needs attention, which does not exist before the first layer; allowed: PRUNE_AT=layer"
             )
         if has_windows(config):
             raise MethodError(
-                f"{self.key}: this model's sliding-window layers go by positions, so its prompt cannot be shortened; "
+                f"{self.key}: this model's sliding-window layers count positions, so its prompt cannot be shortened; "
                 "allowed: PRUNE_AT=layer"
             )
 
     def check(self, lm: AudioLM) -> None:
-        """Refuse also flash attention where layers have windows: it would cut them by place among the kept tokens."""
+        """Also refuse flash attention with windows: it would count kept tokens instead of positions."""
         super().check(lm)
         layers = range(self.first_layer, len(lm.decoder_layers))
         if "flash" in lm.attn_implementation and any(window_of(lm.decoder.config, layer) for layer in layers):
             raise MethodError(
-                f"{self.key}: under {lm.attn_implementation} this model's windows would be cut by place among the kept "
-                "tokens and not by position; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
+                f"{self.key}: {lm.attn_implementation} would count kept tokens instead of positions in this model's "
+                "windows; allowed: ATTN_IMPLEMENTATION=sdpa or eager"
             )
 
     @contextmanager
@@ -224,7 +225,7 @@ class TokenPruner(Method):
                 watching = {lm.decoder_layers[self.layer - 1].self_attn: seen.append}
                 take_off = stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
             if not looks:
-                drop.keep(choose(None))  # nothing of the model is needed, so prefill need not wait for it
+                drop.keep(choose(None))  # the choice needs nothing of the model, so make it before prefill
 
             def decide(entering: torch.Tensor) -> None:
                 if self.scored:
@@ -237,10 +238,10 @@ class TokenPruner(Method):
             for handle in drop.attach(lm.decoder, self.first_layer, decide):
                 stack.callback(handle.remove)
             yield trace
-            if not all(drop.inside):  # asked only now, so that prefill does not wait for the device
+            if not all(drop.inside):  # checked after the call, so that prefill does not wait for the device
                 raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
             if not all(map(torch.equal, shown, drop.audio)):
-                raise MethodError(f"{self.label} changed the positions it was given; allowed: reading them")
+                raise MethodError(f"{self.label} changed `positions` in place; only reading is allowed")
             trace.kept_positions = drop.kept_positions()
             trace.merges = drop.merges if any(drop.merges) else None
 
@@ -264,9 +265,9 @@ class TokenPruner(Method):
 
 
 def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tensor | None = None) -> torch.Tensor:
-    """Return what enters layer K of one sample, shape (S, D), or only at some positions."""
+    """Return the hidden states of one sample that enter layer K, shape (S, D), or only those at positions `at`."""
     assert entering is not None
-    if entering.dim() == 4:  # Gemma 3n's alternating updates: the states that the layer attends with, and predictions
+    if entering.dim() == 4:  # Gemma 3n (AltUp): several versions, of which the layer attends with one
         config: Any = lm.decoder.config
         entering = entering[config.altup_active_idx]
     return entering[row] if at is None else entering[row, at.to(entering.device)]

@@ -1,4 +1,4 @@
-"""Expected attention's scores, one budget for all heads of a layer."""
+"""Expected attention's scores, with one budget for all heads of a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SnapKV smoothed along time, for audio: neighbouring moments matter together."""
+"""SnapKV smoothed along time, since neighbouring moments of audio belong together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioKV(SnapKV):
-    """SnapKV's scores of the candidates through an FFT low-pass that keeps the lowest quarter of the spectrum.
+    """Low-pass SnapKV's scores of the candidates by FFT, keeping the lowest quarter of the spectrum.
 
     The idea is that of arXiv 2604.06694; this is not that paper's code.
     """

@@ -1,4 +1,4 @@
-"""Expected attention: what queries still to come are likely to attend to."""
+"""Expected attention: keep the entries that future queries will probably attend to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ExpectedAttention(KVPress):
     """Score by the attention expected from future queries, times the norm of the value.
 
     A. Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries
-    Distribution", arXiv 2510.00636, as NVIDIA's kvpress defines it: queries before rotation are taken as Gaussian,
-    rotated by the mean rotation over the next positions, E[exp(q·k)] = exp(μ·k + kᵀΣk / 2). The first entries stay.
+    Distribution", arXiv 2510.00636, as NVIDIA's kvpress defines it: assume Gaussian queries before rotation, rotate
+    them by the mean rotation of the next positions, E[exp(q·k)] = exp(μ·k + kᵀΣk / 2). The first entries always stay.
     """
 
     key: ClassVar[str] = "expected_attention"
@@ -47,7 +47,7 @@ class ExpectedAttention(KVPress):
 
 
 def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Undo a rotary embedding of the first `cos.shape[-1]` dimensions; scaled rotations are divided by their square."""
+    """Undo a rotary embedding of the first `cos.shape[-1]` dimensions, its scaling included."""
     import torch
 
     turned = cos.shape[-1]
@@ -59,7 +59,7 @@ def _unrotated(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tor
 
 
 def _mean_rotation(cos: torch.Tensor, sin: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mean over positions of the rotation as a matrix, shape (d, d); the unrotated part is the identity."""
+    """Return the mean rotation over positions as a matrix, shape (d, d), with identity in the unrotated part."""
     import torch
 
     turned = cos.shape[-1]

@@ -1,4 +1,4 @@
-"""KeyDiff: keys that differ most from the mean key."""
+"""KeyDiff: keep the keys that differ most from the mean key."""
 
 from __future__ import annotations
 

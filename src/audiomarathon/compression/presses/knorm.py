@@ -1,4 +1,4 @@
-"""Knorm: keys of small norm attract attention."""
+"""Knorm: keep the keys of small norm, which attract attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyramidKV: SnapKV with more room in lower layers."""
+"""PyramidKV: SnapKV with larger budgets in lower layers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ class PyramidKV(SnapKV):
     """SnapKV's scores; budgets fall linearly from layer to layer and are k on average.
 
     Z. Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", arXiv
-    2406.02069, section 3: the last layer has k/β, the first 2k − k/β, cut to what there is.
+    2406.02069, section 3: the last layer keeps k/β, the first 2k − k/β, at most all.
     """
 
     key: ClassVar[str] = "pyramidkv"
     title: ClassVar[str] = "snapkv with budgets that fall from layer to layer, k on average"
     paper: ClassVar[str] = "2406.02069"
-    note: ClassVar[str] = f"the ratio holds on average over layers: lower ones keep more, upper ones less; {ONE_TOKEN}"
+    note: ClassVar[str] = (
+        f"the ratio holds on average over layers: lower layers keep more, upper layers less; {ONE_TOKEN}"
+    )
 
     beta: int = 20
 
@@ -31,7 +33,7 @@ class PyramidKV(SnapKV):
         kept = kept_count(total, self.ratio)
         if layers == 1:
             return [kept]
-        # How far the first layer is above k, and the last below it: k − k/β, or what room there is.
+        # Distance of the first layer's budget above k and of the last below it: k − k/β, or less near the limits.
         spread = min(kept - max(1, kept / self.beta), total - kept)
         exact = [kept + spread * (1 - 2 * index / (layers - 1)) for index in range(layers)]
         sums = [0, *(round(sum(exact[: index + 1])) for index in range(layers - 1)), kept * layers]

@@ -1,4 +1,4 @@
-"""SnapKV: what the end of the prompt attends to, smoothed over neighbours."""
+"""SnapKV: keep the entries that the end of the prompt attends to, smoothed over neighbours."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class SnapKV(KVPress):
         return torch.nn.functional.pad(score, (0, window), value=torch.inf)
 
     def smoothed(self, score: torch.Tensor, cached: Cached) -> torch.Tensor:  # noqa: ARG002
-        """Return scores (Hkv, S − window) as they are; variants smooth them further."""
+        """Return scores (Hkv, S − window) unchanged; subclasses smooth them further."""
         return score

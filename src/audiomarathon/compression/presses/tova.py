@@ -1,4 +1,4 @@
-"""TOVA: what the last prompt token attends to."""
+"""TOVA: keep the entries that the last prompt token attends to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tova(KVPress):
-    """Score by the attention of the last query, mean over heads; its own entry stays.
+    """Score by the attention of the last query, mean over heads; the last entry always stays.
 
     M. Oren et al., "Transformers are Multi-State RNNs", arXiv 2401.06104, section 4.
     """

@@ -1,1 +1,1 @@
-"""Methods that drop audio tokens inside the LLM, one file a method."""
+"""Token pruners, one file a method."""

@@ -1,4 +1,4 @@
-"""DART: keep pivots, and what is least like them (EMNLP 2025)."""
+"""DART: keep pivots, and the tokens least similar to them (EMNLP 2025)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Dart(TokenPruner):
     """Keep the pivots and, in equal shares, the tokens whose hidden states are least similar to each pivot's.
 
     Z. Wen et al., "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", arXiv
-    2502.11494. Pivots are the audio tokens and the text tokens after the audio with the largest L1 norm of their keys.
-    Audio pivots are kept; then each pivot in turn, audio first and by rank, takes its share of the remaining budget:
-    the free audio tokens with the lowest cosine similarity to it. Text pivots steer and take no budget themselves.
+    2502.11494. Pivots are the audio tokens, and the text tokens after the audio, with the largest L1 norm of their
+    keys. Audio pivots are kept. Then each pivot in turn, audio first and by rank, takes its share of the remaining
+    budget: the free audio tokens with the lowest cosine similarity to it. Text pivots use no budget.
     """
 
     key: ClassVar[str] = "dart"
@@ -48,7 +48,7 @@ class Dart(TokenPruner):
         taken = torch.zeros(len(positions), device=norm.device).index_fill_(0, audio, torch.inf)
         chosen = [audio]
         for rank, row in enumerate(similarity):
-            share = budget // (len(pivots) - rank)  # what is left, split over the pivots still to come
+            share = budget // (len(pivots) - rank)  # the rest, split evenly over the remaining pivots
             pick = (row + taken).topk(share, largest=False).indices
             taken = taken.index_fill(0, pick, torch.inf)
             chosen.append(pick)

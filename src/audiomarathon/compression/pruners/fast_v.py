@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class FastV(TokenPruner):
     """Keep the k audio tokens with the highest attention from the last prompt token, mean over heads.
 
-    L. Chen et al., "An Image is Worth 1/2 Tokens After Layer 2", arXiv 2403.06764, section 4: the attention of layer
-    K − 1 ranks, and what ranks low is gone from layer K on.
+    L. Chen et al., "An Image is Worth 1/2 Tokens After Layer 2", arXiv 2403.06764, section 4: rank by the attention
+    of layer K − 1, and drop the lowest ranks from layer K on.
     """
 
     key: ClassVar[str] = "fast_v"

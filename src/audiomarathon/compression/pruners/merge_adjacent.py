@@ -11,12 +11,12 @@ from audiomarathon.models.merge import Merge
 
 @dataclass(frozen=True)
 class MergeAdjacent(TokenPruner):
-    """Join the N − k pairs of neighbours whose hidden states are most alike, and average what is joined.
+    """Join the N − k pairs of neighbours with the most similar hidden states, and average each group.
 
     Y. Li et al., "Accelerating Transducers through Adjacent Token Merging", arXiv 2306.16009, merge neighbours by the
-    cosine similarity of their keys, pair by pair in several layers. Here it is one step with an exact budget: joining
-    the most similar pairs first is single-linkage clustering along time. Of equal pairs the earlier is joined. Tokens
-    with others between them, of two clips say, are joined only when nothing else is left.
+    cosine similarity of their keys, pair by pair in several layers. Here it is one step with an exact budget:
+    joining the most similar pairs first is single-linkage clustering along time. Of equal pairs, the earlier is joined.
+    Audio tokens with text between them (two clips) are joined last.
     """
 
     key: ClassVar[str] = "merge_adjacent"

@@ -12,9 +12,9 @@ from audiomarathon.models.merge import Merge
 
 @dataclass(frozen=True)
 class MergeFrame(TokenPruner):
-    """Average the audio tokens of k equal spans; each average stands where :class:`Frame` keeps one token.
+    """Average the audio tokens of k equal spans, at the positions that :class:`Frame` keeps.
 
-    So the two differ in one thing: what is between the kept places is averaged in, or dropped.
+    The only difference from :class:`Frame`: tokens between kept positions are averaged instead of dropped.
     """
 
     key: ClassVar[str] = "merge_frame"

@@ -1,4 +1,4 @@
-"""Random: the control that every method has to beat."""
+"""Random: the control that every method should beat."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Random(TokenPruner):
-    """Keep the first k of a seeded permutation, another one for each sample.
+    """Keep the first k of a permutation, seeded for each sample.
 
-    The permutation is drawn on the CPU, so that it is the same on every machine.
+    Draw the permutation on the CPU, so that it is the same on every machine.
     """
 
     key: ClassVar[str] = "random"

@@ -1,4 +1,4 @@
-"""FastV within time segments: the field's remedy for attention's bias to the end of the audio."""
+"""FastV within time segments, against attention's bias towards the end of the audio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SegmentFastV(TokenPruner):
     """Cut the audio into S equal time segments; each keeps its share by FastV's score (cf. arXiv 2511.14293).
 
-    Shares are the exact ones, rounded by largest remainder (ties to the earlier segment), so that they sum to k.
+    Shares are rounded by largest remainder (ties to the earlier segment), so that they sum to k.
     """
 
     key: ClassVar[str] = "segment_fast_v"
