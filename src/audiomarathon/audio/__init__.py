@@ -1,1 +1,1 @@
-"""Clips as samples: decoded exactly, or refused; and audio that says nothing."""
+"""Decode clips exactly, or refuse them; and make control audio without content."""

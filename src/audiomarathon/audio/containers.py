@@ -1,7 +1,7 @@
-"""What a file's container promises about its length, and where libsndfile would decode less without a word.
+"""Read the length that a file's container promises, and refuse files that libsndfile would silently shorten.
 
-libsndfile believes a length that is too small, shortens a cut WAV, skips damaged OGG pages, and stops an MP3 at a count
-that may be wrong. Nothing that it returns tells. Each check here reads the bytes that do.
+libsndfile believes a length that is too small, shortens a truncated WAV, skips damaged OGG pages, and stops an MP3 at a
+count that may be wrong. It reports none of this. Each check here reads the bytes that show it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from audiomarathon.audio.member import Clip
 from audiomarathon.errors import AudioError
 
 _CHUNKED = {"WAV", "WAVEX", "RF64", "AIFF"}
-_STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}  # of writers that could not seek back
+_STREAMED_BYTES = {0, 0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF}  # from writers that could not seek back
 _SAMPLE_BYTES = {"PCM_S8": 1, "PCM_U8": 1, "ULAW": 1, "ALAW": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4}
 _SAMPLE_BYTES |= {"FLOAT": 4, "DOUBLE": 8}
 _FLAC_CANDIDATES = 100
@@ -33,7 +33,7 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     Raises
     ------
     AudioError
-        Decoding would not yield all that the file holds, or held before it was cut; or its format does not tell.
+        Decoding would yield less than the file holds, or held before truncation; or the format states no length.
     """
     if clip.format == "MP3":
         return _mp3_length(path, clip)
@@ -48,14 +48,14 @@ def promised_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
     else:
         raise AudioError(
             path,
-            f"is {clip.format_info}, whose length cannot be checked; a clip must be WAV, AIFF, AU, FLAC, OGG or MP3: "
+            f"is {clip.format_info}, whose length cannot be checked; allowed: WAV, AIFF, AU, FLAC, OGG or MP3; "
             f"convert it (ffmpeg -i IN OUT.flac)",
         )
     return int(clip.frames), True
 
 
 def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
-    """Require the chunks of a WAV or AIFF to fill the file exactly, with audio in one of them."""
+    """Require that the chunks of a WAV or AIFF fill the file exactly, and that one chunk holds audio."""
     size, position, held, long = path.stat().st_size, 12, 0, 0
     with path.open("rb") as file:
         order: Literal["big", "little"] = "big" if file.read(4) in (b"FORM", b"RIFX") else "little"
@@ -93,7 +93,7 @@ def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
                 held = length if name == b"data" else length - 8 - int.from_bytes(body[:4])
             position += 8 + length
             file.seek(position)
-            position += length % 2 and file.read(1) == b"\0"  # writers forget the padding
+            position += length % 2 and file.read(1) == b"\0"  # some writers omit the padding
     _check_held(path, clip, held)
 
 
@@ -109,14 +109,14 @@ def _check_au(path: Clip, clip: soundfile.SoundFile) -> None:
 
 
 def _check_held(path: Clip, clip: soundfile.SoundFile, held: int) -> None:
-    """Require libsndfile's count to be that of the bytes; of compressed samples libsndfile counts the blocks itself."""
+    """Require that libsndfile's count matches the bytes; for compressed samples, libsndfile counts the blocks."""
     width = _SAMPLE_BYTES.get(clip.subtype, 0) * clip.channels
     if width and clip.frames != held / width:
         raise AudioError(path, f"{held} bytes of audio at {width} a sample, but {clip.frames} samples to decode")
 
 
 def _flac_length(path: Clip, clip: soundfile.SoundFile) -> int:
-    """Return where the last frame ends, which must be the end of the file and the header's total (RFC 9639)."""
+    """Return the sample at which the last frame ends; the file and the header's total must end there (RFC 9639)."""
     with path.open("rb") as file:
         start = _id3_bytes(file.read(10))
         file.seek(start + 8)
@@ -174,10 +174,10 @@ _CRC16 = tuple(_crc16_table())
 
 
 def _check_ogg(path: Clip) -> None:
-    """Require one stream of whole pages in unbroken order, the last one marked as its end (RFC 3533, section 6).
+    """Require one stream of whole pages in order, the last page marked as the end (RFC 3533, section 6).
 
-    An OGG header holds no length: libsndfile takes the last page it can read for the end, skips each whose checksum is
-    wrong, and of streams that were chained one behind the other decodes the first only.
+    An OGG header holds no length. libsndfile takes the last readable page as the end, skips pages with wrong checksums,
+    and decodes only the first of several chained streams.
     """
     data, offset, last, serial, number, granule = path.read_bytes(), 0, False, None, -1, 0
     while offset < len(data):
@@ -198,16 +198,16 @@ def _check_ogg(path: Clip) -> None:
 
 
 def _ogg_checksum(page: bytes) -> bytes:
-    """Return a page's CRC-32 as its header holds it: zlib's, with each byte's bits reversed and no inversion."""
+    """Return a page's CRC-32 as in its header: zlib's, with each byte's bits reversed and without inversion."""
     bare = page[:22] + bytes(4) + page[26:]
     return (zlib.crc32(bare.translate(_BITS_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF).to_bytes(4).translate(_BITS_REVERSED)
 
 
 def _mp3_length(path: Clip, clip: soundfile.SoundFile) -> tuple[int, bool]:
-    """Return the Xing/Info header's length, which binds; without one, that of the frames found, which does not.
+    """Return the length by the Xing/Info header, which is binding; or else by the frames found, which is not.
 
-    libsndfile decodes no further than the header's count, or else its own estimate, which is wrong by any factor for a
-    variable bit rate. Where that would cut the clip short, refuse it.
+    libsndfile stops decoding at the header's count, or at an estimate that is far off for a variable bit rate. Refuse a
+    clip that this would shorten.
     """
     data = path.read_bytes()
     frames = list(_mp3_frames(data))
@@ -237,7 +237,7 @@ def _mp3_frames(data: bytes) -> Iterator[tuple[int, int, int]]:
         version, layer = second >> 3 & 3, second >> 1 & 3
         bitrate, rate = third >> 4, third >> 2 & 3
         if data[offset] != 0xFF or second < 0xE0 or version == 1 or layer != 1 or bitrate in (0, 15) or rate == 3:
-            offset = data.find(b"\xff", offset + 1)  # junk between frames: look for the next sync word
+            offset = data.find(b"\xff", offset + 1)  # junk between frames: search the next sync word
             continue
         hertz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
         samples = 1152 if version == 3 else 576
@@ -248,7 +248,7 @@ def _mp3_frames(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _id3_bytes(header: bytes) -> int:
-    """Return the length of an ID3v2 tag from its ten first bytes; 0 for none."""
+    """Return the length of an ID3v2 tag from its first ten bytes; 0 without a tag."""
     if header[:3] != b"ID3" or len(header) < 10:
         return 0
     return 10 + sum((byte & 0x7F) << shift for byte, shift in zip(header[6:10], (21, 14, 7, 0), strict=True))

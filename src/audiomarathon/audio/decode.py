@@ -1,8 +1,8 @@
 """Decode a clip to mono float32 at a model's rate, or say exactly why that is not possible.
 
-libsndfile does the decoding (WAV, AIFF, AU, FLAC, OGG, MP3), soxr the resampling. The result is
-bit-identical to `librosa.load`, without librosa, and made in blocks, so that memory grows with the mono output only.
-What libsndfile passes over in silence is checked (containers.py): a clip is never shorter than its header promises.
+libsndfile decodes (WAV, AIFF, AU, FLAC, OGG, MP3), soxr resamples. The result is bit-identical to `librosa.load`,
+without librosa. It is made in blocks, so that memory grows with the mono output only. containers.py finds damage that
+libsndfile does not report: a clip is never shorter than its header promises.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ Samples = npt.NDArray[np.float32]
 Pcm = npt.NDArray[np.int16]
 
 BLOCK_FRAMES = 1 << 16
-MOST_SECONDS = (
-    3600.0  # longest clip held in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s. Change it here
-)
-RATES_HZ = (1_000, 768_000)  # what converters run at; a header beyond this is damaged, not exotic
+MOST_SECONDS = 3600.0  # the longest clip in memory, 230 MB at 16 kHz; the tasks' clips have 90 to 300 s
+RATES_HZ = (1_000, 768_000)  # rates of real converters; a header outside this range is damaged
 
 
 @dataclass(frozen=True)
 class ClipInfo:
-    """What a clip's header says.
+    """Facts of a clip's header.
 
     Attributes
     ----------
@@ -45,10 +43,10 @@ class ClipInfo:
     channels
         Native number of channels.
     frames
-        Samples per channel. Exact but for an MP3 without a Xing/Info header: there the stream's frames are counted,
-        which includes the encoder's padding (a few thousand samples, under 0.2 s) and any damaged frame.
+        Samples per channel. Exact, except for an MP3 without a Xing/Info header: then count the stream's frames, which
+        include the encoder's padding (a few thousand samples, under 0.2 s) and damaged frames.
     format
-        libsndfile's name of the container: `WAV`, `FLAC`, `OGG`, `MP3`, …
+        libsndfile's name for the container: `WAV`, `FLAC`, `OGG`, `MP3`, …
     """
 
     seconds: float
@@ -59,10 +57,11 @@ class ClipInfo:
 
 
 class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
-    """A sound file read from front to back.
+    """A sound file to read from front to back.
 
-    soundfile seeks after every block to where it already is. In an MP3 that seek loses the decoder's state: blocks then
-    differ from one whole read by up to 0.06 at their edges. A file that says it cannot seek is spared that.
+    After every block, soundfile seeks to the current position. In an MP3, that seek loses the decoder's state, and
+    blocks differ at their edges from one whole read by up to 0.06. soundfile does not seek in a file that says it
+    cannot.
     """
 
     def seekable(self) -> bool:
@@ -72,14 +71,14 @@ class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile i
 def probe(path: str | Clip) -> ClipInfo:
     """Return a clip's duration and format from its header.
 
-    Damage that shows without decoding is reported: a WAV whose chunks do not fill the file, an OGG with a damaged page,
-    a FLAC that does not end where its header says. A cut MP3, and a FLAC damaged inside, show in :func:`decode`.
+    Report damage that is visible without decoding: a WAV whose chunks do not fill the file, an OGG with a damaged page,
+    a FLAC that does not end where its header says. :func:`decode` finds a truncated MP3 and damage inside a FLAC.
 
     Raises
     ------
     AudioError
-        The clip is missing, unreadable, empty, not audio, of a format whose length cannot be checked (containers.py),
-        visibly damaged, or has an absurd sampling rate.
+        The clip is missing, unreadable, empty, not audio, visibly damaged, in a format whose length cannot be checked
+        (containers.py), or has an absurd sampling rate.
     """
     path = Path(path) if isinstance(path, str) else path
     with _open(path) as clip:
@@ -95,9 +94,9 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
     Parameters
     ----------
     path
-        A WAV, AIFF, AU, FLAC, OGG or MP3, in a tar or not, at any rate, of any number of channels (averaged).
+        A WAV, AIFF, AU, FLAC, OGG or MP3, also inside a tar, at any rate, with any number of channels (averaged).
     sampling_rate
-        The rate wanted, in Hz; soxr's HQ recipe resamples, as `librosa.load` does by default.
+        The rate of the result, in Hz, resampled by soxr's HQ recipe as `librosa.load` does by default.
 
     Returns
     -------
@@ -107,17 +106,17 @@ def decode(path: str | Clip, sampling_rate: int) -> Samples:
     Raises
     ------
     AudioError
-        As :func:`probe`; and where the clip is longer than `MOST_SECONDS`, or decoding fails, ends before the header's
-        frame count, or yields NaN or infinity.
-        An MP3 without a Xing/Info header promises no count, so one that is cut between two frames cannot be told.
+        As :func:`probe`; or the clip is longer than `MOST_SECONDS`, or decoding fails, ends before the header's frame
+        count, or yields NaN or infinity. An MP3 without a Xing/Info header promises no count, so a cut between two of
+        its frames is not found.
     """
     return np.concatenate(list(blocks(path, sampling_rate, MOST_SECONDS)))
 
 
 def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf) -> Iterator[Samples]:
-    """Yield what :func:`decode` returns, piece by piece: memory stays the same however long the clip is.
+    """Yield the result of :func:`decode` in pieces, in constant memory.
 
-    Damage shows where it is met, so that a caller must hold what it got so far to be provisional.
+    Damage raises when decoding reaches it. So treat the pieces as provisional until the end.
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be positive, got {sampling_rate}")
@@ -127,9 +126,9 @@ def blocks(path: str | Clip, sampling_rate: int, most_seconds: float = math.inf)
 
 
 def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
-    """Yield the clip as 16-bit samples, piece by piece, rounded to nearest and limited; otherwise as :func:`blocks`.
+    """Yield the clip as 16-bit samples in pieces, rounded to nearest and clipped; otherwise as :func:`blocks`.
 
-    Mono 16-bit audio at the rate asked for passes through untouched.
+    Mono 16-bit audio at `sampling_rate` passes through unchanged.
     """
     path = Path(path) if isinstance(path, str) else path
     with _open(path) as clip:
@@ -162,7 +161,7 @@ def _resampled(path: Clip, clip: soundfile.SoundFile, sampling_rate: int, most_s
     _check_length(path, clip, frames, promised if binding else None)
     if resampler:
         rest = resampler.resample_chunk(np.empty(0, np.float32), last=True)
-        # soxr rounds the length to nearest; a last sample of 0 makes it librosa's.
+        # soxr rounds the length to nearest; librosa rounds up, with a last sample of 0.
         missing = max(0, math.ceil(frames * (float(sampling_rate) / clip.samplerate)) - made)
         yield np.pad(rest, (0, max(0, missing - len(rest))))[:missing]
 
@@ -174,20 +173,20 @@ def _check_most(path: Clip, seconds: float, most: float) -> None:
 
 def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: int | None) -> None:
     if promised is not None and frames < promised:
-        wanted = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
-        raise AudioError(path, f"truncated: the header promises {wanted}, {frames} are there")
+        length = f"{promised} samples ({promised / clip.samplerate:.2f} s)"
+        raise AudioError(path, f"truncated: the header promises {length}, {frames} are there")
     if frames == 0:
         raise AudioError(path, "holds no samples")
 
 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
-    """Read from front to back, each block averaged over its channels."""
+    """Yield blocks from front to back, averaged over channels."""
     position = 0
     while True:
         block = _read(path, clip, position, "float32")
         if not len(block):
             return
-        # Two columns added are np.mean's own sum, at a tenth of its time; from 8 channels on numpy adds pairwise.
+        # Equal to np.mean for two channels, in a tenth of its time.
         mono = (block[:, 0] + block[:, 1]) / 2 if clip.channels == 2 else block.mean(axis=1)
         finite = np.isfinite(mono)
         if not finite.all():
@@ -198,7 +197,7 @@ def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
 
 
 def _read(path: Clip, clip: soundfile.SoundFile, position: int, dtype: str) -> Any:
-    """Return the next block, of shape (frames, channels); `position` is how many frames came before it."""
+    """Return the next block, shape (frames, channels), which starts at frame `position`."""
     try:
         return clip.read(BLOCK_FRAMES, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:
@@ -216,12 +215,12 @@ def _open(path: Clip) -> soundfile.SoundFile:
         if size == 0:
             raise AudioError(path, "is empty (0 bytes)")
         with path.open("rb"):
-            pass  # libsndfile reports every failure to open as "system error"; Python names it
+            pass  # libsndfile calls every failure to open "system error"; Python names the cause
     except FileNotFoundError:
         raise AudioError(path, "does not exist") from None
     except PermissionError:
         raise AudioError(path, "cannot be read: permission denied") from None
-    except (OSError, ValueError) as error:  # a file in the place of a folder, a name with a NUL, an I/O error
+    except (OSError, ValueError) as error:  # such as a file in place of a folder, a NUL in the name, an I/O error
         raise AudioError(path, f"cannot be read: {error}") from error
     try:
         clip = _SequentialFile(path.open() if isinstance(path, Member) else path)
@@ -236,6 +235,6 @@ def _open(path: Clip) -> soundfile.SoundFile:
 
 def _why(error: Exception) -> str:
     text = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
-    if "does not exist" in text:  # libsndfile's words for an MP3 without one valid frame
+    if "does not exist" in text:  # libsndfile says this of an MP3 without a valid frame
         return "no valid MP3 frame"
     return str(text).strip().rstrip(".") or "no reason given"

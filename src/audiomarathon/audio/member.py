@@ -1,4 +1,4 @@
-"""A clip inside a tar, read where it lies: nothing is unpacked."""
+"""A clip inside a tar, read in place without unpacking."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import BinaryIO
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside an uncompressed tar, with what decoding asks of a path.
+    """A file inside an uncompressed tar, with the methods of a path that decoding uses.
 
     Attributes
     ----------
     archive, name
         The tar, and the file's path in it.
     offset, size
-        Where its bytes lie in the tar, and how many.
+        Position and number of its bytes in the tar.
     """
 
     archive: Path
@@ -31,13 +31,13 @@ class Member:
         return f"{self.archive}/{self.name}"
 
     def read_bytes(self) -> bytes:
-        """Return the file's content; fewer bytes where the tar was cut."""
+        """Return the file's content; fewer bytes if the tar was truncated."""
         with self.archive.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
 
     def open(self, _mode: str = "rb") -> BinaryIO:
-        """Open the content, which is read at once."""
+        """Open the content, read whole into memory."""
         return io.BytesIO(self.read_bytes())
 
     def stat(self) -> os.stat_result:
@@ -45,7 +45,7 @@ class Member:
         return os.stat_result((stat.S_IFREG, 0, 0, 1, 0, 0, self.size, 0, 0, 0))
 
     def is_file(self) -> bool:
-        """Return whether the tar is there."""
+        """Return whether the tar exists."""
         return self.archive.is_file()
 
     def is_dir(self) -> bool:
@@ -54,4 +54,4 @@ class Member:
 
 
 Clip = Path | Member
-"""What is decoded: a file, or one inside a tar."""
+"""A file to decode, on disk or inside a tar."""

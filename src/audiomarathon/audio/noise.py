@@ -1,4 +1,4 @@
-"""Audio that says nothing: background like a clip's own, and noise as loud as it."""
+"""Make control audio: room tone taken from a clip, or noise of the same loudness."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _QUIET_SHARE = 0.1
 
 
 def background(clip: Samples, frames: int, rate: int, rng: np.random.Generator) -> Samples:
-    """Return noise with the mean spectrum and the level of a clip's quietest tenth.
+    """Return noise with the mean spectrum and level of a clip's quietest tenth.
 
     Parameters
     ----------
     clip
         Mono samples, shape (n,).
     frames, rate
-        Samples to make, and the sampling rate in Hz.
+        Number of samples to make, and the sampling rate in Hz.
 
     Returns
     -------
     ndarray of float32, shape (frames,)
-        Gaussian; silence where the clip's quiet parts are digital silence.
+        Gaussian noise; silence if the clip's quiet parts are digital silence.
     """
     from scipy.signal import fftconvolve
 
@@ -47,6 +47,6 @@ def background(clip: Samples, frames: int, rate: int, rng: np.random.Generator) 
 
 
 def noise_like(clip: Samples, frames: int, rng: np.random.Generator) -> Samples:
-    """Return white noise, shape (frames,), as loud (root mean square) as a clip."""
+    """Return white noise, shape (frames,), with the loudness (root mean square) of a clip."""
     level = float(np.sqrt((clip.astype(np.float64) ** 2).mean()))
     return (rng.standard_normal(frames) * level).astype(np.float32)

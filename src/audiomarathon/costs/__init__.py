@@ -1,1 +1,1 @@
-"""What a model costs, told from its parts, its config or its records: FLOPs, prefill, memory."""
+"""Costs of a model, from its modules, its config or its records: FLOPs, prefill, memory."""

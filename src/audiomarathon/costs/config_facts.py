@@ -1,4 +1,4 @@
-"""What a checkpoint costs, told by its config and its weights' headers: an estimate that loads nothing."""
+"""Estimate a checkpoint's costs from its config and its weights' headers, without loading weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from audiomarathon.models.loading import loading
 from audiomarathon.models.registry import all_models
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-FRAMES_PER_SECOND = 50  # of Whisper's encoder, which most audio towers are
-_ADAPTER = "speech-lora/*.safetensors"  # Phi-4's, which is loaded beside
+FRAMES_PER_SECOND = 50  # of Whisper's encoder, the tower of most models
+_ADAPTER = "speech-lora/*.safetensors"  # of Phi-4, loaded with the model
 _ADAPTER_RANK = 320
-# Makers of speech, and what Gemma 3n sees with.
+# Speech generators, and Gemma 3n's vision tower.
 _LEFT_ON_DISK = ("talker.", "token2wav.", "code2wav.", "model.vision_tower.timm_model.")
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a checkpoint's config and headers say; bytes in the precision of the run.
+    """Costs by a checkpoint's config and headers; bytes in the run's precision.
 
     Attributes
     ----------
     config
-        Of the decoder.
+        The decoder's config.
     kv_bytes, activation_bytes
-        A prompt token.
+        Bytes per prompt token.
     """
 
     config: Any
@@ -47,7 +47,7 @@ class ModelFacts:
     logits_bytes: float
 
     def memory(self, tokens: int, batch: int = 1) -> dict[str, float]:
-        """Return the bytes that a batch of prompts of so many tokens takes, by what takes them."""
+        """Return the bytes of a batch of prompts with `tokens` tokens each, by part."""
         return {
             "weights": self.weight_bytes,
             "KV cache": batch * self.kv_bytes * tokens,
@@ -57,7 +57,7 @@ class ModelFacts:
 
 
 def published_config(source: str) -> Path | None:
-    """Return a folder with the sizes of a hub checkpoint's config, shipped for what is asked before a download."""
+    """Return the packaged folder with the sizes of a hub checkpoint's config, for estimates before a download."""
     folder = Path(models.__file__).parent / "configs" / source.partition("@")[0].partition("/")[2]
     return folder if source in {spec.checkpoint for spec in all_models()} and folder.is_dir() else None
 
@@ -68,20 +68,20 @@ def model_facts(path: Path, size: int, family: type[AudioLM] = AudioLM) -> Model
     Parameters
     ----------
     size
-        Bytes of a number in the precision of the run.
+        Bytes of a number in the run's precision.
     family
-        Reads the config; the base class does as transformers does.
+        The family that reads the config; the base class reads it as transformers does.
 
     Raises
     ------
     ModelError
-        When they cannot be read, or do not describe a decoder in the usual words.
+        When they cannot be read, or the config lacks the usual fields of a decoder.
     """
-    with loading(path, "a checkpoint whose cost can be told"):
+    with loading(path, "a checkpoint with known costs"):
         try:
             return _facts(path, size, family.read_config(path), family.encoder_window_seconds)
         except AttributeError as error:
-            raise ModelError(f"{path}: the config is of another kind ({error})") from error
+            raise ModelError(f"{path}: the config lacks a field of a decoder ({error})") from error
 
 
 def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFacts:
@@ -93,10 +93,11 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
     if getattr(config, "num_experts", 0):
         wide = config.moe_intermediate_size * config.num_experts_per_tok
     wides = wide if isinstance(wide, list) else [wide] * layers
-    beside = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n's
-    rest = 2 * hidden * (heads * head + beside) + hidden * getattr(config, "num_experts", 0)  # the last is the router
+    extra = getattr(config, "laurel_rank", 0) + getattr(config, "hidden_size_per_layer_input", 0)  # Gemma 3n
+    router = hidden * getattr(config, "num_experts", 0)
+    rest = 2 * hidden * (heads * head + extra) + router
     adapter = _parameters_in(path.glob(_ADAPTER)) or _configured_adapter(whole, config, heads * head + keys)
-    rest += adapter // layers  # unmerged, so every token meets it
+    rest += adapter // layers  # not merged, so it costs FLOPs for every token
     own = [source_of(config, layer) == layer for layer in range(layers)]
     per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))
     cost = Cost(
@@ -107,7 +108,7 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         encoder_window,
         attention_windows(config),
     )
-    # Gemma 3n carries several versions of the hidden states through all layers, and an input of its own for each.
+    # Gemma 3n carries several versions of the hidden states through all layers, and an input for each layer.
     states = (
         getattr(config, "altup_num_inputs", 0) * hidden + getattr(config, "hidden_size_per_layer_input", 0) * layers
     )
@@ -115,14 +116,14 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         config=config,
         cost=cost,
         weight_bytes=float((_parameters(path) or _configured_parameters(whole) + adapter) * size),
-        kv_bytes=float(keys * sum(own) * size),  # at most: a window's cache stops growing
+        kv_bytes=float(keys * sum(own) * size),  # an upper bound: the cache of a window stops growing
         activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
     )
 
 
 def _tower(config: Any) -> float:
-    """Return the FLOPs a second of audio of a tower like Whisper's, or of one of the known others; 0 for the rest."""
+    """Return an audio tower's FLOPs per second of audio, for Whisper's and other known towers; else 0."""
     audio = _audio_config(config)
     if hasattr(audio, "nemo_conv_channels"):
         return 2.0 * _conformer(audio, config.hidden_size)
@@ -138,7 +139,7 @@ def _tower(config: Any) -> float:
     channels = first("downsample_hidden_size")
     if not channels:
         return 2.0 * FRAMES_PER_SECOND * blocks
-    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # of Qwen3-Omni's three convolutions over bands and frames
+    places = 64 * 50 + channels * (32 * 25 + 16 * 13)  # Qwen3-Omni's three convolutions over bands and frames
     ends = 16 * channels * width + width * width + width * audio.output_dim
     return float(2 * (9 * channels * places + 13 * (blocks + ends)))
 
@@ -148,9 +149,9 @@ def _audio_config(config: Any) -> Any:
 
 
 def _first_convolution(config: Any) -> int:
-    """Return the numbers per audio token in the first convolution over bands and frames, and what follows it, or 0.
+    """Return the activations per audio token of the first convolution over bands and frames, and of the next, or 0.
 
-    Phi-4-multimodal and Qwen3-Omni have one; other towers convolve over frames alone.
+    Phi-4-multimodal and Qwen3-Omni have such a convolution; other towers convolve over frames only.
     """
     audio = _audio_config(config)
     phi = getattr(audio, "nemo_conv_channels", 0) * 4 * 40  # steps, bands
@@ -159,10 +160,12 @@ def _first_convolution(config: Any) -> int:
 
 
 def _conformer(audio: Any, hidden: int) -> float:
-    """Return the multiplications a second of audio in Phi-4-multimodal's audio tower, attention's own left out."""
+    """Return the multiplications per second of audio in Phi-4-multimodal's audio tower, without attention scores."""
     width, wide, channels, bands = audio.hidden_size, audio.intermediate_size, audio.nemo_conv_channels, 40
     steps = FRAMES_PER_SECOND / 4
-    places = sum(FRAMES_PER_SECOND * bands / 4**halved for halved in (1, 2))  # of the two separable convolutions
+    places = sum(
+        FRAMES_PER_SECOND * bands / 4**halved for halved in (1, 2)
+    )  # outputs of the two separable convolutions
     subsampling = 9 * channels * FRAMES_PER_SECOND * bands + (channels + 9) * channels * places
     block = 8 * width * width + 6 * width * wide  # attention and convolutions; two gated feed-forward networks
     ends = channels * audio.nemo_final_size * width + width * hidden + hidden * hidden
@@ -170,7 +173,7 @@ def _conformer(audio: Any, hidden: int) -> float:
 
 
 def _universal_speech(audio: Any) -> float:
-    """Return the multiplications a second of audio in Gemma 3n's audio tower, attention's own left out."""
+    """Return the multiplications per second of audio in Gemma 3n's audio tower, without attention scores."""
     width, bands, (first, second) = audio.hidden_size, audio.input_feat_size, audio.sscp_conv_channel_size
     subsampling = 9 * first * 50 * bands // 2 + 9 * first * second * 25 * bands // 4
     block = 24 * width * width  # two feed-forward networks, attention with relative positions, a gated convolution
@@ -178,7 +181,7 @@ def _universal_speech(audio: Any) -> float:
 
 
 def _parameters(path: Path) -> int:
-    """Count the parameters that are loaded, from the headers of the safetensors files; 0 without such files."""
+    """Count the parameters to load, from the headers of the safetensors files; 0 without such files."""
     whole = _parameters_in(file for file in path.glob("*.safetensors") if not is_ignored(file.name))
     return whole and whole + _parameters_in(path.glob(_ADAPTER))
 
@@ -197,7 +200,7 @@ def _parameters_in(files: Iterable[Path]) -> int:
 
 
 def _configured_parameters(config: Any) -> int:
-    """Count the parameters that a model of this config has, where no weights are on disk; no memory is claimed."""
+    """Count the parameters of a config's model built on the meta device, which needs neither weights nor memory."""
     import torch
     from transformers import MODEL_FOR_MULTIMODAL_LM_MAPPING, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
 
@@ -207,12 +210,12 @@ def _configured_parameters(config: Any) -> int:
         model = kind.from_config(config)
     total = sum(parameter.numel() for parameter in model.parameters())
     if config.model_type in ("qwen2_audio", "aero") and config.get_text_config().tie_word_embeddings:
-        total -= model.get_output_embeddings().weight.numel()  # Aero-1's: the class ties nothing, what loads it does
+        total -= model.get_output_embeddings().weight.numel()  # Aero-1: loading ties the head, the class does not
     return int(total)
 
 
 def _configured_adapter(whole: Any, config: Any, attended: int) -> int:
-    """Count the parameters of Phi-4's speech adapter where it is not on disk: two matrices beside each of a layer."""
+    """Count the parameters of Phi-4's speech adapter by its config: two matrices for each matrix of a layer."""
     if not hasattr(_audio_config(whole), "nemo_conv_channels"):
         return 0
     hidden, wide = config.hidden_size, config.intermediate_size

@@ -1,4 +1,4 @@
-"""Counting a loaded model's FLOPs, whatever its family: parameters from its modules, the audio tower by running it."""
+"""Count a loaded model's FLOPs: the LLM by the parameters of its modules, the audio tower by running it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from audiomarathon.costs.prefill import Cost, Drops
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM
 
-_PROBE_SECONDS = 30.0  # the window of most audio towers, so that none of it is padding
+_PROBE_SECONDS = 30.0  # the window of most audio towers, so without padding
 
 
 def count_cost(lm: AudioLM) -> Cost:
-    """Return what one prompt costs this model.
+    """Return the cost of a prompt for this model.
 
-    Adapters that are not merged count as they are used; of experts those that one token meets. The audio tower is run
-    once, on 30 s of silence, because its cost (windows, strides, padding) is nowhere to be read off.
+    Count adapters that are active and not merged, and the experts that one token uses. Run the audio tower once, on 30
+    s of silence, because no config states its cost (windows, strides, padding).
     """
     config = lm.decoder.config
     return Cost(
@@ -41,7 +41,7 @@ def count_cost(lm: AudioLM) -> Cost:
 
 
 def drops_of(method: Method) -> Drops | None:
-    """Return what a method spares prefill; None for a third party's of which that is not known."""
+    """Return what a method drops in prefill; None if that is unknown, for a third party's method."""
     if isinstance(method, Composed):
         return drops_of(method.first)
     if isinstance(method, TokenPruner):
@@ -50,7 +50,7 @@ def drops_of(method: Method) -> Drops | None:
 
 
 def active_parameters(module: nn.Module, config: Any) -> int:
-    """Return how many parameters one token meets in a module."""
+    """Return how many of a module's parameters one token uses."""
     idle = {id(p) for part in module.modules() for p in _idle_adapters(part)}
     used = {id(p): p.numel() for p in module.parameters() if id(p) not in idle}
     met = sum(used.values())
@@ -63,7 +63,7 @@ def active_parameters(module: nn.Module, config: Any) -> int:
 
 
 def _idle_adapters(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of adapters (peft's LoRA layers) that are switched off or merged into the weights."""
+    """Return the parameters of adapters (peft's LoRA layers) that are off or merged into the weights."""
     adapters = getattr(module, "lora_A", None)
     if not isinstance(adapters, nn.ModuleDict):
         return []
@@ -89,7 +89,7 @@ class _TowerIsDoneError(Exception):
 
 
 def _encoder_flops(lm: AudioLM) -> float | None:
-    """Return the FLOPs of the audio tower, a second of audio."""
+    """Return the audio tower's FLOPs per second of audio."""
     from audiomarathon.models.prompt import Prompt
 
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -110,10 +110,10 @@ def _encoder_flops(lm: AudioLM) -> float | None:
         Base().generate(lm, lm.prepare([Prompt("", (silence,))]), max_new_tokens=1)
     except _TowerIsDoneError:
         return counter.get_total_flops() / _PROBE_SECONDS
-    except RuntimeError:  # out of memory, say: the samples will tell; here only an ideal is lost
+    except RuntimeError:  # such as out of memory, which samples will report; only the ideal speed-up is lost
         return None
     finally:
-        counting.close()  # left on, it would slow whatever is timed afterwards
+        counting.close()  # left on, it would slow later measurements
         for handle in handles:
             handle.remove()
     return None

@@ -1,4 +1,4 @@
-"""Whether a model fits: the memory of long audio by the checkpoint's config, beside the GPU at hand."""
+"""Estimate from the config whether long audio fits this GPU's memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from audiomarathon.settings import RunSettings
 
 LENGTHS = (90, 180, 300)
 CUDA_BYTES = 0.5e9
-"""What CUDA's own context takes, about."""
+"""Approximate size of the CUDA context."""
 _GPU_GIB = (6, 8, 12, 16, 24, 32, 40, 48, 80, 96, 141, 192)
 _USABLE = 0.95
 
 
 @dataclass(frozen=True)
 class Need:
-    """What audio of some length takes, in bytes by part, batch 1, nothing dropped."""
+    """Bytes by part for audio of some length, at batch 1, with nothing dropped."""
 
     seconds: float
     tokens: int
@@ -34,24 +34,24 @@ class Need:
 
     @property
     def total(self) -> float:
-        """All parts together."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a model takes, and what there is.
+    """A model's need of memory, and the memory of this machine.
 
     Attributes
     ----------
     source
-        Where the number of parameters comes from.
+        Source of the number of parameters.
     room
-        Bytes free on the GPU at hand; None without one.
+        Free bytes of the GPU; None without a GPU.
     room_name
-        Which GPU that is.
+        Name of the GPU.
     limits
-        Lines on the longest clips that the model takes, and on the tasks here that have longer ones.
+        Lines on the longest clip that the model takes, and on tasks here with longer clips.
     """
 
     spec: ModelSpec
@@ -64,19 +64,19 @@ class MemoryPlan:
     limits: tuple[str, ...] = ()
 
     def need(self, seconds: float) -> Need:
-        """Return what audio of so many seconds takes."""
+        """Return the memory for `seconds` of audio."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
         return Need(seconds, tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES})
 
     def fits(self, seconds: float) -> bool | None:
-        """Tell whether it fits the GPU at hand; None without one."""
+        """Tell whether `seconds` of audio fit this GPU; None without a GPU."""
         return None if self.room is None else self.need(seconds).total <= self.room
 
     def longest(self, room: float) -> float:
-        """Return the seconds of audio that fit into so many bytes and the model's positions; 0 when none do.
+        """Return the seconds of audio that fit into `room` bytes and the model's positions, or 0.
 
-        At most what the model hears of a clip; of a longer one it takes no more.
+        At most the seconds that the model hears: a longer clip needs no more memory.
         """
         each = self.facts.kv_bytes + self.facts.activation_bytes
         left = room - self.facts.weight_bytes - self.facts.logits_bytes - CUDA_BYTES
@@ -85,18 +85,18 @@ class MemoryPlan:
         return max(0.0, min(math.floor(tokens / self.spec.tokens_per_second), most))
 
     def card(self, seconds: float) -> int | None:
-        """Return the smallest usual GPU that would do, in GiB; None when none does."""
+        """Return the smallest common GPU that fits, in GiB, or None."""
         need = self.need(seconds).total
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 
 
 def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
-    """Read a checkpoint's config and look at the GPU.
+    """Read a checkpoint's config and the GPU's memory.
 
     Raises
     ------
     ModelError
-        When neither the cache nor a folder holds the checkpoint, or its config cannot be read.
+        When the checkpoint is neither in the cache nor a folder, or its config cannot be read.
     """
     source = settings.model_path or spec.checkpoint
     try:
@@ -104,12 +104,12 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
     except ModelError:
         sizes = published_config(source)
         if Path(source).expanduser().is_dir() or (sizes is None and source.count("/") != 1):
-            raise  # a folder of theirs, and what is wrong with it
+            raise  # a user's folder, with a fault
         if sizes is None:
             raise ModelError(
-                f"{spec.key}: {source} is not in {hub_cache()}; fetch it with `audiomarathon models download "
-                f"{spec.key if source == spec.checkpoint else source}`, or name with --model-path a folder that holds "
-                "its config.json: that alone is enough for these estimates"
+                f"{spec.key}: {source} is not in {hub_cache()}; download it with `audiomarathon models download "
+                f"{spec.key if source == spec.checkpoint else source}`, or set --model-path to a folder with its "
+                "config.json, which is enough for these estimates"
             ) from None
         checkpoint = Checkpoint(source, sizes)
     dtype = settings.dtype
@@ -132,22 +132,22 @@ def plan_memory(spec: ModelSpec, settings: RunSettings) -> MemoryPlan:
 
 def _limits(spec: ModelSpec, settings: RunSettings) -> Iterator[str]:
     if spec.heard_seconds:
-        yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer one takes no more."
+        yield f"{spec.key} hears the first {spec.heard_seconds:g} s of a clip: a longer clip needs no more memory."
     if not spec.most_seconds:
         return
-    yield f"{spec.key} takes clips of {spec.most_seconds:g} s at most: a longer one is an error of its sample."
+    yield f"{spec.key} takes clips of up to {spec.most_seconds:g} s: a sample with a longer clip fails."
     root = data_root(settings.data)
     for task in all_tasks():
         try:
             samples = task.load(task_folder(task, root, dict(settings.data_paths))).samples
         except AudioMarathonError:
-            continue  # `audiomarathon doctor` tells of data
+            continue  # `audiomarathon doctor` reports on data
         if line := too_long(spec, task, samples):
             yield line
 
 
 def _gpu(settings: RunSettings) -> tuple[float | None, str]:
-    """Return the free bytes of the GPU that a run would take, or of all with a device map, and its name."""
+    """Return the free bytes and the name of the run's GPU, or of all GPUs with a device map."""
     import torch
 
     if not torch.cuda.is_available() or settings.device == "cpu":

@@ -1,8 +1,8 @@
-"""What prefill costs in FLOPs, and what a method that drops tokens promises to save of it.
+"""The FLOPs of prefill, and the speed-up that dropping tokens promises.
 
 A decoder layer that sees s tokens costs 2·(active parameters)·s + 2·s²·heads·head_dim FLOPs (causal attention), and
-prefill ends with one row of the LM head. The counts are taken from the loaded model once and written to `run.json`, so
-that everything else here needs no model.
+prefill ends with one row of the LM head. A run counts these once, from the loaded model, and writes them to `run.json`;
+nothing here needs a model.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 from audiomarathon.compression.method import kept_count
 from audiomarathon.records import Record
 
-TEXT_TOKENS = 250  # of a question with its options and the chat template, about
+TEXT_TOKENS = 250  # a typical question with its options and the chat template
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one prompt costs a model, in FLOPs (a multiplication and an addition are two).
+    """The cost of a prompt, in FLOPs (a multiplication and an addition are two).
 
     Attributes
     ----------
     flops_per_token_per_layer
-        For each decoder layer twice its active parameters.
+        Twice the active parameters of each decoder layer.
     attention_flops_coefficient
-        For each decoder layer 2·heads·head_dim: what the square of its tokens is multiplied by.
+        2·heads·head_dim of each decoder layer, the factor of its squared number of tokens.
     lm_head_flops
-        Of one position.
+        FLOPs of the LM head for one position.
     encoder_flops_per_second
-        Of the audio tower, a second of audio; None where it could not be counted.
+        FLOPs of the audio tower per second of audio; None if not counted.
     encoder_window_seconds
-        The audio tower hears whole windows of so many seconds, the last one filled up; 0 for none.
+        Length of the audio tower's windows, the last one padded; 0 without windows.
     attention_windows
-        For each decoder layer how many tokens back it sees; 0 for all. Empty where all see all.
+        Window of each decoder layer in tokens, 0 for none; empty if no layer has a window.
     """
 
     flops_per_token_per_layer: tuple[float, ...]
@@ -47,22 +47,22 @@ class Cost:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
-        """Return the cost that a `run.json` holds under `cost`."""
+        """Read the `cost` of a `run.json`."""
         return cls(
             tuple(content["flops_per_token_per_layer"]),
             tuple(content["attention_flops_coefficient"]),
             content["lm_head_flops"],
             content["encoder_flops_per_second"],
-            content.get("encoder_window_seconds", 0.0),  # records of earlier versions lack both
+            content.get("encoder_window_seconds", 0.0),  # runs of earlier versions lack both
             tuple(content.get("attention_windows", ())),
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `run.json` holds under `cost`."""
+        """Return the `cost` of a `run.json`."""
         return {**asdict(self), "layers": len(self.flops_per_token_per_layer)}
 
     def llm_prefill(self, tokens: Sequence[int]) -> float:
-        """Return the FLOPs of a prefill whose layers see `tokens` tokens, one number a layer."""
+        """Return the FLOPs of a prefill in which layer i sees `tokens[i]` tokens."""
         windows = self.attention_windows or (0,) * len(tokens)
         layers = zip(self.flops_per_token_per_layer, self.attention_flops_coefficient, tokens, windows, strict=True)
         return (
@@ -74,7 +74,7 @@ class Cost:
         )
 
     def encoder(self, clip_seconds: float) -> float:
-        """Return the FLOPs of the audio tower."""
+        """Return the audio tower's FLOPs for a clip."""
         assert self.encoder_flops_per_second is not None
         if window := self.encoder_window_seconds:
             clip_seconds = math.ceil(clip_seconds / window) * window
@@ -83,7 +83,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Drops:
-    """What prefill is spared: audio tokens dropped at the input of layer `layer`; None when none are."""
+    """Audio tokens dropped before layer `layer`; None if none are."""
 
     layer: int | None = None
     ratio: float = 0.0
@@ -97,8 +97,7 @@ class Drops:
 
 
 def ideal_speed_up(cost: Cost, drops: Drops, record: Record, *, encoder: bool = False) -> float:
-    """Return what counted FLOPs promise for one sample: base ÷ setting, of LLM prefill or, with the encoder, of time to
-    first token."""
+    """Return one sample's speed-up by FLOPs, base ÷ setting: of LLM prefill, or with `encoder` of prefill."""
     layers = len(cost.flops_per_token_per_layer)
     prompt, audio = record.prompt_tokens or 0, record.audio_tokens or 0
     always = cost.encoder(record.clip_seconds) if encoder else 0.0
