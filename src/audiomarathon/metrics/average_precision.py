@@ -1,4 +1,4 @@
-"""Average precision of ranked items, as scikit-learn counts it, and each item's part in its mean over classes."""
+"""Average precision of ranked items, as in scikit-learn, and each item's part in the mean over classes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def average_precisions(scores: Floats, targets: Integers) -> Floats:
 
 
 def parts_in_mean(scores: Floats, targets: Integers) -> Floats:
-    """Return values, one an item, whose mean is the mean average precision over the classes that have positives.
+    """Return a value per item, whose mean is the mean average precision over the classes with positives.
 
-    An item's value is the mean plus n times its influence, which is the mean's derivative by the item's weight (the
-    infinitesimal jackknife; L. Jaeckel, Bell Laboratories memorandum 72-1215-11, 1972). Resampling the values resamples
-    the ranking as a whole to first order; in simulation (tests) 93 to 97 % of such intervals hold the truth.
+    An item's value is the mean plus n times its influence, the derivative of the mean by the item's weight
+    (infinitesimal jackknife; L. Jaeckel, Bell Laboratories memorandum 72-1215-11, 1972). To first order, resampling the
+    values resamples the whole ranking. In simulation (tests), 93 to 97 % of such intervals contain the truth.
 
     Returns
     -------
-    Shape (items,); NaN without any positive.
+    Shape (items,); NaN without positives.
     """
     each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
     found = [one for one in (_ranked(*pair) for pair in each) if not np.isnan(one[0])]
@@ -60,12 +60,12 @@ def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
     order = np.argsort(-scores, kind="stable")
     right = targets[order].astype(np.float64)
     last = np.append(scores[order][1:] != scores[order][:-1], True)
-    rank = np.append(0, np.cumsum(last)[:-1])  # of each item, equal scores sharing one
+    rank = np.append(0, np.cumsum(last)[:-1])  # of each item; equal scores share a rank
     among = np.flatnonzero(last) + 1.0
     hits = np.cumsum(right)[last]
     gained = np.diff(hits, prepend=0.0)
     value = (gained * hits / among).sum() / positives
-    reached = np.cumsum((gained / among)[::-1])[::-1]  # an item counts in its own rank and in all below
+    reached = np.cumsum((gained / among)[::-1])[::-1]  # an item counts in its rank and in all lower ranks
     lost = np.cumsum((gained * hits / among**2)[::-1])[::-1]
     influence = np.empty(len(scores))
     influence[order] = (right * (hits / among + reached - value)[rank] - lost[rank]) / positives

@@ -1,6 +1,6 @@
-"""Accuracy and macro-F1 of multiple-choice replies; a reply that cannot be parsed is wrong, never left out.
+"""Accuracy and macro-F1 of multiple-choice replies. An unparsed reply is wrong, never left out.
 
-`truth` holds the class of each sample's right option, `predicted` the class the reply chose, or None if it chose none.
+`truth` holds the class of each sample's right option, `predicted` the class that the reply chose, or None.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def accuracy(truth: Labels, predicted: Predictions) -> float:
 
 
 def macro_f1(truth: Labels, predicted: Predictions) -> float:
-    """Return F1 averaged over the classes that occur in `truth`, each with the same weight.
+    """Return F1 averaged over the classes in `truth`, with equal weights.
 
-    A None is a false negative of its true class and a false positive of none. A class that is only ever predicted costs
-    the true class its recall, but does not enter the average (scikit-learn would average over it too).
+    None is a false negative of its true class and no false positive. A class that occurs only in `predicted` lowers the
+    true class's recall, but is not averaged (scikit-learn would average over it too).
     """
     table = per_class(truth, predicted)
     return float(sum(row["f1"] for row in table.values()) / len(table))
@@ -36,7 +36,7 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
     """Return `precision`, `recall`, `f1`, `support` and `unparsed` of each class in `truth`, sorted.
 
     `precision` is None for a class never predicted (its F1 is 0). `support` counts the class's samples, `unparsed`
-    those of them whose reply chose nothing.
+    its samples without a chosen option.
     """
     _check(truth, predicted)
     table: dict[str, dict[str, Any]] = {}
@@ -56,18 +56,18 @@ def per_class(truth: Labels, predicted: Predictions) -> dict[str, dict[str, Any]
 
 
 def choice_details(truth: Labels, predicted: Predictions) -> dict[str, Any]:
-    """Return what a multiple-choice run says beside its figures: `per_class` and `as_published`."""
+    """Return `per_class` and `as_published` of a multiple-choice run's summary."""
     if not truth:
         return {"per_class": {}, "as_published": None}
     return {"per_class": per_class(truth, predicted), "as_published": as_published(truth, predicted)}
 
 
 def as_published(truth: Labels, predicted: Predictions) -> dict[str, Any] | None:
-    """Return the figures as the benchmark's release computed them, to compare with its table only.
+    """Return the figures as computed by the benchmark's release, for comparison with its table only.
 
-    Samples whose reply could not be parsed are dropped first (`n` is what is left; None if nothing is). `macro_f1` is
-    averaged over all classes seen in the truth or the predictions, `weighted_f1` by support, as scikit-learn does. The
-    release used the one for some tasks and the other for others.
+    Drop samples with an unparsed reply first (`n` samples remain; None if none do). Average `macro_f1` over all classes
+    in the truth or the predictions, and `weighted_f1` by support, as scikit-learn does. The release used `macro_f1` for
+    some tasks and `weighted_f1` for others.
     """
     kept = [(right, chosen) for right, chosen in zip(truth, predicted, strict=True) if chosen is not None]
     if not kept:
@@ -92,7 +92,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
     strict
         Whether the reply is exactly the right letter or the complete right option.
     clusters
-        What makes samples dependent; intervals resample whole clusters.
+        Cluster of each sample; intervals resample whole clusters.
     """
     _check(truth, predicted, strict)
     labels = sorted(set(truth))
@@ -103,7 +103,7 @@ def choice_sums(truth: Labels, predicted: Predictions, strict: Sequence[bool], c
     def statistic(sums: Floats) -> Floats:
         hits, support, chosen = np.split(sums[:, :-2], 3, axis=1)
         n = sums[:, -1]
-        present = support > 0  # a resample's macro-F1 is averaged over its own true classes, as the sample's is
+        present = support > 0  # average over the classes in the resample
         f1 = ratio(2 * hits, support + chosen, 0.0)
         return np.stack([hits.sum(axis=1) / n, sums[:, -2] / n, f1.sum(axis=1) / present.sum(axis=1)], axis=1)
 
@@ -129,7 +129,7 @@ def published_choice_sums(truth: Labels, predicted: Predictions, clusters: Seque
 
 
 def _one_hot(values: Predictions, labels: Labels) -> Floats:
-    """Return 1 where a value is a label, shape (values, labels)."""
+    """Return 1 where a value equals a label, else 0, shape (values, labels)."""
     return np.array([[value == label for label in labels] for value in values], np.float64).reshape(-1, len(labels))
 
 

@@ -1,4 +1,4 @@
-"""Events in time: F1 of counts, segments in which a label counts once, and onsets within a tolerance."""
+"""F1 of events in time, by segments or by onsets within a tolerance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _EPSILON = 1e-9  # seconds
 
 
 def f1(counts: npt.ArrayLike) -> Floats:
-    """Return F1 of true positives, false positives and false negatives, shape (..., 3); NaN where all are 0."""
+    """Return F1 from true positives, false positives and false negatives, shape (..., 3); NaN if all are 0."""
     hits, extra, missed = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
     return ratio(2 * hits, 2 * hits + extra + missed)
 
 
 def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
-    """Return the mean F1 of the labels that occur, or the F1 of all labels together.
+    """Return the mean F1 over the labels in the truth, or without `macro` the F1 of all labels together.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
 
     Returns
     -------
-    Shape (...); NaN where no label occurs.
+    Shape (...); NaN if no label occurs.
     """
     each = np.asarray(counts, dtype=np.float64)
     each = each if macro else each.sum(axis=-2, keepdims=True)
@@ -39,9 +39,9 @@ def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
 
 
 def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """Return the maximum of each segment of `size` frames, shape (segments, labels); frames left at the end are lost.
+    """Return the maximum of each segment of `size` frames, shape (segments, labels); drop an incomplete last segment.
 
-    X-ARES counts so; sed_eval (A. Mesaros et al., Applied Sciences 6, 2016) keeps the rest.
+    X-ARES does the same; sed_eval (A. Mesaros et al., Applied Sciences 6, 2016) keeps the incomplete segment.
     """
     many = len(frames) // size
     found: npt.NDArray[Any] = frames[: many * size].reshape(many, size, frames.shape[1]).max(axis=1)
@@ -56,9 +56,9 @@ def counts_of(predicted: npt.NDArray[np.bool_], true: npt.NDArray[np.bool_]) -> 
 
 
 def onset_counts(predicted: Sequence[float], true: Sequence[float], tolerance: float) -> tuple[int, int, int]:
-    """Match onsets of one label, each once, and return the counts. Both in seconds, sorted.
+    """Match onsets of one label, each at most once, and return the counts. Onsets are in seconds, sorted.
 
-    Taking the earliest pair that fits gives the most pairs, since the tolerance is the same for all.
+    Matching the earliest fitting pair first gives the most pairs, because all pairs have the same tolerance.
     """
     hits = here = there = 0
     while here < len(predicted) and there < len(true):

@@ -1,7 +1,7 @@
-"""Two settings on the same samples: is the difference more than chance?
+"""Paired tests: do two settings differ on the same samples by more than chance?
 
-Everything here works on whole clusters (speakers, passages, locations): the bootstrap resamples them, the permutation
-test swaps the two sides of them. Both are sums of per-cluster totals, so thousands of draws are one matrix product.
+The bootstrap resamples whole clusters (speakers, passages, locations); the permutation test swaps the two settings
+within whole clusters. Both need only sums of per-cluster totals, so thousands of draws are one matrix product.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from audiomarathon.metrics.statistics import (
 
 DRAWS = 10_000
 Drawing = npt.NDArray[np.integer[Any]]
-_BLOCK = 4_000_000  # numbers of drawn weights in memory at a time
-_CODES = 1 << 17  # ways to draw up to which many draws are alike
+_BLOCK = 4_000_000  # drawn weights in memory at a time
+_CODES = 1 << 17  # possible draws, up to which repeated draws are computed once
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Pair:
     Attributes
     ----------
     totals
-        Shape (clusters, 2 · columns): what each cluster adds to the sums that figures are made of, on the own side and,
-        beside it, on the other.
+        Shape (clusters, 2 · columns): each cluster's terms of the sums behind the figures, for the setting and then for
+        the reference.
     sums
-        Whose statistic makes the figures.
+        The setting's sums, whose statistic gives the figures.
     figure
-        Place of the one that is judged among the statistic's figures.
+        Index of the tested figure among the statistic's figures.
     """
 
     totals: Floats
@@ -56,12 +56,12 @@ class Pair:
 
     @classmethod
     def of(cls, own: Sums, other: Sums, figure: str | None = None) -> Pair:
-        """Pair two sides whose units are the same, in the same order; `figure` is the one to judge, or the first.
+        """Pair a setting with a reference of the same units, in the same order; test `figure`, or the first figure.
 
         Raises
         ------
         ValueError
-            When the sides differ in shape or in their figures.
+            When the two differ in shape or in their figures.
         """
         if own.columns.shape != other.columns.shape or own.names != other.names:
             raise ValueError(f"not the same samples: {own.columns.shape} and {other.columns.shape}")
@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def clusters(self) -> int:
-        """How many clusters there are."""
+        """Number of clusters."""
         return len(self.totals)
 
     @property
@@ -79,21 +79,21 @@ class Pair:
 
     @property
     def scores(self) -> tuple[float, float]:
-        """The judged figure on the own side and on the other; NaN where it has no value."""
+        """The tested figure of the setting and of the reference; NaN without a value."""
         halves = self.totals.sum(axis=0).reshape(2, self._width)
         own, other = self.sums.statistic(halves)[:, self.figure].tolist()
         return own, other
 
     def _apart(self, sums: Floats) -> Floats:
-        """Return own less other of each figure, for each row of summed totals."""
+        """Return setting − reference of each figure, for each row of summed totals."""
         return self.sums.statistic(sums[:, : self._width]) - self.sums.statistic(sums[:, self._width :])
 
     def differences(self, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Estimate]:
-        """Return own − other of every figure with its 95 % interval over clusters.
+        """Return setting − reference of every figure with its 95 % interval over clusters.
 
-        Both sides are resampled together, so that what makes a sample hard for both cancels out. Where every sample is
-        right or wrong on both sides, nothing varies: the interval is R. Newcombe's (Statistics in Medicine 17, 1998) of
-        the two scores' own.
+        Both are resampled together, so that the difficulty of shared samples cancels out. If every sample is right or
+        wrong for both, nothing varies: then combine the two scores' intervals by R. Newcombe's method (Statistics in
+        Medicine 17, 1998).
         """
         halves = self.totals.sum(axis=0).reshape(2, self._width)
         scores = self.sums.statistic(halves)
@@ -109,9 +109,9 @@ class Pair:
         }
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-        """Return the judged difference after swapping the sides of clusters at random, shape (draws,)."""
-        moved = np.roll(self.totals, self._width, axis=1) - self.totals  # what swapping a cluster does to the sums
-        moved = moved[moved.any(axis=1)]  # for most clusters nothing: both sides answered alike
+        """Return the tested difference after swapping the settings of random clusters, shape (draws,)."""
+        moved = np.roll(self.totals, self._width, axis=1) - self.totals  # the effect of swapping a cluster on the sums
+        moved = moved[moved.any(axis=1)]  # skip clusters that both answered alike
         found = [
             self._worked_out(rng.integers(0, 2, (rows, len(moved)), np.int8), moved, self.totals.sum(axis=0))
             for rows in _blocks(draws, len(moved))
@@ -120,7 +120,7 @@ class Pair:
         return flipped
 
     def _worked_out(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
-        """Return the differences of all figures after each draw, worked out once for draws that are alike."""
+        """Return the differences of all figures after each draw; compute equal draws once."""
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
             return self._apart(start + drawn.astype(float) @ totals)
@@ -149,19 +149,19 @@ def _difference(own: float, other: float, drawn: Floats, clusters: int, ends: Se
 
 @dataclass(frozen=True)
 class PairedResult:
-    """What a comparison says.
+    """The result of a comparison.
 
     Attributes
     ----------
     difference
-        Own less other; of several pairs their mean. None where a score has no value on these samples: then there is no
-        interval and no p either.
+        Setting − reference, or the mean over several pairs. None if a score has no value on these samples; then
+        interval and p are None too.
     interval
         95 %, bootstrap over clusters; None with fewer than two clusters in a pair, or if no resample has a value.
     p
-        Of the two-sided sign-flip permutation test over clusters; None if no draw has a value.
+        Two-sided p of the sign-flip permutation test over clusters; None if no draw has a value.
     undefined_resamples, undefined_swaps
-        How many draws of the bootstrap, and of the test, have no value and were left out.
+        Numbers of draws of the bootstrap and of the test without a value, which were left out.
     """
 
     difference: float | None
@@ -173,22 +173,22 @@ class PairedResult:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A pair with its draws, so that it can be judged alone and among several.
+    """A pair with its draws, for a test of one pair or of several together.
 
     Attributes
     ----------
     difference
-        Own less other, with its interval; NaN where one has no value.
+        Setting − reference with its interval; NaN without a value.
     flipped
-        The same after each swap of sides; NaN where it has no value. A test among many wants more swaps than an
-        interval wants resamples.
+        The difference after each random swap; NaN without a value. One test of many needs more swaps than an interval
+        needs resamples.
     """
 
     difference: Estimate
     flipped: Floats
 
     def scaled(self, weight: float) -> Drawn:
-        """Return the same with a weight in a mean over tasks."""
+        """Multiply by a task's weight in a mean over tasks."""
         return Drawn(self.difference.scaled(weight), self.flipped * weight)
 
     @classmethod
@@ -199,13 +199,13 @@ class Drawn:
 
 
 def judge(tasks: Sequence[Drawn]) -> PairedResult:
-    """Compare two settings on one task, or on several at once by the mean of the tasks' differences.
+    """Compare two settings on one task, or on several by the mean of the tasks' differences.
 
-    Tasks are independent of each other: each has its own draws, as many as the others. The interval is that of
+    Tasks are independent: each has separate draws, equally many. The interval comes from
     :func:`~audiomarathon.metrics.statistics.interval_over`. The test swaps the two settings within whole clusters,
-    which under the null hypothesis changes nothing (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
-    section 15.2, on clusters); its p counts the observed labelling as one of the draws, so it is never 0 and holds its
-    level. It does so among the labellings that have a value as well, so draws without one are left out, and counted.
+    which changes nothing under the null hypothesis (B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993,
+    section 15.2, on clusters). The observed labelling counts as a draw, so p is never 0 and the test keeps its level.
+    This also holds among labellings with a value, so draws without a value are left out, and counted.
     """
     found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
@@ -223,10 +223,10 @@ def judge(tasks: Sequence[Drawn]) -> PairedResult:
 
 
 def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return the exact two-sided p of McNemar's test: of the samples that one side alone got right.
+    """Return the exact two-sided p of McNemar's test on samples that only one of two settings got right.
 
-    Only where every sample is a cluster of its own: it takes samples for independent. (Q. McNemar, Psychometrika 12,
-    1947; exact by the binomial distribution.)
+    Use it only if every sample is a separate cluster, because it assumes independent samples. (Q. McNemar,
+    Psychometrika 12, 1947; exact by the binomial distribution.)
     """
     gained = sum(a and not b for a, b in zip(own, other, strict=True))
     lost = sum(b and not a for a, b in zip(own, other, strict=True))
@@ -234,9 +234,9 @@ def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
 
 
 def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> float | None:
-    """Return the two-sided p value that independent values of mean 0 give: how often flipped signs reach their mean.
+    """Return the two-sided p of the sign-flip test that independent values have mean 0.
 
-    None of fewer than two values, or where one is missing (NaN).
+    None for fewer than two values, or if a value is NaN.
     """
     if len(values) < 2 or np.isnan(values).any():
         return None
@@ -246,7 +246,7 @@ def sign_flip(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values adjusted for their number, in the order given (S. Holm, Scand. J. Statistics 6, 1979)."""
+    """Return p values adjusted for multiple tests, in the given order (S. Holm, Scand. J. Statistics 6, 1979)."""
     order = np.argsort(p_values, kind="stable")
     adjusted = [0.0] * len(p_values)
     highest = 0.0
@@ -262,7 +262,7 @@ def _blocks(draws: int, count: int) -> Iterator[int]:
 
 
 def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
-    """Return how often each of so many bootstrap samples has each cluster, shape (rows, count)."""
+    """Draw how often each resample contains each cluster, shape (rows, count)."""
     weights, after = _drawn(json.dumps(rng.bit_generator.state), rows, count)
     rng.bit_generator.state = json.loads(after)
     return weights
@@ -270,11 +270,11 @@ def _weights(rng: np.random.Generator, rows: int, count: int) -> Drawing:
 
 @lru_cache(maxsize=32)  # of _BLOCK bytes each
 def _drawn(state: str, rows: int, count: int) -> tuple[Drawing, str]:
-    """Return what a generator in this state draws, and its state after that: a task's settings draw alike."""
+    """Return the draws of a generator in this state, and its next state; cached, because settings draw alike."""
     rng = np.random.default_rng()
     rng.bit_generator.state = json.loads(state)
     drawn = rng.integers(0, count, (rows, count)) + count * np.arange(rows)[:, None]
-    # A cluster is drawn once on average, and never 256 times.
+    # A cluster is drawn once on average and never 256 times, so uint8 is enough.
     weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.uint8)
     weights.flags.writeable = False
     return weights, json.dumps(rng.bit_generator.state)

@@ -1,4 +1,4 @@
-"""Retrieval: places in a ranking, recall at k, and average precision of the first k."""
+"""Retrieval: places in a ranking, recall at k, and average precision at k."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audiomarathon.metrics.statistics import Floats
 def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
     """Return the places of relevant items in a ranking by score, from 1, ascending.
 
-    Others with the same score stand before them, so that scores which tell nothing apart find nothing.
+    Irrelevant items with an equal score rank first, so that constant scores find nothing.
     """
     own = np.sort(scores[list(relevant)])[::-1]
     others = np.sort(np.delete(scores, list(relevant)))
@@ -21,11 +21,11 @@ def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
 
 def recall(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the share of queries whose best relevant item is among the first k, from places."""
+    """Return the share of queries with a relevant item among the first k, from its places."""
     return float(np.mean([min(places) <= k for places in queries]))
 
 
 def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
-    """Return the mean over queries of average precision, from places; items beyond the first k count 0."""
+    """Return the mean average precision over queries, from places; items after the first k count 0."""
     each = [np.mean([n / at if at <= k else 0.0 for n, at in enumerate(sorted(one), start=1)]) for one in queries]
     return float(np.mean(each))

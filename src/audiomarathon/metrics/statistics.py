@@ -1,8 +1,8 @@
-"""Intervals that respect what makes samples dependent.
+"""Intervals over clusters of dependent samples.
 
-Samples of one speaker, passage or location rise and fall together, so whole clusters are resampled, never samples.
-Every metric of the project is a function of sums over samples (errors, words, hits a class), so a resample is a
-weighted sum of per-cluster totals, and thousands of them are one matrix product.
+Samples of one speaker, passage or location rise and fall together, so resample whole clusters, never samples. Every
+metric of the project is a function of sums over samples (errors, words, hits per class). So a resample is a weighted
+sum of per-cluster totals, and thousands of resamples are one matrix product.
 """
 
 from __future__ import annotations
@@ -22,33 +22,31 @@ Statistic = Callable[[Floats], Floats]
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
-FEWEST_CLUSTERS = 3  # for an interval of what does not vary
+FEWEST_CLUSTERS = 3  # for the interval of a figure that does not vary
 _WEIGHTS_IN_MEMORY = 4_000_000  # 32 MB of resampling weights at a time
-_WEIGHTS_KEPT = 16_000_000  # a byte each: those of up to 8,000 clusters are drawn once
-_PART = 50_000  # weights of resamples at a time for a median, which fit a processor's cache
+_WEIGHTS_KEPT = 16_000_000  # one byte each: enough to cache the draws of 8,000 clusters
+_PART = 50_000  # weights at a time for a median, to fit a processor's cache
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Metrics as what they are made of: sums over units, and how the figures follow from them.
+    """Metrics as sums over units, and the statistic that turns sums into figures.
 
     Attributes
     ----------
     names
-        Of the figures.
+        Names of the figures.
     columns
-        Shape (units, columns): what each unit adds to each sum. A unit is a sample, or what several samples make
-        together.
+        Shape (units, columns): each unit's terms of each sum. A unit is a sample, or a group of samples.
     statistic
-        Maps sums, shape (n, columns), to figures, shape (n, figures); NaN where a figure has no value.
+        Maps sums, shape (n, columns), to figures, shape (n, figures); NaN for a figure without a value.
     clusters
         The cluster of each unit.
     ends
-        By figure the values that it has when all units are right, or all wrong: (0, 1) of a share of right ones. Where
-        a figure stands at one of them in every resample, its interval is Wilson's, stretched to their distance. Of one
-        that has no ends, (), there is no interval then.
+        Each figure's values if all units are right, or all wrong: (0, 1) for accuracy. If a figure equals an end in
+        every resample, its interval is Wilson's, scaled to the distance of the ends. With (), it has no interval then.
     counted
-        By figure how many clusters have a part in it, where that is not all of them.
+        Number of clusters behind a figure, for figures that do not use all.
     """
 
     names: tuple[str, ...]
@@ -65,7 +63,7 @@ class Sums:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Return the figures by name; None for one that has no value."""
+        """Return the figures by name; None without a value."""
         values = self.statistic(self.columns.sum(axis=0, keepdims=True))[0].tolist()
         return {name: None if math.isnan(value) else value for name, value in zip(self.names, values, strict=True)}
 
@@ -77,13 +75,13 @@ class Estimate:
     Attributes
     ----------
     value
-        NaN where there is none.
+        The figure; NaN without a value.
     interval
-        (low, high); None with fewer than two clusters, whose spread cannot be known, or if no resample has a value.
+        (low, high); None with fewer than two clusters, or if no resample has a value.
     clusters
-        How many were resampled.
+        Number of resampled clusters.
     drawn
-        The figure in each resample, shape (resamples,), for :func:`mean_over`; empty where there are no resamples.
+        The figure in each resample, shape (resamples,), for :func:`mean_over`; empty without resamples.
     """
 
     value: float
@@ -92,18 +90,18 @@ class Estimate:
     drawn: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def scaled(self, factor: float) -> Estimate:
-        """Return the same in another unit."""
+        """Multiply by a factor, such as for another unit."""
         interval = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
         return replace(self, value=self.value * factor, interval=interval, drawn=self.drawn * factor)
 
     @property
     def low(self) -> float:
-        """Where the interval begins; the figure itself without one."""
+        """Lower end of the interval; the figure if there is none."""
         return min(self.interval[0], self.value) if self.interval else self.value
 
     @property
     def high(self) -> float:
-        """Where the interval ends; the figure itself without one."""
+        """Upper end of the interval; the figure if there is none."""
         return max(self.interval[1], self.value) if self.interval else self.value
 
     @property
@@ -114,7 +112,7 @@ class Estimate:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """How far the interval reaches below the figure, and above."""
+        """Distances of the figure to the interval's lower and upper end."""
         return self.value - self.low, self.high - self.value
 
 
@@ -124,14 +122,14 @@ def cluster_totals(values: npt.ArrayLike, clusters: Sequence[str]) -> Floats:
     Parameters
     ----------
     values
-        Shape (samples, columns): what each sample adds to each of the sums that a metric is made of.
+        Shape (samples, columns): each sample's terms of a metric's sums.
     clusters
         The cluster of each sample.
 
     Returns
     -------
     ndarray, shape (clusters, columns)
-        In the sorted order of the clusters' names, so that the samples' order does not change an interval.
+        Sorted by cluster name, so that an interval does not depend on the order of samples.
     """
     rows = np.asarray(values, dtype=np.float64)
     if len(rows) != len(clusters):
@@ -149,12 +147,12 @@ def ratio(above: Floats, below: npt.NDArray[Any], otherwise: float = np.nan) -> 
 
 
 def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequence[str]) -> Sums:
-    """Return figures that are means over the items that have a value, None being none.
+    """Return figures that are means over items, without the items whose value is None.
 
     Parameters
     ----------
     columns
-        By figure a value an item.
+        Values of each figure, one per item.
     """
     values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
     there = ~np.isnan(values)
@@ -163,28 +161,28 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
         return ratio(*np.split(sums, 2, axis=1))
 
     rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
-    own = np.asarray(clusters, dtype=np.str_)
-    counted = {name: len(set(own[has])) for name, has in zip(columns, there.T, strict=True)}
+    names = np.asarray(clusters, dtype=np.str_)
+    counted = {name: len(set(names[has])) for name, has in zip(columns, there.T, strict=True)}
     return Sums(tuple(columns), rows, statistic, tuple(clusters), counted=counted)
 
 
 class Resampler:
-    """Draws whole clusters; intervals of sums, means and medians all come from the same draws.
+    """Draws whole clusters. Intervals of sums, means and medians come from the same draws.
 
-    An interval is the expanded percentile interval (T. Hesterberg, "What Teachers Should Know About the Bootstrap",
-    The American Statistician 69(4), 2015): the plain percentile interval is too narrow by about what a z interval is
-    next to a t interval, so its tail is taken at Φ(−√(C/(C−1)) · t) for C clusters instead of at 2.5 %. It is chosen
-    over BCa because what goes wrong here is few clusters, which BCa does not mend: it corrects skew, by a jackknife
-    that is itself noisy then. In simulation (tests) it holds the truth 93 to 95 % of the time from 6 clusters on, but
-    75 % with 3, where it can reach no further than the clusters themselves.
+    An interval is the expanded percentile interval (T. Hesterberg, "What Teachers Should Know About the Bootstrap", The
+    American Statistician 69(4), 2015). The plain percentile interval is too narrow, about as a z interval is narrower
+    than a t interval. So take the tail at Φ(−√(C/(C−1)) · t) for C clusters instead of at 2.5 %. BCa would not help:
+    the problem here is few clusters, but BCa corrects skew, by a jackknife that is noisy with few clusters. In
+    simulation (tests), the interval contains the truth 93 to 95 % of the time with at least 6 clusters, but 75 % with
+    3, where it cannot reach beyond the clusters.
 
-    A score of samples that are all right, or all wrong, would have no width: its interval is Wilson's for as many
-    trials as there are clusters (E. Wilson, J. Am. Stat. Assoc. 22, 1927), None below three.
+    If all samples are right, or all wrong, no resample varies. Then use Wilson's interval with the number of clusters
+    as trials (E. Wilson, J. Am. Stat. Assoc. 22, 1927), or None below three clusters.
 
     Parameters
     ----------
     seed
-        Same data, seed and resamples, same interval. Several numbers make a stream of their own.
+        The same data, seed and resamples give the same interval. A sequence of numbers seeds a separate stream.
     """
 
     def __init__(self, seed: int | Sequence[int], resamples: int = RESAMPLES) -> None:
@@ -193,16 +191,15 @@ class Resampler:
 
     def of_sums(self, sums: Sums) -> dict[str, Estimate]:
         """Return each figure with its interval, by name."""
-        each = self.of_totals(sums.totals, sums.statistic)
-        found = {}
-        for name, one in zip(sums.names, each, strict=True):
-            own = replace(one, clusters=sums.counted.get(name, one.clusters))
-            own = replace(own, interval=None) if own.clusters < 2 else own
-            found[name] = _at_end(own, sums.ends[name]) if name in sums.ends else own
-        return found
+        estimates = {}
+        for name, found in zip(sums.names, self.of_totals(sums.totals, sums.statistic), strict=True):
+            clusters = sums.counted.get(name, found.clusters)
+            estimate = replace(found, clusters=clusters, interval=None if clusters < 2 else found.interval)
+            estimates[name] = _at_end(estimate, sums.ends[name]) if name in sums.ends else estimate
+        return estimates
 
     def of_totals(self, totals: Floats, statistic: Statistic) -> list[Estimate]:
-        """Return each figure that `statistic` makes of totals, shape (clusters, columns), with its interval."""
+        """Return each figure of the statistic on totals, shape (clusters, columns), with its interval."""
         count = len(totals)
         values = statistic(totals.sum(axis=0, keepdims=True))[0].tolist()
         if count < 2:
@@ -230,12 +227,12 @@ class Resampler:
             for drawn in np.array_split(weights, 1 + weights.shape[0] * len(values) // _PART):
                 passed = np.cumsum(drawn[:, places], axis=1, dtype=np.int32)
                 half = passed[:, -1:] / 2
-                # Of an even number of samples the median lies between the middle two.
+                # With an even number of samples, average the middle two.
                 medians.append((ordered[(passed >= half).argmax(axis=1)] + ordered[(passed > half).argmax(axis=1)]) / 2)
         return _estimate(value, np.concatenate(medians), len(names))
 
     def _weights(self, count: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield how often each resample has each cluster, shape (resamples, count), in blocks."""
+        """Yield how often each resample contains each cluster, shape (resamples, count), in blocks."""
         batch = max(1, _WEIGHTS_IN_MEMORY // count)
         if count * self.resamples <= _WEIGHTS_KEPT:
             kept = _drawn(self.seed, count, self.resamples)
@@ -248,7 +245,7 @@ class Resampler:
 
 @lru_cache(maxsize=8)
 def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> npt.NDArray[np.uint8]:
-    """Return the draws of so many clusters; the settings of a task, of as many clusters, share them."""
+    """Return the draws of `count` clusters. Cached, because a task's settings have equally many clusters."""
     rng, drawn = np.random.default_rng(_entropy(seed)), np.empty((resamples, count), np.uint8)
     batch = max(1, _WEIGHTS_IN_MEMORY // count)
     for start in range(0, resamples, batch):
@@ -258,7 +255,7 @@ def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> npt.NDArray[np.
 
 
 def _draw(rng: np.random.Generator, count: int, resamples: int) -> npt.NDArray[np.uint8]:
-    # A cluster is drawn once on average, and never 256 times.
+    # A cluster is drawn once on average and never 256 times, so uint8 is enough.
     return rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.uint8)
 
 
@@ -275,7 +272,7 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
 
 
 def _at_end(one: Estimate, ends: Sequence[float]) -> Estimate:
-    """Return an estimate, with Wilson's interval where it is one of the ends in every resample."""
+    """Return an estimate with Wilson's interval if it equals an end in every resample."""
     if one.fixed and not ends:
         return replace(one, interval=None)
     if not one.fixed or one.value not in ends:
@@ -283,37 +280,37 @@ def _at_end(one: Estimate, ends: Sequence[float]) -> Estimate:
     if one.clusters < FEWEST_CLUSTERS:
         return replace(one, interval=None)
     reach = wilson_reach(one.clusters) * span_of(ends)
-    # Towards the other end; of a figure that has but one, away from it: a WER of 0 can only rise, a score of 1 fall.
+    # Extend towards the other end. A figure with one end extends away from it: a WER of 0 can only rise.
     rises = one.value < max(ends) or (len(ends) == 1 and one.value == 0)
     return replace(one, interval=(one.value, one.value + reach) if rises else (one.value - reach, one.value))
 
 
 def span_of(ends: Sequence[float]) -> float:
-    """Return how far apart the ends are; 1 where there is but one."""
+    """Return the distance of the ends; 1 for a single end."""
     return max(ends) - min(ends) or 1.0
 
 
 def wilson_reach(clusters: int) -> float:
-    """Return how far Wilson's interval of 0 of so many, or of all of them, reaches: z² / (C + z²)."""
+    """Return the width of Wilson's interval of 0 or all of `clusters` successes: z² / (C + z²)."""
     z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
     return z2 / (clusters + z2)
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where there is nothing to average, or a value is missing."""
+    """Return the mean; None without values, or if a value is None."""
     present = [value for value in values if value is not None]
     return float(np.mean(present)) if present and len(present) == len(values) else None
 
 
 def means_of(rows: Sequence[Sequence[float] | None]) -> list[float] | None:
-    """Return the mean of each column; None where there is none, or a row is missing or differs in length."""
+    """Return the mean of each column; None without rows, or if a row is None or differs in length."""
     present = [row for row in rows if row is not None]
     alike = len(present) == len(rows) and len({*map(len, present)}) == 1
     return np.mean(present, axis=0).tolist() if alike else None
 
 
 def expanded_tail(clusters: int) -> float:
-    """Return the share of resamples beyond each end of the interval: 2.5 % for many clusters, less for few."""
+    """Return the share of resamples outside each end of the interval: 2.5 % for many clusters, less for few."""
     t = special.stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)
     return float(special.ndtr(-math.sqrt(clusters / (clusters - 1)) * t))
 
@@ -321,12 +318,12 @@ def expanded_tail(clusters: int) -> float:
 def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None) -> Estimate:
     """Return the mean of independent tasks' figures.
 
-    Tasks of as many clusters were drawn alike, so each task's draws are shuffled first, by a seed of its place.
+    Tasks with equally many clusters have the same draws, so shuffle each task's draws first, seeded by its index.
 
     Parameters
     ----------
     weights
-        Of the tasks, 1 on average; None weighs them alike.
+        Weights of the tasks, 1 on average; None for equal weights.
     """
     if len(tasks) == 1:
         return tasks[0]
@@ -338,10 +335,10 @@ def mean_over(tasks: Sequence[Estimate], weights: Sequence[float] | None = None)
 
 
 def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
-    """Return the interval of the mean of tasks' figures that were drawn independently; None where one has none.
+    """Return the interval of the mean of independently drawn tasks; None if a task has no interval.
 
-    It is that of :func:`interval_of_mean`. What does not vary in a task (all its samples are right) has an interval
-    nevertheless, and widens the mean's: by the root of the squared reaches' sum.
+    Start from :func:`interval_of_mean`. A task whose figure does not vary (all samples right) still has an interval.
+    Add such widths to the mean's as the root of their squared sum.
     """
     if any(task.interval is None or not len(task.drawn) for task in tasks):
         return None
@@ -355,18 +352,18 @@ def interval_over(tasks: Sequence[Estimate]) -> tuple[float, float] | None:
 
 
 def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean of independent figures, each drawn from clusters of its own.
+    """Return the 95 % interval of a mean of independent figures with separate clusters.
 
-    Each figure's spread over resamples is too narrow by (C − 1) / C of its own C, however many clusters there are in
-    all, and t has Welch and Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947): of one figure this is
-    the expanded percentile interval.
+    Each figure's variance over resamples is too small by (C − 1) / C for its C clusters. t has Welch and
+    Satterthwaite's degrees of freedom (B. Welch, Biometrika 34, 1947). For one figure, this is the expanded percentile
+    interval.
 
     Parameters
     ----------
     drawn
-        Shape (figures, resamples); a resample in which a figure is NaN is left out.
+        Shape (figures, resamples); resamples with a NaN are left out.
     clusters
-        How many each figure has: two or more.
+        Number of each figure's clusters, at least two.
     """
     valued = drawn[:, ~np.isnan(drawn).any(axis=0)]
     if not valued.size:
@@ -374,7 +371,7 @@ def interval_of_mean(drawn: Floats, clusters: Sequence[int]) -> tuple[float, flo
     counts, spread = np.asarray(clusters, dtype=np.float64), valued.var(axis=1)
     true = spread * counts / (counts - 1)
     if not true.any():
-        true = spread = np.ones(len(counts))  # no width, whatever the tail
+        true = spread = np.ones(len(counts))  # the width is 0 for any tail
     freedom = true.sum() ** 2 / (true**2 / (counts - 1)).sum()
     t = special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
     tail = float(special.ndtr(-math.sqrt(true.sum() / spread.sum()) * t))

@@ -1,4 +1,4 @@
-"""Word error rate under Whisper's English normaliser, and what the errors are.
+"""Word error rate under Whisper's English normaliser, with counts of each kind of error.
 
 The normaliser (A. Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C) makes
 "He's one hundred!" and "he is 100" the same; jiwer aligns and counts.
@@ -37,10 +37,10 @@ class TranscriptErrors:
     errors
         `substitutions + deletions + insertions` of the shortest edit from reference to hypothesis.
     words
-        Words of the reference; 0 if nothing is left of it (only fillers and bracketed noise).
+        Words of the reference; 0 if it is empty after normalisation (only fillers and bracketed noise).
     insertion_loop
-        Whether the hypothesis repeats itself as a stuck decoder does: one phrase of at most 20 words, four times or
-        more in a row, at least 8 repeated words, and longer than any such run of the reference.
+        Whether the hypothesis loops as a stuck decoder does: a phrase of at most 20 words at least four times in a row,
+        at least 8 repeated words, and longer than any such loop of the reference.
     """
 
     errors: int
@@ -52,10 +52,10 @@ class TranscriptErrors:
 
 
 def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str] | None = None) -> TranscriptErrors:
-    """Normalise both texts, align them and count; `read` takes the normaliser's place.
+    """Normalise both texts, align them and count errors; `read` replaces the normaliser.
 
-    An empty reference is not an error: every word of the hypothesis is then an insertion. See
-    `empty_references` in :func:`transcript_details` for how it counts.
+    With an empty reference, every word of the hypothesis is an insertion; see `empty_references` in
+    :func:`transcript_details`.
     """
     expected, given = map(str.split, map(read or normalise, (reference, hypothesis)))
     if expected and given:
@@ -68,9 +68,9 @@ def transcript_errors(reference: str, hypothesis: str, read: Callable[[str], str
 
 
 def letter_errors(reference: str, hypothesis: str) -> tuple[int, int]:
-    """Return how many letters are wrong, and how many there should be; both texts in lower case only.
+    """Return the number of wrong letters, and the reference's number of letters, in lower case.
 
-    Whisper's normaliser writes numbers in digits: a spelling that is off by one letter would be off by all.
+    Without Whisper's normaliser, which writes numbers in digits: one wrong letter would change the whole word.
     """
     expected, given = reference.lower(), hypothesis.lower()
     if not (expected and given):
@@ -83,9 +83,9 @@ def normalise(text: str) -> str:
     """Apply Whisper's English normaliser.
 
     Its patterns take quadratic time on runs of spaces or open brackets, and it fails on numbers of thousands of digits.
-    So runs of white space are collapsed first (the result is the same), and a text over 20,000 characters, or one that
-    it fails on, is normalised in pieces of at most 2,000, cut between words where there are words. Only there can a
-    spelt-out number or a bracket be split, and the longest reply costs seconds, not hours.
+    So collapse white space first, which does not change the result. Normalise a text of over 20,000 characters, or one
+    that fails, in pieces of at most 2,000, cut between words if possible. Only such a cut can split a spelt-out number
+    or a bracket. The longest reply then takes seconds, not hours.
     """
     text = " ".join(text.split())
     normaliser = _normaliser()
@@ -98,14 +98,14 @@ def normalise(text: str) -> str:
 
 
 def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
-    """Return what a transcription run says beside its rates.
+    """Return the details of a transcription run's summary.
 
     Returns
     -------
     dict
-        `words` of all references; `substitutions`, `deletions`, `insertions` as rates of them (None without a word);
+        `words` of all references; `substitutions`, `deletions` and `insertions` per word (None without words);
         `insertion_loops` (samples); `empty_references` (samples without a reference word: their insertions count in
-        `wer`, their own rate is 0 or, with any insertion, 1); and `mean_of_samples`, whose score is 1 − `mean_wer`.
+        `wer`, and their rate is 0, or 1 with any insertion); and `mean_of_samples`, with score 1 − `mean_wer`.
     """
     counts = _counts(errors)
     words = int(counts[:, 1].sum())
@@ -123,25 +123,25 @@ def transcript_details(errors: Sequence[Counts]) -> dict[str, Any]:
 def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
     """Return corpus WER, mean WER and the score (1 − WER, at least 0) as sums over samples.
 
-    Without a reference word none of them has a value.
+    Without reference words, no figure has a value.
 
     Parameters
     ----------
     errors
-        The fields of :class:`TranscriptErrors`, of each sample.
+        The fields of :class:`TranscriptErrors` of each sample.
     clusters
-        What makes samples dependent; intervals resample whole clusters.
+        Cluster of each sample; intervals resample whole clusters.
     """
     counts = _counts(errors)
     words = counts[:, 1]
     rates = np.divide(counts[:, 0], words, out=np.minimum(counts[:, 0], 1.0), where=words > 0)
     columns = np.column_stack([counts, rates, np.ones(len(counts))])
-    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # there is no worst rate
+    ends = {"wer": (0.0,), "mean_wer": (0.0,), "score": (0.0, 1.0)}  # a rate has no worst value
     return Sums(("wer", "mean_wer", "score"), columns, _rates, tuple(clusters), ends)
 
 
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return 1 − the mean of the samples' own rates, which the release took for its score, as sums over samples."""
+    """Return the release's score, 1 − the mean of the samples' rates, as sums over samples."""
     sums = transcript_sums(errors, clusters)
     place = [sums.names.index("mean_wer")]
     score = lambda totals: 1 - sums.statistic(totals)[:, place]  # noqa: E731
@@ -149,7 +149,7 @@ def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ())
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
-    """Return the score alone (1 − the corpus's WER, at least 0) as sums over samples."""
+    """Return only the score (1 − corpus WER, at least 0) as sums over samples."""
     sums = transcript_sums(errors, clusters)
     return Sums(("score",), sums.columns, lambda totals: sums.statistic(totals)[:, 2:], sums.clusters, sums.ends)
 
@@ -184,7 +184,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _longest_loop(words: Sequence[str]) -> int:
-    """Return how many words of the longest loop say again what the phrase before them said; 0 without a loop."""
+    """Return the number of repeated words in the longest loop; 0 without a loop."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
     longest = 0

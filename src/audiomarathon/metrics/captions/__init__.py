@@ -1,1 +1,1 @@
-"""Scores of captions: tokens, CIDEr-D, FENSE, lengths."""
+"""Metrics of captions: tokens, CIDEr-D, FENSE, lengths."""

@@ -1,6 +1,6 @@
 """CIDEr-D of captions.
 
-R. Vedantam et al., "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015, as COCO's code computes it.
+R. Vedantam et al., "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015, as computed by COCO's code.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ ORDERS = 4
 SIGMA = 6.0
 
 Ngram = tuple[str, ...]
-Vector = tuple[dict[Ngram, float], float]  # n-grams of one order by weight, and the norm
+Vector = tuple[dict[Ngram, float], float]  # weights of the n-grams of one order, and their norm
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """In how many items' references each n-gram occurs.
+    """Document frequencies: the number of items whose references contain each n-gram.
 
-    Take them from all references of the split, whatever part of it is scored: from a part, common words look rare and
-    every score rises (`cider_d`; `cider_d_as_published` takes those of the scored items).
+    Count all references of the split, even if only a part is scored: counted on a part, common words look rare and
+    every score rises. `cider_d` counts the split; `cider_d_as_published` counts the scored items.
 
     Attributes
     ----------
     items
-        By n-gram, n = 1…4.
+        Number of items by n-gram, n = 1…4.
     total
-        Items of the corpus.
+        Number of items of the corpus.
     hash
         SHA-256 of both, in hex.
     """
@@ -48,12 +48,12 @@ class Frequencies:
 
     @classmethod
     def of(cls, references: Sequence[Sequence[str]]) -> Frequencies:
-        """Count the reference sets of a corpus, one set an item.
+        """Count the n-grams of a corpus, given each item's references.
 
         Raises
         ------
         DataError
-            With fewer than two items: every n-gram would weigh nothing.
+            With fewer than two items: every n-gram would have weight 0.
         """
         if len(references) < 2:
             raise DataError(f"CIDEr-D needs the references of at least 2 items to weigh words, got {len(references)}")
@@ -75,14 +75,14 @@ class Frequencies:
 
 
 def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], frequencies: Frequencies) -> Floats:
-    """Return the score of each item, 0…10; the corpus's is their mean.
+    """Return the score of each item, 0…10; the corpus score is their mean.
 
     Parameters
     ----------
     candidates
-        One caption an item; an empty one scores 0.
+        One caption per item; an empty caption scores 0.
     references
-        At least one caption an item.
+        At least one caption per item.
     """
     scores = []
     for candidate, texts in zip(candidates, references, strict=True):
@@ -104,7 +104,7 @@ def _similarity(candidate: Vector, reference: Vector) -> float:
 
 
 def _length(text: str) -> int:
-    """Return the number of bigrams, by which COCO's code measures lengths."""
+    """Return the number of bigrams, which COCO's code uses as length."""
     return sum(_ngrams(text)[1].values())
 
 

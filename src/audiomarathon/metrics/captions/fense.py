@@ -1,7 +1,7 @@
-"""FENSE (Fluency ENhanced Sentence-bert Evaluation) of captions: meaning, with a penalty for broken English.
+"""FENSE (Fluency ENhanced Sentence-bert Evaluation): similarity in meaning, with a penalty for broken English.
 
-Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. Only the arithmetic is here;
-the models are behind two interfaces (`audiomarathon/scoring/caption_models.py`).
+Z. Zhou et al., "Can Audio Captions Be Evaluated with Image Caption Metrics?", ICASSP 2022. This file has the
+arithmetic; `audiomarathon/scoring/caption_models.py` has the models behind its two interfaces.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from audiomarathon.metrics.statistics import Floats, ratio
 
-ERROR = 0.9  # probability above which a caption counts as broken
+ERROR = 0.9  # probability of an error above which a caption gets the penalty
 PENALTY = 0.9
 
 
 class TextEncoder(Protocol):
-    """Turns texts into vectors whose angle is a distance in meaning."""
+    """Turns texts into vectors; a smaller angle means a closer meaning."""
 
     def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
         """Return shape (texts, dimensions)."""
@@ -28,23 +28,23 @@ class TextEncoder(Protocol):
 
 
 class FluencyChecker(Protocol):
-    """Tells broken English."""
+    """Detects broken English."""
 
     def error(self, texts: list[str]) -> Floats:
-        """Return the probability, 0…1, that each text has an error."""
+        """Return each text's probability of an error, 0…1."""
         ...
 
 
 @dataclass(frozen=True)
 class Fense:
-    """FENSE and its parts, each of shape (items,); the corpus's figures are their means.
+    """FENSE and its parts, each of shape (items,); corpus figures are their means.
 
     Attributes
     ----------
     sbert_sim
         Mean cosine between the candidate and its references, −1…1.
     fer
-        1 where the checker is over 90 % sure of an error, else 0.
+        1 if the checker is over 90 % sure of an error, else 0.
     fense
         `sbert_sim * (1 - 0.9 * fer)`.
     """
@@ -57,7 +57,7 @@ class Fense:
 def fense(
     candidates: Sequence[str], references: Sequence[Sequence[str]], encoder: TextEncoder, checker: FluencyChecker
 ) -> Fense:
-    """Return FENSE of each item. Both models see each text once, however often it occurs."""
+    """Return FENSE of each item. Both models see each distinct text once."""
     similarity = sbert_sim(candidates, references, encoder)
     places = {text: place for place, text in enumerate(dict.fromkeys(candidates))}
     probability = np.asarray(checker.error(list(places)), np.float64)
@@ -77,6 +77,6 @@ def sbert_sim(candidates: Sequence[str], references: Sequence[Sequence[str]], en
 
 
 def unit_vectors(texts: list[str], encoder: TextEncoder) -> Floats:
-    """Return a text's vector at length 1, shape (texts, dimensions); a vector of zeros stays."""
+    """Return the texts' vectors at length 1, shape (texts, dimensions); a zero vector stays zero."""
     vectors = np.asarray(encoder.encode(texts), np.float64)
     return ratio(vectors, np.linalg.norm(vectors, axis=1, keepdims=True), 0.0)

@@ -1,4 +1,4 @@
-"""How long captions are, what the models behind FENSE see of them, and how well people do."""
+"""Lengths of captions, cut-offs of FENSE's models, and human scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STOP = re.compile(r"""(?<!\S)(\S*[.!?]["'\u2019\u201d)\]]*)(?=(\s+\S+))|\n""")
 
 
 def first_sentence(text: str) -> str:
-    """Return a text up to the end of its first sentence or line. A period of "e.g." or "Dr." ends none."""
+    """Return a text up to the end of its first sentence or line. The period of "e.g." or "Dr." ends no sentence."""
     text = text.strip()
     for found in _STOP.finditer(text):
         if not found[1]:
@@ -32,18 +32,18 @@ def first_sentence(text: str) -> str:
 
 
 def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequence[int]] | None) -> dict[str, Any]:
-    """Return how long captions are, and how many are longer than FENSE's models read.
+    """Return the lengths of captions, and the share of captions longer than FENSE's models read.
 
     Parameters
     ----------
     count_pieces
-        Counts the word pieces of texts, special tokens included, nothing cut; None where there is no such model.
+        Counts the word pieces of texts, special tokens included, without cutting; None without such a model.
 
     Returns
     -------
     dict
         `words` (`mean`, `p5`, `p95`, of the tokens of :func:`tokens`), `beyond_64`, `beyond_128` (shares, or None).
-        All are None without captions.
+        All values are None without captions.
     """
     words = [len(tokens(caption)) for caption in captions]
     figures = [np.mean(words), *np.percentile(words, [5, 95])] if words else [None] * 3
@@ -58,15 +58,15 @@ def lengths(captions: Sequence[str], count_pieces: Callable[[list[str]], Sequenc
 
 
 def human_ceiling(references: Sequence[Sequence[str]], metric: Metric) -> Floats:
-    """Return what people score: each reference against the others of its item, averaged over them.
+    """Return human scores: each reference against the other references of its item, averaged.
 
     Parameters
     ----------
     references
-        At least two captions an item.
+        At least two captions per item.
     metric
-        Maps captions and their references to a score each. Called for the first reference of every item, then for the
-        second, and so on.
+        Maps captions and their references to scores. Called for the first reference of every item, then for the second,
+        and so on.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Penn Treebank tokens of captions, as the caption metrics of COCO take them.
+"""Penn Treebank tokens of captions, as in COCO's caption metrics.
 
 They run the PTBTokenizer of Stanford CoreNLP 3.4.1 with `-preserveLines -lowerCase`, then drop 17 punctuation tokens:
 `'' ' (two backticks) (one backtick) -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;`. Lower-casing comes first, so `(`
-is `-lrb-` and stays: brackets count as words. The rules below follow what that program prints, on single texts: in a
-file it also looks at how the next line begins ("in C." before "The").
+becomes `-lrb-` and stays: brackets count as words. The rules below reproduce that program's output on single texts. In
+a file, it also looks at the start of the next line ("in C." before "The").
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_MARKS = (  # the combining marks that may stand in a word
+_MARKS = (  # combining marks allowed in a word
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0615-\u061a\u064b-\u065e\u0670"
     "\u06d6-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0\u07eb-\u07f3\u0900-\u0903\u093c-\u094e\u0951-\u0955\u0962\u0963"
     "\u0981-\u0983\u09bc-\u09cd\u09d7\u09e2\u09e3\u0a01-\u0a03\u0a3c-\u0a4d\u0a81-\u0a83\u0abc-\u0acd\u0b82"
@@ -19,7 +19,7 @@ _MARKS = (  # the combining marks that may stand in a word
     "\u0ec8-\u0ecd"
 )
 _NUMERALS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u218b\u2460-\u24ff\u2776-\u2793"
-_KEPT = (  # symbols that are a token each; any other vanishes
+_KEPT = (  # symbols that are tokens; all others are dropped
     "#-%&*+/<=>\\\\^|~\u00a1-\u00a9\u00ac\u00ae-\u00b4\u00b6-\u00b9\u00bc-\u00bf\u00d7\u00f7\u0589\u05be\u060c\u061b"
     "\u061f\u066a\u06d4\u0964\u0965\u0e3f\u0e4f\u2016\u2017\u201a\u201e\u2020-\u2023\u2030-\u2038\u203b\u203e-\u2042\u2044"
     "\u207a-\u207e\u208a-\u208e"
@@ -43,7 +43,7 @@ _ABBREVIATIONS = (
 )
 _STATES = "Ark|Az|Del|Ill|La|Mass|Miss|Ore|Pa|Tex|Wash"  # else words
 _BEFORE_NUMBER = "art|ca|figs?|nos?|op|pp|prop"
-_STARTS = (  # words that show a new sentence behind "plan A."
+_STARTS = (  # words that start a new sentence after "plan A."
     "an?|about|according|additionally|after|as|at|but|earlier|he|here?|however|if|in|it|last|many|more|mr\\.|ms\\.|now|"
     "once|one|other|our|she|since|so|some|such|that|the|their|then|there|these|they|this|we|what|when|while|yet|you"
 )
@@ -54,14 +54,14 @@ _PERIOD = (
 _ATTRIBUTE = r"""\s+[A-Za-z][\w:.-]*(?:\s*=\s*(?:"[^"]*"|'[^']*'))?"""
 _IN_URL = r'[^\s<>"|(){}]'
 
-#: In the order in which they are tried. Nothing here matches the 17 tokens, so they vanish with the untokenizable.
+#: In the order of matching. No rule matches the 17 dropped tokens.
 _RULES = (
     r"[a-z]+(?= (?!\d))(?<!cannot)(?<!gonna)(?<!gotta)(?<!wanna)(?<!gimme)(?<!lemme)",  # nearly all words, at speed
     rf"<[!?][A-Za-z-][^>]*>|</?[A-Za-z][\w:.@-]*(?:{_ATTRIBUTE})*\s*/?\s*>",
     rf"https?://{_IN_URL}*?[./]{_IN_URL}*(?<![.!?,-])",
     rf"[A-Za-z0-9]{_IN_URL}*@(?:[^\s<>\"|()@.!?]+\.)*{_IN_URL}*(?<=\w)|@[A-Za-z_]\w*|\#{_L}+",
     r"&(?i:lt|gt|amp|quot|nbsp);|&\#\d+;",
-    # telephone numbers, which take in "200 3000 440", and fractions
+    # telephone numbers, which include "200 3000 440", and fractions
     r"(?:\(\d{2,3}\) ?|\+{0,2}(?:\d{2,4}[- ]){1,2})\d{3,4}[- ]?\d{3,5}" + _END,
     r"\+{0,2}(?:\d{2,4}\.){1,2}\d{3,4}\.\d{3,5}(?!\.?\d)",
     rf"(?:\d{{1,4}}[- ])?\d{{1,4}}[/\u2044]\d{{1,4}}(?!/?{_W}|{_HYPHEN}{_L})",
@@ -113,7 +113,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _special(token: str) -> str:
-    """Return a token with signs as the tokenizer writes them."""
+    """Return a token with signs as written by the tokenizer."""
     if token in _WRITTEN:
         return _WRITTEN[token]
     if _CURLY.match(token):
