@@ -105,7 +105,8 @@ class TestLength:
         assert [line for line in said if "over 600 s" in line] == [said[1]]
         assert "tau: 1 of 10 samples" in said[1]
         plan = plan_memory(get_model(KEY), RunSettings.read({}, **flags))
-        assert plan.limits[0].startswith(f"{KEY} takes clips of 600 s at most")
+        assert plan.limits[0].startswith(KEY)
+        assert "600 s" in plan.limits[0]
         assert plan.limits[1:] == (said[1],)
         assert plan.longest(1e15) == get_model(KEY).most_seconds == audio_flamingo_3._MOST_SECONDS
         records = records_in(result.folder)

@@ -28,7 +28,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "a directory": Path.mkdir,
     "a pipe": os.mkfifo,
     "a pipe or device": lambda path: path.symlink_to("/dev/zero"),
-    "no file": lambda path: path.symlink_to("nowhere"),
+    "broken link": lambda path: path.symlink_to("nowhere"),
     "symbolic links": lambda path: path.symlink_to(path.name),
 }
 
@@ -95,7 +95,7 @@ def test_sizes_that_no_model_has(folder: Path, part: str, name: str, value: obje
 def test_sizes_that_the_weights_cannot_fill(folder: Path, name: str, value: int) -> None:
     """They would fill the memory instead, with random numbers."""
     config_with(folder, "text_config", name, value)
-    refused(folder, ConfigError, "config.json", "parameters or more")
+    refused(folder, ConfigError, "config.json", "parameters")
 
 
 @pytest.mark.parametrize("value", [[], "x", 5, None])

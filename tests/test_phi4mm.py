@@ -115,7 +115,7 @@ class TestAdapter:
             (lambda w: w.pop(next(n for n in w if "layers.2.mlp.down_proj.lora_B" in n)), "missing keys.*layers.2.mlp"),
             (lambda w: w.update({"base_model.model.model.layers.9.x.lora_A.weight": torch.ones(2)}), "unexpected keys"),
             (lambda w: w.update({n: torch.ones(3, 3) for n in w if "layers.1.mlp" in n}), "mismatched keys.*layers.1"),
-            (lambda w: w.update({n: 0 * t for n, t in w.items() if "lora_B" in n}), "layer 0 has one of zeros"),
+            (lambda w: w.update({n: 0 * t for n, t in w.items() if "lora_B" in n}), "layer 0 .*zeros"),
         ],
         ids=["missing", "unexpected", "other shape", "zeros"],
     )
@@ -132,7 +132,7 @@ class TestAdapter:
         config = json.loads((copy_of / "speech-lora" / "adapter_config.json").read_text())
         config["target_modules"] = config["target_modules"].replace(r"\d+", "[0-2]")
         (copy_of / "speech-lora" / "adapter_config.json").write_text(json.dumps(config))
-        with pytest.raises(ModelError, match="decoder layer 3 has none"):
+        with pytest.raises(ModelError, match="decoder layer 3 has no"):
             load(copy_of)
 
     def test_has_the_models_precision(self, folder: Path) -> None:
@@ -469,7 +469,7 @@ def test_tokens_are_dropped_behind_a_shorter_window_too(folder: Path, tmp_path: 
     assert dropped.kv_lengths[0] == 39
     hidden = generate(Hidden(kept=dropped.kept_positions[0], first=2))
     torch.testing.assert_close(dropped.logits, hidden.logits, atol=2e-5, rtol=1e-4)
-    with pytest.raises(MethodError, match="K can be nothing here"):
+    with pytest.raises(MethodError, match="allowed layers: none"):
         FastV(0.5, layer=2).check(lm)
 
 

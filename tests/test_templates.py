@@ -34,7 +34,7 @@ NONSENSE = {
     "{{ messages[0].content + 1 }}": "TypeError",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}": "RecursionError",
     "{{ messages.__class__.__mro__ }}": "SecurityError",
-    "plain": "writes no <|AUDIO|> for audio",
+    "plain": "no <|AUDIO|> for audio",
 }
 
 
@@ -75,7 +75,7 @@ def test_a_template_without_end(tokenizer, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("template", [5, ["x"], {"other": "x"}])
 def test_a_template_that_is_no_text(tokenizer, template: object) -> None:
-    refused(tokenizer, template, "no text")
+    refused(tokenizer, template, "text")
 
 
 def test_the_process_is_started_once_and_again_when_it_was_killed(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

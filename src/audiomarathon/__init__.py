@@ -1,4 +1,4 @@
-"""How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys."""
+"""Benchmark audio LLMs on long audio, and measure what dropping audio tokens or KV cache entries costs and saves."""
 
 from __future__ import annotations
 
@@ -37,28 +37,29 @@ def evaluate(
     Parameters
     ----------
     *tasks
-        Names (`audiomarathon list tasks`).
+        Task names (`audiomarathon list tasks`).
     model
-        A name (`audiomarathon list models`). Without data None is the embedded toy model on the mini benchmark.
+        A model's name (`audiomarathon list models`). None without data selects the embedded toy model and the mini
+        benchmark.
     method
-        A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of them, to be run
-        side by side on each sample. Names without a ratio take `ratio`; None takes `PRUNE_METHOD`, else base. An object
-        that prints itself by its address (a lambda) needs a name, which its folder gets too: `("mine-0.3", press)`.
+        A method, a name such as `fast_v:0.5`, or any object used as `with press(model):`; or a list of these, to run
+        side by side on each sample. Names without a ratio use `ratio`. None uses `PRUNE_METHOD`, else base. An object
+        whose repr is an address (a lambda) needs a name, which its folder uses too: `("mine-0.3", press)`.
     progress
-        False shows nothing; None shows on a terminal, or in a notebook, how far the run is.
+        None shows progress on a terminal or in a notebook; False shows nothing.
     **settings
-        Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`; env vars fill the
-        rest.
+        Fields of :class:`audiomarathon.settings.RunSettings`, such as `limit=100, results="out"`. Env vars fill the
+        others.
 
     Returns
     -------
     list of Result
-        For each task and method its folder and the content of its `summary.json`.
+        The folder and the content of `summary.json`, for each task and method.
 
     Raises
     ------
     AudioMarathonError
-        For whatever is the caller's to mend.
+        For any error that the caller can fix.
     """
     from dataclasses import replace
 
@@ -69,9 +70,9 @@ def evaluate(
     from audiomarathon.settings import RunSettings
 
     model, read = toy_or_real(model, tasks, RunSettings.read(**settings), warn)
-    wanted = method if isinstance(method, list) else [read.method if method is None else method]
-    bare = replace(read, ratio=None) if len(wanted) > 1 else read  # beside others, base is what they are compared with
-    methods = [as_method(one, bare if one == "base" else read) for one in wanted]
+    given = method if isinstance(method, list) else [read.method if method is None else method]
+    no_ratio = replace(read, ratio=None) if len(given) > 1 else read  # in a list, base is the reference without a ratio
+    methods = [as_method(choice, no_ratio if choice == "base" else read) for choice in given]
     return list(run(tasks, model, read, methods, progress=progress))
 
 
@@ -81,19 +82,19 @@ def load_runs(runs: Source) -> Runs:
     Parameters
     ----------
     runs
-        A run folder, a folder that holds some, what `evaluate` returned, or a list of these. Beside the run of a pruner
-        its control `random` of the same ratio is read, where it lies in the same folder.
+        A run folder, a folder of run folders, the result of `evaluate`, or a list of these. With a pruner's run, also
+        read its control `random` of the same ratio from the same folder.
 
     Returns
     -------
     Runs
-        `summaries` (one row a run) and `records` (one row a sample) are frames, `charts` pictures by task; Jupyter and
-        `print` show a table of scores and times.
+        `summaries` (one row per run) and `records` (one row per sample) are frames, `charts` are pictures by task.
+        Jupyter and `print` show a table of scores and times.
 
     Raises
     ------
     RecordError
-        When there is no run, or one that was named is damaged.
+        When there is no run, or a named run is damaged.
     """
     from audiomarathon.report.notebook import load_runs as load
 
@@ -101,29 +102,29 @@ def load_runs(runs: Source) -> Runs:
 
 
 def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) -> Shown:
-    """Compare settings, or models, on the samples that both answered: the table of `audiomarathon compare`.
+    """Compare settings or models on the samples that both answered, as `audiomarathon compare` does.
 
     Parameters
     ----------
     runs
-        As :func:`load_runs` takes them, or what it returned.
+        The argument or the result of :func:`load_runs`.
     against
-        The setting that all others are compared with, or its method where that has one setting (`random`); None is
-        base, else the first.
+        The reference setting, or its method if that has one setting (`random`). None selects base, else the first
+        setting.
     seed
-        Of the intervals and tests.
+        Seed of the intervals and tests.
 
     Returns
     -------
     DataFrame, shape (settings x scopes, columns)
-        One row a setting on each task, each group of tasks and overall: `score`, `reference_score`, their `difference`
-        with the ends of its 95 % interval (`difference_low`, `difference_high`), `p` of the paired test, `p_holm`, and
-        speed-ups as reference ÷ setting, above 1 is faster (`llm_prefill_speedup`, …).
+        One row per setting for each task, each group of tasks and all tasks: `score`, `reference_score`, their
+        `difference` with its 95 % interval (`difference_low`, `difference_high`), `p` of the paired test, `p_holm`, and
+        speed-ups as reference ÷ setting; above 1 is faster (`llm_prefill_speedup`, …).
 
     Raises
     ------
     AudioMarathonError
-        When there is nothing to compare, or no setting of that name.
+        When there is nothing to compare, or no such setting.
     """
     from audiomarathon.report.notebook import compare_runs as compare
 
@@ -145,9 +146,9 @@ def write_report(
     Parameters
     ----------
     runs
-        As :func:`load_runs` takes them, or what it returned.
+        The argument or the result of :func:`load_runs`.
     title, samples, audio, spectrograms, data
-        As the options of the command.
+        The command's options.
 
     Raises
     ------
@@ -182,23 +183,23 @@ def evaluate_encoder(
     Parameters
     ----------
     encoder
-        A name as `audiomarathon encoder run` takes it, or a module with X-ARES' interface.
+        A name for `audiomarathon encoder run`, or a module with X-ARES' interface.
     tasks
-        Names, domains, paths of `*_task.py` files. Without data a task is left out, with a warning.
+        Names, domains, or paths of `*_task.py` files. A task without data is skipped, with a warning.
     protocol, limit, mini, seeds, llm, tokenizer, device
-        As the options of `audiomarathon encoder run`.
+        Options of `audiomarathon encoder run`.
     data
-        Folder of the tasks' folders; None as on the command line.
+        The folder with the tasks' folders; None for the command line's default.
 
     Returns
     -------
     list of Score
-        Of each task, by probe: the estimate with its 95 % interval.
+        The estimate with its 95 % interval, for each task and probe.
 
     Raises
     ------
     AudioMarathonError
-        For whatever is the caller's to mend.
+        For any error that the caller can fix.
     """
     import logging
     import warnings
@@ -222,7 +223,7 @@ def evaluate_encoder(
 
 
 def check_audio_encoder(encoder: object) -> bool:
-    """Tell whether X-ARES would accept an encoder; see :func:`audiomarathon.encoders.check.check_audio_encoder`."""
+    """Tell whether X-ARES accepts an encoder; see :func:`audiomarathon.encoders.check.check_audio_encoder`."""
     from audiomarathon.encoders.check import check_audio_encoder as check
 
     return check(encoder)

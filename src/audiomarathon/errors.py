@@ -1,7 +1,7 @@
 """The errors a user can meet.
 
-Every message is one line that says what was found, where, and what is allowed or what to do; the command line prints it
-without a traceback and exits with the class's code.
+Every message is one line: what was found, where, and what is allowed or what to do. The command line prints it without
+a traceback and exits with the class's code.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ def told(error: BaseException) -> str:
     """Return an exception as one line of at most 500 characters: its kind and its message."""
     try:
         text = " ".join(str(error).split())
-    except BaseException:  # a stranger's exception may not even have a message
+    except BaseException:  # str() of a plug-in's exception may fail too
         text = "its message cannot be shown"
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
 def warn(message: str) -> None:
-    """Warn the user, at the line that called this package: a notebook shows no line of ours."""
+    """Warn at the line that called this package, so that a notebook shows the user's line."""
     frame, level = inspect.currentframe(), 1
     while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
@@ -29,7 +29,7 @@ def warn(message: str) -> None:
 
 
 class AudioMarathonError(Exception):
-    """Base of every error that is the user's to mend (bad input, missing data, a full disk)."""
+    """Base of the errors that the user can fix (bad input, missing data, a full disk)."""
 
     exit_code: int = 2
 
@@ -39,15 +39,15 @@ class SettingsError(AudioMarathonError):
 
 
 class DataError(AudioMarathonError):
-    """A task's data is missing or malformed. The message names the file and, where there is one, the row."""
+    """A task's data is missing or malformed. The message names the file and, if known, the row."""
 
 
 class MissingDataError(DataError):
-    """A task's data is nowhere under the data root."""
+    """A task's data is not under the data root."""
 
 
 class PluginError(DataError):
-    """A third party's task or method raised an error of its own. The message names the plug-in."""
+    """A third party's task or method raised an error. The message names the plug-in."""
 
 
 class AudioError(AudioMarathonError):
@@ -58,7 +58,7 @@ class AudioError(AudioMarathonError):
     path
         The clip.
     reason
-        What is wrong with it, in a few words.
+        The fault, in a few words.
     """
 
     def __init__(self, path: object, reason: str) -> None:
@@ -68,40 +68,40 @@ class AudioError(AudioMarathonError):
 
 
 class ModelError(AudioMarathonError):
-    """A checkpoint cannot be loaded as the family it is meant to be, or its internals moved."""
+    """A checkpoint cannot be loaded as a model of its family, or its internals moved."""
 
 
 class ConfigError(ModelError):
-    """A file that describes a checkpoint is no plain file, or holds what no model has. The message names the file."""
+    """A checkpoint's config file is not a plain file, or has values that no model has. The message names the file."""
 
 
 class LogitsError(ModelError):
-    """A model's logits are not finite numbers: its reply means nothing."""
+    """A model's logits are not finite numbers, so its reply is meaningless."""
 
 
 class TemplateError(ModelError):
-    """A chat template cannot word a prompt. The message names its file."""
+    """A chat template cannot render a prompt. The message names its file."""
 
 
 class WeightsError(ModelError):
-    """A checkpoint's weights are not plain safetensors files of its folder, or not finite numbers."""
+    """A checkpoint's weights are not plain safetensors files in its folder, or not finite numbers."""
 
 
 class EncoderError(AudioMarathonError):
-    """An audio encoder cannot be loaded, or its output is not what it declares. The message names it."""
+    """An audio encoder cannot be loaded, or its output contradicts its declaration. The message names the encoder."""
 
 
 class MethodError(AudioMarathonError):
-    """A pruning method or press cannot do what was asked of it on this model."""
+    """A method cannot work as asked on this model."""
 
 
 class ExecutorError(AudioMarathonError):
-    """Workers cannot be had, differ from each other, or are all lost."""
+    """Ray workers cannot be started, differ from each other, or have all died."""
 
 
 class OutputError(AudioMarathonError):
-    """Standard output cannot be written; without a message where its reader has left, as `| head` does."""
+    """Standard output cannot be written. Without a message if its reader has gone, as with `| head`."""
 
 
 class RecordError(AudioMarathonError):
-    """A run folder cannot be used: locked by another process, another run's identity, or not writable."""
+    """A run folder cannot be used: another process locks it, it belongs to another run, or it is not writable."""

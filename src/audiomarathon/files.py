@@ -1,4 +1,4 @@
-"""Files: written so that whoever reads them, after a crash too, sees the old one or the new one, never half of one."""
+"""Write files atomically: a reader sees the old file or the new file, also after a crash."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 from audiomarathon.errors import DataError, RecordError
 
 ESCAPED = "backslashreplace"  # a lone surrogate (an undecodable file name) becomes \\udcXX, which is valid JSON
-_CRC = b', "crc": "%08x"}'  # the last key; over the line as it would be without it
+_CRC = b', "crc": "%08x"}'  # the last key: checksum of the line without this key
 _LENGTH = len(_CRC % 0)
 _UNSAFE = re.compile(r"[^\w .+@=,()-]")
-_LONGEST_NAME, _LONGEST_BYTES = 120, 230  # of a name that we give: an ending has to fit behind it
-_LONGEST_PART = 255  # bytes of a name that file systems take
+_LONGEST_NAME, _LONGEST_BYTES = 120, 230  # of a name that we choose: leaves room for an ending
+_LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
 
 
 def file_name(text: str) -> str:
-    """Return a file's name for a name that a results folder gives: never a path, a hidden file, or another's name."""
+    """Return a safe file name for a name from a results folder: never a path, a hidden file, or a clash."""
     safe = _UNSAFE.sub("_", text).lstrip(".")[:_LONGEST_NAME]
     while len(safe.encode(errors=ESCAPED)) > _LONGEST_BYTES:
         safe = safe[:-1]
@@ -34,25 +34,27 @@ def file_name(text: str) -> str:
 
 
 def named_folder(text: str | Path) -> Path:
-    """Return the folder that a user names, `~` resolved; it need not be there.
+    """Return a folder named by a user, with `~` expanded; it need not exist.
 
     Raises
     ------
     DataError
-        When it cannot be there: `~nobody`, or a name longer than file systems take.
+        When it cannot exist: `~nobody`, or a name that is too long for file systems.
     """
     try:
         folder = Path(text).expanduser()
     except RuntimeError:
         raise DataError(f"{text}: there is no such user") from None
     if max((len(os.fsencode(part)) for part in folder.parts), default=0) > _LONGEST_PART:
-        raise DataError(f"{str(text)[:_SHOWN_NAME]}…: no folder can have so long a name")
+        raise DataError(
+            f"{str(text)[:_SHOWN_NAME]}…: the name is too long for a folder; allowed: {_LONGEST_PART} bytes"
+        )
     return folder
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what a disk or a file system refuses into one line."""
+    """Turn errors of the disk or file system into one line."""
     try:
         yield
     except OSError as error:
@@ -60,12 +62,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder in which nothing can be written, or which cannot be made; nothing stays of the attempt.
+    """Refuse a folder that is not writable or cannot be created. The check leaves nothing behind.
 
     Raises
     ------
     RecordError
-        Saying what the system says.
+        Quotes the system's reason.
     """
     with writing(folder):
         place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -89,7 +91,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def json_object(text: bytes, *, strict: bool = False) -> dict[str, Any] | None:
-    """Return the JSON object of a line or a file, or None; `strict` refuses NaN and infinities."""
+    """Parse the JSON object of a line or a file, or return None; `strict` refuses NaN and infinities."""
     try:
         found = json.loads(text, parse_constant=_refuse if strict else None)
     except (ValueError, RecursionError):
@@ -104,12 +106,12 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(line: bytes, *, always: bool = False) -> dict[str, Any] | None:
-    """Return the object of a line, its checksum looked at and taken off; None for a damaged line.
+    """Return a line's object after checking and removing its checksum; None for a damaged line.
 
     Parameters
     ----------
     always
-        Whether a line without a checksum is damaged too.
+        Whether a line without a checksum counts as damaged.
     """
     line = line.rstrip(b"\r\n")
     text, end = line[:-_LENGTH] + b"}", line[-_LENGTH:]
@@ -127,12 +129,12 @@ def _refuse(name: str) -> None:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a file of JSON lines, made where it is missing; a torn last line is cut off first.
+    """Append a row to a file of JSON lines, created if missing. First remove an incomplete last line.
 
     Raises
     ------
     RecordError
-        When it cannot be written.
+        When the file cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,12 +148,12 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step, its folder made where it is missing.
+    """Write a text file atomically, creating its folder if needed.
 
     Raises
     ------
     RecordError
-        When it cannot be written; what was there before stays.
+        When it cannot be written; the old file stays.
     """
     write_bytes(path, text.encode(errors=ESCAPED))
 
@@ -164,11 +166,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a whole file in another's place in one step; what was there stays when that fails."""
+    """Replace a file atomically; if that fails, the old file stays."""
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):
         try:
-            temporary.unlink(missing_ok=True)  # a link or a FIFO of that name would be written to
+            temporary.unlink(missing_ok=True)  # never write into a link or a FIFO of that name
             temporary.write_bytes(content)
             temporary.replace(path)
         finally:
@@ -176,7 +178,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a file at a second place in one step: as a hard link, or where the file system has none, as a copy."""
+    """Put a file at a second path atomically: as a hard link, or if the file system has none, as a copy."""
     temporary = target.with_name(f".{target.name}.new")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

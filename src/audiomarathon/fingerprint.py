@@ -1,7 +1,7 @@
-"""Fingerprints: hashes of large files that read only a part of them, each with the number of its rule.
+"""Fingerprints: hashes of parts of large files, made by one of two rules.
 
-Rule 1, of versions up to 8983bac, is a bare hash of 16 digits. Rule 2 is `2:<hash by rule 1>:<hash by rule 2>`: it
-reads more, and holds the first hash so that it can still be compared with a fingerprint written under rule 1.
+Rule 1, in versions up to 8983bac, is a bare hash of 16 digits. Rule 2 is `2:<hash by rule 1>:<hash by rule 2>`. It
+reads more, and includes the hash by rule 1, to compare with fingerprints of older versions.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 BLOCK_BYTES = 4096
-_WHOLE_BYTES = 65536  # up to here all of a stretch is read
+_WHOLE_BYTES = 65536  # a stretch up to this size is read whole
 _MOST_GAPS = 64
 _CHUNK_BYTES = 1 << 22
 _RULE_1, _RULE_2 = re.compile("[0-9a-f]{16}"), re.compile("2:([0-9a-f]{16}):([0-9a-f]{16})")
 
 
 def join_rules(rule_1: Any, rule_2: Any) -> str:
-    """Return the fingerprint of what two hashlib digests were fed by the two rules."""
+    """Return the fingerprint of two hashlib digests, one for each rule."""
     return f"2:{rule_1.hexdigest()[:16]}:{rule_2.hexdigest()[:16]}"
 
 
 def is_weak(written: object) -> bool:
-    """Tell whether a fingerprint was written under rule 1, which misses most changes of a large file."""
+    """Tell whether a fingerprint follows rule 1, which misses most changes of a large file."""
     return isinstance(written, str) and _RULE_1.fullmatch(written) is not None
 
 
 def by_rule_1(written: Any) -> Any:
-    """Return the part of a fingerprint that rule 1 made; anything else as it is."""
+    """Return a fingerprint's hash by rule 1; any other value unchanged."""
     found = _RULE_2.fullmatch(written) if isinstance(written, str) else None
     return found[1] if found else written
 
 
 def same(one: object, other: object) -> bool:
-    """Compare two fingerprints by the weaker of their rules; any other values by what they are."""
+    """Compare two fingerprints by the weaker of their rules; compare other values directly."""
     return one == other or ((is_weak(one) or is_weak(other)) and by_rule_1(one) == by_rule_1(other))
 
 
 def stronger(written: object, among: Iterable[object]) -> object:
-    """Return the one fingerprint of rule 2 that a weak one stands for; itself where there is none, or several."""
+    """Return the single fingerprint of rule 2 that matches a weak fingerprint; else return `written`."""
     found = [other for other in among if not is_weak(other) and same(written, other)] if is_weak(written) else []
     return found[0] if len(found) == 1 else written
 
 
 def short(written: object) -> str:
-    """Return a few digits that tell a fingerprint from others, for names."""
+    """Return six digits of a fingerprint, for names."""
     return str(written).rpartition(":")[2][:6] if _RULE_2.fullmatch(str(written)) else str(written)[:6]
 
 
 def blocks(first: int, last: int, gap: int) -> Iterator[tuple[int, int]]:
-    """Yield what stands for the bytes from `first` to `last`: all of a short stretch, else evenly spaced blocks.
+    """Yield the byte ranges to hash from `first` to `last`: all of a short stretch, else evenly spaced blocks.
 
-    The first, the middle and the last block are always among them. They begin at most `gap` bytes apart, or, where that
-    would be too many, a 64th of the stretch.
+    They always include the first, the middle and the last block. Blocks start at most `gap` bytes apart, or a 64th of
+    the stretch apart if that would make too many.
     """
     length = last - first
     if length <= _WHOLE_BYTES:

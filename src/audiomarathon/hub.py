@@ -1,4 +1,4 @@
-"""What the hub's client raises, as one line that says what to do; for checkpoints and data sets alike."""
+"""Turn errors of the Hugging Face hub's client into one line that says what to do."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from audiomarathon.errors import AudioMarathonError
 
 @contextmanager
 def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: str, instead: str) -> Iterator[None]:
-    """Turn what the hub's client raises into one line.
+    """Turn errors of the hub's client into one line.
 
     Parameters
     ----------
     name
-        The hub's id, with its revision where one is named.
+        The hub id, with its revision if given.
     kind
-        The error to raise.
+        The error class to raise.
     what
         `model` or `data set`.
     fetch
-        What goes on where the download stopped.
+        How to continue the download.
     instead
         What to do without the hub.
     """
@@ -34,7 +34,9 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
         RevisionNotFoundError,
     )
 
-    web_error: type[Exception] = HfHubHTTPError.__mro__[1]  # of the hub's HTTP library, another from version to version
+    web_error: type[Exception] = HfHubHTTPError.__mro__[
+        1
+    ]  # base class of the HTTP library, which differs between versions
     repository, _, revision = name.partition("@")
     try:
         yield
@@ -49,19 +51,17 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
         raise kind(f"{repository}: the hub has no revision {revision!r}") from None
     except RepositoryNotFoundError:
         raise kind(
-            f"{repository}: the hub knows no such {what}; if it is private, `export HF_TOKEN=…` with a token that may "
+            f"{repository}: the hub has no such {what}; if it is private, `export HF_TOKEN=…` with a token that may "
             f"read it; else {instead}"
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         hint = "the hub limits anonymous downloads, `export HF_TOKEN=…` raises the limit; " if status == 429 else ""
-        raise kind(f"{repository}: the hub answered {status}: {hint}{fetch}, it goes on where it stopped") from None
+        raise kind(f"{repository}: the hub answered {status}: {hint}{fetch} to resume the download") from None
     except (LocalEntryNotFoundError, web_error):
         raise kind(
-            f"{repository} is not here yet, and the hub cannot be reached (no network, a proxy, HF_ENDPOINT or "
-            f"HF_HUB_OFFLINE?); {fetch} where it can, or {instead}"
+            f"{repository} is not downloaded, and the hub cannot be reached (no network, a proxy, HF_ENDPOINT or "
+            f"HF_HUB_OFFLINE?); {fetch} on a machine with access, or {instead}"
         ) from None
     except OSError as error:
-        raise kind(
-            f"{repository}: download failed ({error}); {fetch}, it goes on where it stopped, or {instead}"
-        ) from None
+        raise kind(f"{repository}: download failed ({error}); {fetch} to resume it, or {instead}") from None

@@ -1,4 +1,4 @@
-"""A file that one process holds while it is at work. The lock goes with the process, however that ends (flock)."""
+"""Lock files by flock. A lock ends with its process, however the process ends."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import IO
 from audiomarathon.errors import RecordError
 from audiomarathon.plain_file import open_plain
 
-_TRIES = 4  # `is_held` holds it for an instant, which means nothing
+_TRIES = 4  # `is_held` locks the file for an instant
 
 
 def hold(file: Path) -> IO[bytes]:
-    """Lock a file, which is made where it is missing, with its folder; to close it is to let go.
+    """Lock a file, created if missing; closing it releases the lock.
 
     Raises
     ------
     BlockingIOError
-        When another process holds it.
+        When another process holds the lock.
     OSError
-        When it cannot be made, or locked on this file system; when it is a link or no plain file.
+        When the file cannot be created or locked, or is a link or not a plain file.
     """
     for left in reversed(range(_TRIES)):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def hold(file: Path) -> IO[bytes]:
             stream.close()
             raise
         stream.close()
-    raise BlockingIOError(f"{file} comes and goes")
+    raise BlockingIOError(f"{file} is deleted and created again by another process")
 
 
 def hold_run(folder: Path) -> IO[bytes]:
@@ -49,7 +49,7 @@ def hold_run(folder: Path) -> IO[bytes]:
     Raises
     ------
     RecordError
-        When another process is at work in it, or it cannot be locked.
+        When another process is writing this run, or the folder cannot be locked.
     """
     try:
         return hold(folder / ".lock")
@@ -57,16 +57,16 @@ def hold_run(folder: Path) -> IO[bytes]:
         raise RecordError(f"{folder}: another process is writing this run; wait for it, or stop it") from None
     except OSError as error:
         reason = error.strerror or error
-        raise RecordError(f"{folder}: cannot be used as results folder: its .lock: {reason}") from error
+        raise RecordError(f"{folder}: cannot be used as results folder: .lock: {reason}") from error
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:
-    """Whether a locked file is the one of that name; who held it before may have removed it."""
+    """Tell whether the locked file still has this path: the previous holder may have deleted and re-created it."""
     return file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat())
 
 
 def is_held(file: Path) -> bool | None:
-    """Return whether a process holds a file; None where it cannot be told."""
+    """Tell whether a process holds the lock; None if unknown."""
     try:
         with open_plain(file) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Objects that users name by where they lie: `FILE.py`, `FILE.py:Name`, `package.module:Name`."""
+"""Load objects that users name by place: `FILE.py`, `FILE.py:Name`, `package.module:Name`."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A file's module, and the text of it and of the modules beside it as they were run."""
+    """A file's module, and the texts that were run: the file's, and those of imported modules beside it."""
 
     module: ModuleType
     texts: Mapping[ModuleType, bytes]
 
     @property
     def current(self) -> bool:
-        """Whether the files still hold these texts."""
+        """Whether the files still have these texts."""
         try:
             return all(Path(str(one.__file__)).read_bytes() == text for one, text in self.texts.items())
         except OSError:
             return False
 
 
-#: By name. They are not in `sys.modules`: two folders may hold modules of one name, and pickles for other processes
-#: carry such a class whole, since no import would find it there.
+#: Loaded files by module name. They are not in `sys.modules`: two folders may have modules of the same name. Pickles
+#: for other processes contain such a class whole, since no import would find it there.
 _LOADED: dict[str, _Loaded] = {}
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
-    """Tell whether a text names an object by where it lies.
+    """Tell whether a text names an object by its place.
 
     Parameters
     ----------
     known
-        Names, in lower case, that mean something else before a colon.
+        Names, in lower case, that have another meaning before a colon.
     """
     found = FILE.fullmatch(text) or _MODULE.fullmatch(text)
     return bool(found) and found[1].lower() not in known  # type: ignore[index]
 
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
-    """Return the modules behind an object of a file with their texts: the file, and those beside it that it imports."""
+    """Return the modules behind a file's object with their texts: the file, and its imports from the same folder."""
     return _LOADED[module].texts if module in _LOADED else {}
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
-    """Return the object that a reference means, and its name.
+    """Return a reference's object and its name.
 
-    A file is run once, and again after an edit. Packages are found in the working folder too.
+    Run a file once, and again after an edit. Packages are also searched in the working folder.
 
     Parameters
     ----------
     what
         Word for messages: method, task.
     fits
-        Tells which of a file's objects are meant when none is named.
+        Selects among a file's objects if the reference names none.
     allowed
-        What the object may be, for messages.
+        Allowed kinds of objects, for messages.
 
     Raises
     ------
     SettingsError
-        No such file or object, or several and none is named.
+        When there is no such file or object, or several fit.
     PluginError
-        The file or module raised an error.
+        When the file or module raises an error.
     """
     file = FILE.fullmatch(reference)
     where = f"{what} {reference}"
@@ -87,28 +87,28 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
         module, name = loaded.module, file[2]
     else:
         place, _, name = reference.partition(":")
-        if os.getcwd() not in sys.path:  # noqa: PTH109  # entries of sys.path are texts
+        if os.getcwd() not in sys.path:  # noqa: PTH109  # entries of sys.path are strings
             sys.path.append(os.getcwd())  # noqa: PTH109
         with raising(where):
             module = importlib.import_module(place)
-    own = {key: one for key, one in vars(module).items() if key[0] != "_"}
+    objects = {key: value for key, value in vars(module).items() if key[0] != "_"}
     if not name:
-        names = [key for key, one in own.items() if fits(one) and _home(one) == module.__name__]
+        names = [key for key, value in objects.items() if fits(value) and _home(value) == module.__name__]
         if len(names) != 1:
             found = f"several: {', '.join(names)}; name one, as {reference}:{names[0]}" if names else "none"
             raise SettingsError(f"{where}: defines {found}; allowed: {allowed}")
         name = names[0]
-    if name not in own:
-        near = did_you_mean(name, [key for key, one in own.items() if _home(one) == module.__name__])
+    if name not in objects:
+        near = did_you_mean(name, [key for key, value in objects.items() if _home(value) == module.__name__])
         raise SettingsError(f"{where}: there is no {name!r}{near}; allowed: {allowed}")
-    if file and _home(own[name]) in {one.__name__ for one in loaded.texts} - {module.__name__}:
-        raise SettingsError(f"{where}: {name} is defined in {_home(own[name])}.py; name that file")
-    return name, own[name]
+    if file and _home(objects[name]) in {one.__name__ for one in loaded.texts} - {module.__name__}:
+        raise SettingsError(f"{where}: {name} is defined in {_home(objects[name])}.py; name that file")
+    return name, objects[name]
 
 
 @contextmanager
 def raising(where: str) -> Iterator[None]:
-    """Turn whatever a stranger's code raises into one line."""
+    """Turn any error of third-party code into one line."""
     try:
         yield
     except (AudioMarathonError, KeyboardInterrupt):
@@ -119,9 +119,9 @@ def raising(where: str) -> Iterator[None]:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
-    """Make a folder's modules importable inside the block, and list those that were imported.
+    """Make a folder's modules importable inside the block, and list the imported modules.
 
-    They are forgotten afterwards: the next folder may hold others of the same names.
+    Remove them from `sys.modules` afterwards: the next folder may have modules of the same names.
     """
     before, imported = set(sys.modules), list[ModuleType]()
     sys.path.insert(0, str(folder))
@@ -138,19 +138,19 @@ def importing_from(folder: Path) -> Iterator[list[ModuleType]]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Run a file as a module whose name is that of no other file, and of no other content.
+    """Run a file as a module, with a name unique to its path and content.
 
     Raises
     ------
     SettingsError
-        It cannot be read.
+        When the file cannot be read.
     """
     text = _text(path)
     module = ModuleType(_name(path, text))
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses and inspect look it up
+    sys.modules[module.__name__] = module  # dataclasses and inspect look here
     try:
-        exec(compile(text, str(path), "exec"), module.__dict__)  # no .pyc: an edit within a second is seen
+        exec(compile(text, str(path), "exec"), module.__dict__)  # no .pyc, so that an edit within a second counts
     except BaseException:
         del sys.modules[module.__name__]
         raise

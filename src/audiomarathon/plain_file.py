@@ -1,4 +1,4 @@
-"""Opening files that must be plain ones: a FIFO in a folder from elsewhere would be waited for without end."""
+"""Open plain files only: opening a FIFO in a foreign folder would block forever."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b"
 
 
 def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]:
-    """Open a plain file. One to be written is made where it is missing, and no link to it is followed.
+    """Open a plain file. For writing, create a missing file, and follow no link.
 
     Raises
     ------
     OSError
-        When it is a FIFO, a device, a folder or, to be written, a link; or for the system's own reasons.
+        When it is a FIFO, a device, a folder or (for writing) a link; or when the system refuses.
     """
     follow = 0 if mode == "rb" else os.O_NOFOLLOW
     try:

@@ -1,4 +1,4 @@
-"""How names find things: look-up with "did you mean", and third parties' entry points."""
+"""Look up names, with "did you mean", and load third parties' entry points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audiomarathon.text import did_you_mean, plain
 
 
 class Named(Protocol):
-    """Something users refer to by a key or an alias."""
+    """Anything that users name by a key or an alias."""
 
     @property
     def key(self) -> str: ...
@@ -25,9 +25,9 @@ class Named(Protocol):
     def aliases(self) -> tuple[str, ...]: ...
 
 
-_SHOWN = 60  # characters of a name that is refused
+_SHOWN = 60  # characters of a refused name in a message
 _PART = r"[A-Za-z0-9][\w.-]*"
-_KEY = re.compile(rf"{_PART}(/{_PART})?")  # it becomes a folder's name, and that of the folder it lies in
+_KEY = re.compile(rf"{_PART}(/{_PART})?")  # a key becomes the name of a folder, or of two nested folders
 _FACTS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
 N = TypeVar("N", bound=Named)
 
@@ -35,18 +35,18 @@ N = TypeVar("N", bound=Named)
 def plugins(
     group: str, kind: type[N], built_in: Sequence[N] = (), flaw_of: Callable[[N], str] = lambda _value: ""
 ) -> list[N]:
-    """Return what third parties register under an entry point `group`, sorted by entry point name.
+    """Return the plug-ins of an entry point group, sorted by entry point name.
 
-    An entry point yields an instance of `kind`, or a class or function without arguments that makes one. Whatever a
-    plug-in raises is one line with its name: a warning here, which leaves the plug-in out, and a :class:`PluginError`
-    from its methods later on. One bad package must not take down the commands of everybody else.
+    An entry point yields an instance of `kind`, or a class or function without arguments that makes an instance. An
+    error of a plug-in becomes one line with its name: here a warning, and the plug-in is left out; later, in its
+    methods, a :class:`PluginError`. One bad package must not break the commands of all others.
 
     Parameters
     ----------
     built_in
-        What the suite itself has; these keep their names, and a plug-in with such a key is left out.
+        Built-in items; they keep their names, and a plug-in with such a key is left out.
     flaw_of
-        Returns what else is wrong with a plug-in, such as `has no usable 'scorer'`, or "".
+        Returns a further fault of a plug-in, such as `has no usable 'scorer'`, or "".
     """
     found: list[N] = []
     for entry in _entries(importlib.metadata.entry_points, group, tuple(sys.path)):
@@ -57,7 +57,7 @@ def plugins(
             wrong = flaw(value, kind) or flaw_of(value)
             if not wrong:
                 guard(value, kind, f"{name} ({value.key})")
-        except BaseException as error:  # a stranger's code may raise anything, sys.exit and KeyboardInterrupt too
+        except BaseException as error:  # third-party code may raise anything, sys.exit and KeyboardInterrupt included
             warnings.warn(f"{name} ({entry.value}) cannot be loaded: {plain(told(error))}", stacklevel=2)
             continue
         if wrong:
@@ -70,19 +70,21 @@ def plugins(
         for alias in value.aliases:
             if alias.lower() in names:
                 owner = names[alias.lower()].key
-                warnings.warn(f"{name}: its alias {plain(alias)!r} is ignored, it stands for {owner!r}", stacklevel=2)
+                warnings.warn(
+                    f"{name}: its alias {plain(alias)!r} is ignored, because it means {owner!r}", stacklevel=2
+                )
         found.append(value)
     return found
 
 
 @functools.lru_cache(maxsize=64)
 def _entries(find: Callable[..., Any], group: str, _path: tuple[str, ...]) -> list[Any]:
-    """Return a group's entry points by name, found once: the search reads a file of every installed package."""
+    """Return a group's entry points by name. Cached, because the search reads a file of every installed package."""
     return sorted(find(group=group), key=lambda entry: entry.name)
 
 
 def flaw(value: object, kind: type) -> str:
-    """Return what is wrong with the facts that a plug-in states as attributes, or ""."""
+    """Return the fault of a plug-in's attributes, or ""."""
     if not isinstance(value, kind):
         return f"yields no {kind.__name__}"
     for name, written in kind.__annotations__.items():
@@ -102,10 +104,10 @@ def flaw(value: object, kind: type) -> str:
 
 
 def guard(value: object, kind: type, name: str) -> None:
-    """Make a plug-in's public methods name the plug-in, whatever they raise; work its facts out once."""
+    """Make errors of a plug-in's public methods name the plug-in, and compute its properties once."""
     owner = type(value)
     if owner.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return  # one of our own classes
+        return  # a class of this package
     for fact in kind.__annotations__:
         if isinstance(inspect.getattr_static(owner, fact, None), property):
             setattr(owner, fact, getattr(value, fact))
@@ -137,7 +139,7 @@ def look_up(name: str, among: Sequence[N], *, kind: str) -> N:
     Raises
     ------
     SettingsError
-        When there is none: one line with the nearest name, or all that are allowed where none is near.
+        When there is none: one line with the nearest name, or else all allowed names.
     """
     wanted = name.strip().lower()
     for item in among:

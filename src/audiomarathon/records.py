@@ -1,4 +1,4 @@
-"""What is known of a sample of a run: its record and its verdict; and the figure that a task is ranked by."""
+"""Records and verdicts of a run's samples, and the figure by which a task is ranked."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True)
 class Corpus:
-    """The references of all of a task's data, by which scorers weigh words, whatever part of it was run.
+    """The references of a task's whole data, by which scorers weigh words, even if only a part was run.
 
     Attributes
     ----------
     references
-        The texts of each item.
+        The reference texts of each item.
     """
 
     references: tuple[tuple[str, ...], ...]
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the texts, in hex, whatever the items' order."""
+        """SHA-256 of the texts, in hex, independent of the items' order."""
         return hashlib.sha256(json.dumps(sorted(self.references)).encode()).hexdigest()
 
     def __hash__(self) -> int:
-        """Return the texts' hash, worked out once."""
+        """Return the texts' hash, computed once."""
         return hash(self.hash)
 
 
@@ -41,51 +41,51 @@ class Record:
     Attributes
     ----------
     id, cluster
-        The sample, and what makes it depend on others.
+        The sample, and its cluster of dependent samples.
     reference
-        What a scorer needs to know of the sample, so that scoring needs no data.
+        The facts that a scorer needs, so that scoring needs no data.
     error
-        Why there is no reply; None of an answered sample.
+        Reason for a missing reply; None if the sample was answered.
     reply, transcript
-        The model's text, raw; and the transcript that a family took out of the sentence around it.
+        The model's raw text, and the transcript that a family extracted from it.
     clips
         Hash of the clips' content.
     groups
-        By which figures can be broken down without the data (`category`, for one).
+        Labels by which figures can be broken down without the data, such as `category`.
     finish
-        `stop`, or `length` when the token limit cut the reply.
+        `stop`, or `length` if the token limit cut the reply.
     clip_seconds
         Length of all clips as the model heard them.
     truncated
-        Whether the family cut the audio short; None where a server does not say.
+        Whether the family cut the audio; None if a server does not say.
     control
-        What there was to hear instead of the clips (`silence`, …).
+        Audio that replaced the clips (`silence`, …).
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
-        Counts; of audio tokens how many stand for a window's padding, and how many the method kept.
+        Counts of tokens. Padding of windows and kept tokens are parts of the audio tokens.
     kept_audio_bits
-        Which; see :mod:`audiomarathon.runs.kept_audio`.
+        Which audio tokens were kept; see :mod:`audiomarathon.runs.kept_audio`.
     kv_lengths, kv_bytes
-        Entries of each layer's cache after prefill, and the bytes of all.
+        Entries of each layer's cache after prefill, and the bytes of all caches.
     peak_memory_bytes
-        Of the GPU.
+        Peak memory of the GPU.
     time
-        Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring`, which
-        is part of prefill: what went into choosing what to keep. None of an untimed sample.
+        Seconds of each stage: `load`, `preprocess`, `encoder`, `llm_prefill`, `prefill`, `decode`, and `scoring`, the
+        part of prefill in which the method chose what to keep. None for an untimed sample.
     encoder_shared
-        Whether several settings, or samples of one clip, shared the audio tower's pass.
+        Whether several settings, or samples of one clip, shared a run of the audio tower.
     forced_decode
         `tokens`, `seconds` and `per_token` of the forced decode run.
     latency
         `first_token` and `total` of a request to an endpoint, in seconds.
     session
-        When the run began: records of one session were measured side by side.
+        Start of the run's session; records of one session were measured side by side.
     attempts, cost, key_masked
-        Of a request: how many were made, what it cost, and whether the key was masked in the reply.
+        Number of requests to an endpoint, their cost, and whether the key was masked in the reply.
     judgements
-        What judges answered about this sample: by judge and request hash their texts, None for a failed request. They
-        lie in files of their own (`judges/judgements.py`), and are put here by what reads a run folder.
+        Judges' replies about this sample, by judge and request hash; None for a failed request. They are stored in
+        separate files (`judges/judgements.py`) and added when a run folder is read.
     corpus
-        The references of the whole data, where the task's scorer weighs words by them; put here like judgements.
+        The references of the whole data, if the task's scorer weighs words by them; added like judgements.
     """
 
     id: str
@@ -127,25 +127,25 @@ class Record:
 
     @property
     def text(self) -> str:
-        """What is judged: the transcript where a family took one out of the reply, else the whole reply."""
+        """The text to score: the transcript if a family extracted one, else the whole reply."""
         return self.reply or "" if self.transcript is None else self.transcript
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as `samples.jsonl` holds it: what does not apply is left out."""
+        """Return the record's line in `samples.jsonl`, without the fields that do not apply."""
         names = _OF_FAILED if self.error is not None else _NAMES
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None or name not in _LEFT_OUT}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """Return the record of a line that was checked; names of other versions are passed over."""
+        """Return the record of a checked line, ignoring unknown fields of other versions."""
         known = {name: content[name] for name in _NAMES if name in content}
-        if content.get("error") is not None:  # of what failed little may be known
+        if content.get("error") is not None:  # a failed sample may lack most fields
             known = {name: value for name, value in known.items() if value is not None}
         return cls(**known)
 
 
-_NAMES = tuple(one.name for one in fields(Record) if one.name not in ("judgements", "corpus"))
+_NAMES = tuple(field.name for field in fields(Record) if field.name not in ("judgements", "corpus"))
 _OF_FAILED = ("id", "cluster", "clips", "reply", "reference", "groups", "error", "session")
 _LEFT_OUT = frozenset(
     ("transcript", "key_masked", "groups", "control", "session", "encoder_shared", "forced_decode", "latency")
@@ -154,20 +154,20 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True)
 class Figure:
-    """The one figure that a task is ranked by.
+    """The figure by which a task is ranked.
 
     Attributes
     ----------
     name
         Its key in `summary.json` and among the scorer's sums.
     title
-        What tables and axes call it.
+        Its name in tables and on axes.
     low, high
         Its range; None for no bound.
     better
-        Which way is better.
+        The better direction.
     chance
-        What guessing gives; None where that is not known, or depends on the sample.
+        The figure of guessing; None if unknown, or different by sample.
     """
 
     name: str
@@ -180,7 +180,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a scorer says of one answered sample: the fields of its line in `verdicts-<scorer>.jsonl`."""
+    """A scorer's verdict on an answered sample: the fields of its line in `verdicts-<scorer>.jsonl`."""
 
     record: Record
     values: Mapping[str, Any]

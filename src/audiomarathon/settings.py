@@ -1,6 +1,6 @@
-"""The settings of a run: one frozen dataclass, filled from flags, then env vars, then a config file, then defaults.
+"""The settings of a run: one frozen dataclass, filled from flags, env vars, a config file and defaults, in this order.
 
-Nothing here imports torch, so that a bad value is refused at once.
+Imports no torch, so that a bad value is refused at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
 _READ_ELSEWHERE = ("AUDIOMARATHON_CACHE", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "OPENAI_BASE_URL")
-_LONG_ENOUGH = 6  # letters of an env var that may be one of ours misspelt: shorter ones are others' too often
-PATH_ENDING = "_DATA_PATH"  # of the env vars that name a single task's folder
-_PREFIX = "PRUNE_"  # of the env vars that say what is pruned
+_LONG_ENOUGH = 6  # check only longer names for typos: shorter names often belong to other programs
+PATH_ENDING = "_DATA_PATH"  # of env vars that name one task's folder
+_PREFIX = "PRUNE_"  # of env vars that say what to prune
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_LONGEST, _SHOWN = 1000, 60  # characters of a value, and of one that is refused
+_LONGEST, _SHOWN = 1000, 60  # characters of a value, and of a refused value in a message
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -90,7 +90,7 @@ def _setting(
     help_: str,
     allowed: str = "",
 ) -> Any:
-    """Declare a setting: `parse` is the values there are where these are a list, and then says what is allowed."""
+    """Declare a setting; `parse` is a function of the text, or the list of allowed values."""
     facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
     if not callable(parse):
         facts["values"], allowed, parse = parse, ", ".join(value or "empty" for value in parse), _one_of(*parse)
@@ -104,60 +104,60 @@ _WHOLE_NUMBER, _ON_OFF = "a whole number from 0", "1 or 0"
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run. It is declared here only: options, help and error messages are made from its metadata.
+    """Every setting of a run, declared only here: options, help and error messages come from the metadata.
 
-    Attributes are documented in the README, "Settings"; `RunSettings.read` fills them.
+    The README documents the attributes under "Settings"; `RunSettings.read` fills them.
     """
 
     method: str = _setting(
-        _METHOD, "base", "PRUNE_METHOD", str, "Method", "a method's name (audiomarathon list methods); a:ratio+b:ratio"
+        _METHOD, "base", "PRUNE_METHOD", str, "Method", "a name (audiomarathon list methods), or a:ratio+b:ratio"
     )
     ratio: float | None = _setting(
-        _METHOD, None, "PRUNE_RATIO", _ratio, "Audio tokens removed", "a fraction from 0 to below 1"
+        _METHOD, None, "PRUNE_RATIO", _ratio, "Fraction of audio tokens to remove", "a number from 0 to below 1"
     )
     layer: int = _setting(
-        _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which token pruning drops tokens", _WHOLE_NUMBER
+        _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which a token pruner drops tokens", _WHOLE_NUMBER
     )
     at: str = _setting(
-        _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where token pruning drops tokens; input is before the LLM"
+        _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where a token pruner drops tokens; input is before the LLM"
     )
-    scope: str = _setting(_METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "What presses may remove; all is text too")
+    scope: str = _setting(
+        _METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "Cache entries that a press may remove; all includes text"
+    )
     limit: int = _setting(
-        _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples a task, stratified", "a whole number; 0 = all samples"
+        _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples per task, stratified", "a whole number; 0 = all samples"
     )
-    results: Path = _setting(_DATA, Path("results"), "RESULTS_DIR", named_folder, "Where results go", "a folder")
+    results: Path = _setting(_DATA, Path("results"), "RESULTS_DIR", named_folder, "Where to write results", "a folder")
     model_path: str = _setting(
         _MODEL, "", "MODEL_PATH", _place, "Checkpoint to load", "a hub id or a folder; empty = the model's default"
     )
     data: str = _setting(
-        _DATA, "", "AUDIOMARATHON_DATA", _place, "Root of the tasks' data", "a folder; mini = the mini benchmark"
+        _DATA, "", "AUDIOMARATHON_DATA", _place, "Where the tasks' data is", "a folder; mini = the mini benchmark"
     )
-    device: str = _setting(_MODEL, "auto", "DEVICE", _device, "Device to run on", DEVICES)
+    device: str = _setting(_MODEL, "auto", "DEVICE", _device, "Device of the model", DEVICES)
     device_map: str = _setting(_MODEL, "", "DEVICE_MAP", DEVICE_MAPS, "How to spread the model over several GPUs")
-    dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU and float32 on a CPU")
+    dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU, float32 on a CPU")
     attn_implementation: str = _setting(_MODEL, "sdpa", "ATTN_IMPLEMENTATION", ATTENTION, "Attention implementation")
     batch_size: int = _setting(
-        _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples a batch, above 1 only without timing", "a whole number from 1"
+        _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples per batch; above 1 needs --no-timing", "a whole number from 1"
     )
-    timing: bool = _setting(
-        _TIMING, True, "TIMING", _switch, "Time samples one by one, or leave times out and batch them", _ON_OFF
-    )
+    timing: bool = _setting(_TIMING, True, "TIMING", _switch, "Measure times, which needs batch size 1", _ON_OFF)
     max_new_tokens: int = _setting(
-        _TIMING, 0, "MAX_NEW_TOKENS", _integer(0), "Token limit of a reply", "a whole number; 0 = the task's own limit"
+        _TIMING, 0, "MAX_NEW_TOKENS", _integer(0), "Token limit of a reply", "a whole number; 0 = the task's limit"
     )
     decode_tokens: int = _setting(
-        _TIMING, 0, "DECODE_TOKENS", _integer(0), "Decode exactly N tokens too, to time it", "a whole number; 0 = off"
+        _TIMING, 0, "DECODE_TOKENS", _integer(0), "Also decode exactly N tokens, to time it", "a whole number; 0 = off"
     )
     seed: int = _setting(
         _DATA, 42, "SEED", _integer(0, 2**32), "Seed of samples and intervals", "a whole number from 0 to 4294967295"
     )
     skip_persons: tuple[str, ...] = _setting(
-        _TASKS, (), "SKIP_PERSONS", _persons, "Persons to leave out (vesus)", "ids joined by commas"
+        _TASKS, (), "SKIP_PERSONS", _persons, "Persons to skip (vesus)", "ids joined by commas"
     )
     skip_emotion: str = _setting(
-        _TASKS, "", "SKIP_EMOTION", str, "Emotion to leave out (vesus), with persons only theirs", "an emotion"
+        _TASKS, "", "SKIP_EMOTION", str, "Emotion to skip (vesus), of --skip-persons if set", "an emotion"
     )
-    balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Take as many real clips as fake ones (had)", _ON_OFF)
+    balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)", _ON_OFF)
     split: str = _setting(
         _TASKS,
         "",
@@ -167,61 +167,63 @@ class RunSettings:
         "development, validation, evaluation (the default) or all",
     )
     prompt: str = _setting(
-        _TASKS, "", "TASK_PROMPT", str, "Which prompt (lalm/…)", "see docs/lalm-bench.md; empty = the task's own"
+        _TASKS, "", "TASK_PROMPT", str, "Prompt (lalm/…)", "a name in docs/lalm-bench.md; empty = the task's default"
     )
     allow_bad_rows: bool = _setting(
-        _DATA, False, "ALLOW_BAD_ROWS", _switch, "Leave out wrong rows of metadata, and count them", _ON_OFF
+        _DATA, False, "ALLOW_BAD_ROWS", _switch, "Skip invalid rows of metadata, and count them", _ON_OFF
     )
     save_attn: bool = _setting(
-        _ATTENTION, False, "SAVE_ATTN", _switch, "Keep each sample's attention, captured in a call of its own", _ON_OFF
+        _ATTENTION, False, "SAVE_ATTN", _switch, "Save each sample's attention, in a separate call", _ON_OFF
     )
     attn_layers: tuple[int, ...] = _setting(
-        _ATTENTION, (), "ATTN_LAYERS", _layers, "Layers whose attention is kept", "numbers joined by commas, or all"
+        _ATTENTION, (), "ATTN_LAYERS", _layers, "Layers whose attention is saved", "numbers joined by commas, or all"
     )
 
     data_paths: tuple[tuple[str, str], ...] = ()
-    """`<TASK>_DATA_PATH` variables by name, for the tasks' own folders."""
+    """Folders of single tasks, by the name of their `<TASK>_DATA_PATH` variable."""
 
     samples: tuple[str, ...] = ()
-    """Ids of the samples to run, in this order; empty: as `limit` says."""
+    """Ids of the samples to run, in this order; if empty, `limit` decides."""
 
     attn_full: int = 0
-    """Prompt tokens up to which whole attention maps are kept too; 0: none."""
+    """Longest prompt, in tokens, whose whole attention maps are saved; 0 for none."""
 
     attn_only: bool = False
-    """Whether a run that holds the samples already stays as it is, and attention is added to it."""
+    """Whether to add attention to an existing run without changing its records."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse settings that contradict each other."""
         if self.batch_size > 1 and self.timing:
             raise SettingsError(
-                f"BATCH_SIZE={self.batch_size}: times are measured at batch 1; use --no-timing (TIMING=0) for batches"
+                f"BATCH_SIZE={self.batch_size}: times need batch size 1; add --no-timing (TIMING=0) for batches"
             )
         if self.decode_tokens and not self.timing:
             raise SettingsError(
-                f"DECODE_TOKENS={self.decode_tokens}: the forced decode run is for timing; leave it 0 with --no-timing"
+                f"DECODE_TOKENS={self.decode_tokens}: the forced decode run measures times; set 0 with --no-timing"
             )
         if self.attn_layers and not self.save_attn:
             layers = ",".join(map(str, self.attn_layers))
-            raise SettingsError(f"ATTN_LAYERS={layers}: nothing is kept of attention; add --save-attn (SAVE_ATTN=1)")
+            raise SettingsError(f"ATTN_LAYERS={layers}: attention is not saved; add --save-attn (SAVE_ATTN=1)")
         if self.save_attn and "flash" in self.attn_implementation:
             raise SettingsError(
-                f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation} does not tell which positions a "
+                f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation} does not show which positions a "
                 "layer sees; allowed: sdpa, eager"
             )
         if self.device_map and self.device != "auto":
             raise SettingsError(
-                f"DEVICE={self.device} with DEVICE_MAP={self.device_map}: a device map chooses the devices itself; "
-                "leave DEVICE out, and limit GPUs by CUDA_VISIBLE_DEVICES"
+                f"DEVICE={self.device} with DEVICE_MAP={self.device_map}: a device map chooses the devices; "
+                "unset DEVICE, and select GPUs by CUDA_VISIBLE_DEVICES"
             )
         if self.ratio and len(re.findall(r":\s*[\d.]", self.method)) > self.method.count("+"):
             raise SettingsError(f"PRUNE_RATIO={self.ratio:g} with PRUNE_METHOD={self.method}: give one ratio, not two")
         if self.decode_tokens == 1:
-            raise SettingsError("DECODE_TOKENS=1: time per token needs at least 2 tokens; 64 is usual, 0 is off")
+            raise SettingsError(
+                "DECODE_TOKENS=1: time per token needs at least 2 tokens; allowed: 0 (off), or 2 and more, usually 64"
+            )
 
     @property
     def places(self) -> dict[str, Any]:
-        """Where methods work: what `get_method` takes beside a name and a ratio."""
+        """Layer, scope and `at`: the arguments of `get_method` after name and ratio."""
         return {"layer": self.layer, "scope": self.scope, "at": self.at}
 
     @classmethod
@@ -233,31 +235,31 @@ class RunSettings:
         where: str = "file",
         **flags: Any,
     ) -> RunSettings:
-        """Fill settings: a flag wins over the env var, which wins over the file, which wins over the default.
+        """Fill settings. A flag wins over the env var, the env var over the file, the file over the default.
 
         Parameters
         ----------
         env
-            Environment to read; `os.environ` when None.
+            Environment to read; None for `os.environ`.
         file
-            What a config file holds, by field name.
+            Content of a config file, by field name.
         where
             The file's name, for messages.
         **flags
-            Values by field name, as text or already of the field's type. None is not given.
+            Values by field name, as text or of the field's type. None counts as not given.
 
         Raises
         ------
         SettingsError
-            For a value that is not allowed: its name, the value and what is allowed, in one line. For a misspelt
-            `PRUNE_` variable: ignored, it would let the wrong method run.
+            For a value that is not allowed; one line with name, value and allowed values. Also for a misspelt `PRUNE_`
+            variable: if it were ignored, the wrong method would run.
         """
         env, file = os.environ if env is None else env, dict(file or {})
         _check_names(env)
         values: dict[str, Any] = {}
         paths = file.pop("data_paths", {})
-        if flags.get("data") is None:  # a flag wins over every env var, so over those of single tasks too
-            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # and an env var over all of the file
+        if flags.get("data") is None:  # the flag also wins over env vars of single tasks
+            paths = {} if env.get("AUDIOMARATHON_DATA", "").strip() else paths  # the env var wins over the whole file
             paths = {**paths, **{name: text for name, text in env.items() if name.endswith(PATH_ENDING) and text}}
             values["data_paths"] = tuple(sorted(paths.items()))
         for setting in settings_fields():
@@ -267,19 +269,19 @@ class RunSettings:
                 name, text = flag_of(setting), flag
             elif written is not None and not text.strip():
                 name, text = f"{where}: {flag_of(setting)[2:]}", written
-            if isinstance(text, str) and not (text := text.strip()):  # a file of env vars may end its lines in a CR
+            if isinstance(text, str) and not (text := text.strip()):  # a file of env vars may have lines that end in CR
                 continue
             try:
                 if len(str(text)) > _LONGEST or plain(str(text)) != str(text) or "\n" in str(text):
                     raise ValueError
                 values[setting.name] = setting.metadata["parse"](text) if isinstance(text, str) else text
                 if isinstance(text, (int, float)) and not isinstance(text, bool):
-                    setting.metadata["parse"](str(text))  # the same bounds for a number given as a number
+                    setting.metadata["parse"](str(text))  # check the bounds of numbers too
             except (ValueError, DataError):
                 shown = plain(str(text)).replace("\n", "\\n")
                 shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown):,} characters)"
                 lists = setting.name == "ratio" and "," in str(text)
-                several = "; a sweep takes several: audiomarathon sweep --ratios" if lists else ""
+                several = "; for several: audiomarathon sweep --ratios" if lists else ""
                 raise SettingsError(
                     f"{name}={shown}: not allowed; allowed: {setting.metadata['allowed']}{several}"
                 ) from None
@@ -289,7 +291,7 @@ class RunSettings:
 
 
 def settings_fields() -> list[dataclasses.Field[Any]]:
-    """Return the settings; each one's metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`."""
+    """Return the settings' fields; their metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`."""
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]
 
 
@@ -299,23 +301,23 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 
 
 def described(setting: dataclasses.Field[Any]) -> str:
-    """Return what a setting is and, unless a flag switches it, what is allowed."""
+    """Return a setting's help and, unless it is a switch, its allowed values."""
     help_, allowed = setting.metadata["help"], setting.metadata["allowed"]
     return str(help_) if allowed == _ON_OFF else f"{help_}: {allowed}"
 
 
 def env_names() -> dict[str, str]:
-    """Return each setting's env var and what it allows."""
+    """Return each setting's env var and its allowed values."""
     return {setting.metadata["env"]: setting.metadata["allowed"] for setting in settings_fields()}
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is kept between runs: `AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`."""
+    """Return the cache folder: `AUDIOMARATHON_CACHE`, else `~/.cache/audiomarathon`."""
     return Path(os.environ.get("AUDIOMARATHON_CACHE") or Path.home() / ".cache" / "audiomarathon")
 
 
 def _check_names(env: Mapping[str, str]) -> None:
-    """Refuse `PRUNE_RATOI`, ignored it would let the wrong method run; warn of other names close to ours."""
+    """Refuse misspelt `PRUNE_` variables, which would let the wrong method run; warn of other misspelt names."""
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
         near = [one for one in known if len(name) >= _LONG_ENOUGH and nearly(name.upper(), one)]

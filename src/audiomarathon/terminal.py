@@ -1,4 +1,4 @@
-"""What goes to a terminal: tables that fit its width, how far some work is, and streams that may be gone."""
+"""Print to a terminal: tables that fit its width, progress, and streams that may be closed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 from audiomarathon.text import counted
 
 LINE_EVERY_S = 30.0
-_WIDE = 200  # of tables in a pipe or a file
-_TEXT = 22  # of text that wraps
+_WIDE = 200  # columns of tables in a pipe or a file
+_TEXT = 22  # columns of text that wraps
 
 
 class _Stream:
-    """A standard stream that fails once: after its first failure it leads nowhere, as nothing could be shown there."""
+    """A standard stream that reports its first failure and then discards all output."""
 
     def __init__(self, stream: TextIO, failed: Callable[[OSError], object]) -> None:
         self._stream, self._failed = stream, failed
@@ -33,12 +33,12 @@ class _Stream:
 
     def write(self, text: str) -> int:
         """Write a text."""
-        if text != "":  # click tries whether a stream takes it, and would hide that it does not
+        if text != "":  # click tests a stream by an empty write, and would hide its failure
             self._guard(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Flush the stream."""
         self._guard(self._stream.flush)
 
     def _guard(self, work: Callable[[], object]) -> None:
@@ -52,18 +52,18 @@ class _Stream:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Let a terminal, a log or a pipe that is closed or full end no work with a traceback.
+    """Replace tracebacks from a closed or full terminal, log or pipe.
 
     Raises
     ------
     OutputError
-        From what writes to standard output. What standard error does not take is lost without a word.
+        When standard output fails. Failures of standard error are ignored.
     """
 
     def refuse(error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
             gone = OutputError()
-            gone.exit_code = 128 + 13  # as of a command that SIGPIPE ended
+            gone.exit_code = 128 + 13  # the code of a command ended by SIGPIPE
             raise gone from None
         raise OutputError(f"standard output cannot be written: {error.strerror or error}") from None
 
@@ -79,30 +79,30 @@ def standard_streams() -> Iterator[None]:
 
 @contextmanager
 def showing_records() -> Iterator[None]:
-    """Show what is on record; where it cannot be shown the command goes on, and its exit code stays."""
+    """Show results. If output fails, the command continues and keeps its exit code."""
     try:
         yield
         sys.stdout.flush()
     except OutputError as error:
         if str(error):
-            print(f"warning: {error}; the records are not touched by that", file=sys.stderr)  # noqa: T201
+            print(f"warning: {error}; the records are safe", file=sys.stderr)  # noqa: T201
 
 
 @contextmanager
 def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) -> Iterator[Callable[[int], object]]:
-    """Show how far some work is, on stderr: a bar on a terminal, elsewhere a line now and then.
+    """Show progress on stderr: a bar on a terminal, elsewhere a line every 30 s.
 
     Parameters
     ----------
     unit
-        What is counted; `B` for bytes.
+        Unit of `total`; `B` for bytes.
     shown
         False shows nothing.
 
     Yields
     ------
     Callable
-        Takes how many more are done.
+        Takes the number of units done since the last call.
     """
     if shown is False:
         yield lambda _more: None
@@ -123,14 +123,14 @@ def progress_of(total: int, what: str, unit: str, *, shown: bool | None = None) 
             counts = (
                 f"{done / 1e9:.2f} of {total / 1e9:.2f} GB" if unit == "B" else f"{done:,} of {counted(total, unit)}"
             )
-            with suppress(OSError):  # from Python: that a log is gone ends no work
+            with suppress(OSError):  # a lost log must not end the work
                 print(f"{what}: {counts} ({done / max(1, total):.0%})", file=sys.stderr, flush=True)  # noqa: T201
 
     yield update
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal; in a pipe or a file as `COLUMNS` says, or else 200."""
+    """Return the console for tables, as wide as the terminal; in a pipe or a file `COLUMNS` wide, or 200."""
     from rich.console import Console
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
@@ -138,12 +138,12 @@ def console() -> Console:
 
 
 def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
-    """Make a table fit a width: text wraps at spaces, then columns go, then figures wrap; the last resort is to cut.
+    """Make a table fit a width: wrap text at spaces, then drop columns, then wrap figures, and at last cut words.
 
     Parameters
     ----------
     least
-        Headings of the columns that may go, the least important first; the caption names those that did.
+        Headings of the columns to drop, the least important first; the caption names the dropped columns.
     """
     gone = []
     for heading, figures, text in [*((one, True, _TEXT) for one in (*least, "")), ("", True, 0), ("", False, 0)]:
@@ -167,7 +167,7 @@ def fitted(table: Table, width: int, least: Sequence[str] = ()) -> Table:
 
 
 def _span(column: Column, line: int) -> tuple[int, int]:
-    """Return the widths between which a column reads well: from its longest word, or lines of so many characters."""
+    """Return a column's least and greatest useful width; the least holds its longest word, or `line` characters."""
     from rich.console import Console
     from rich.measure import measure_renderables
 

@@ -1,4 +1,4 @@
-"""Text for people: counts, near names, and what others wrote made safe for a terminal or a spreadsheet."""
+"""Text for people: counts, similar names, and foreign text made safe for a terminal or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# C0 but for tab and line feed, DEL, C1, and what turns the direction of text around (Unicode TR 36, section 2.10);
-# halves of surrogate pairs, which no encoding takes.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters (C0 except tab and line feed, DEL, C1), characters that change the direction of text (Unicode TR
+# 36, section 2.10), and halves of surrogate pairs, which cannot be encoded.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    r"""Return a text whose control characters are written out (`\x1b`), so that it cannot colour, move or overwrite."""
-    return _OBEYED.sub(
+    r"""Return a text with control characters written out (`\x1b`), so that it cannot change the terminal."""
+    return _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
     )
 
@@ -25,14 +25,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def score_text(score: float | None, interval: Sequence[float] | None) -> str:
-    """Return a score with its interval, such as `0.833 [0.500, 1.000]`; `[–]` where no interval is known."""
+    """Return a score with its interval, such as `0.833 [0.500, 1.000]`, or `[–]` without an interval."""
     if score is None:
         return "–"
     return f"{score:.3f} " + ("[–]" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]")
 
 
 def flags_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return what is to be known of the replies behind a score: errors, unparsed, cut by the token limit, and so on."""
+    """Return caveats about the replies behind a score: errors, unparsed, cut by the token limit, and so on."""
     found = [counted(errors, "error")] if (errors := summary.get("errors")) else []
     named = {"unscored": "unscored", "unparsed": "unparsed", "cut_by_token_limit": "cut", "truncated": "truncated"}
     found += [f"{summary[name]:,} {word}" for name, word in named.items() if summary.get(name)]
@@ -40,9 +40,9 @@ def flags_of(summary: Mapping[str, Any]) -> list[str]:
 
 
 def spreadsheet(value: object) -> object:
-    """Return a cell that a spreadsheet shows and does not work out, in one row of CSV, and that a terminal may be sent.
+    """Return a cell that is safe in CSV: one row, no formula for a spreadsheet, no control characters.
 
-    A text that begins like a formula gets an apostrophe before it; control characters are written out.
+    Text that starts like a formula gets an apostrophe in front; control characters are written out.
     """
     if not isinstance(value, str):
         return value
@@ -51,19 +51,19 @@ def spreadsheet(value: object) -> object:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" when `name` is close to one of `allowed`, else an empty string."""
+    """Return " (did you mean 'x'?)" if `name` is similar to an allowed name, else ""."""
     lowered = {candidate.lower(): candidate for candidate in allowed}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 
 def nearly(name: str, other: str) -> bool:
-    """Tell whether a name is one edit off another, or lacks its last words (`TAU_DATA` for `TAU_DATA_PATH`)."""
+    """Tell whether `name` is one edit away from `other`, or lacks its last words (`TAU_DATA` for `TAU_DATA_PATH`)."""
     return _one_edit(name, other) or ("_" in name and other.startswith(f"{name}_"))
 
 
 def _one_edit(name: str, other: str) -> bool:
-    """Tell whether at most one letter is missing, added or another, or two neighbours have changed places."""
+    """Tell whether at most one letter is missing, added or replaced, or two neighbours are swapped."""
     while name and other and name[0] == other[0]:
         name, other = name[1:], other[1:]
     while name and other and name[-1] == other[-1]:

@@ -89,7 +89,7 @@ def _check_chunks(path: Clip, clip: soundfile.SoundFile) -> None:
                     raise AudioError(path, f"its header promises {frames} samples, {clip.frames} would be decoded")
             elif name in (b"data", b"SSND"):
                 if held:
-                    raise AudioError(path, "has two chunks of audio, of which only one would be decoded")
+                    raise AudioError(path, "has two chunks of audio, but only one would be decoded")
                 held = length if name == b"data" else length - 8 - int.from_bytes(body[:4])
             position += 8 + length
             file.seek(position)
@@ -187,9 +187,7 @@ def _check_ogg(path: Clip) -> None:
             raise AudioError(path, f"damaged or truncated: no whole OGG page at byte {offset}")
         flags, reached, stream, place = struct.unpack("<5xBqII", header[:22])
         if last or stream != (stream if serial is None else serial):
-            raise AudioError(
-                path, "is a chain of OGG streams, of which only the first would be decoded; convert it to FLAC"
-            )
+            raise AudioError(path, "is a chain of OGG streams, but only the first would be decoded; convert it to FLAC")
         if place != number + 1 or -1 < reached < granule:
             raise AudioError(path, f"damaged: OGG pages are missing or out of order at byte {offset}")
         last, serial, number, granule, offset = flags & 4, stream, place, max(reached, granule), offset + len(page)

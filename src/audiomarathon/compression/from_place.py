@@ -61,8 +61,8 @@ def _named(method: M, key: str) -> M:
     about = (inspect.cleandoc(kind.__doc__ or "").splitlines() or [key])[0]
     facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
     same = {fact: getattr(kind, fact) for fact in ("__module__", "__qualname__", "__doc__")}
-    own: type[M] = type(kind)(key, (kind,), {**facts, **same})  # type: ignore[misc]
-    return own(**{one.name: getattr(method, one.name) for one in dataclasses.fields(method) if one.init})
+    named: type[M] = type(kind)(key, (kind,), {**facts, **same})  # type: ignore[misc]
+    return named(**{one.name: getattr(method, one.name) for one in dataclasses.fields(method) if one.init})
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:

@@ -33,10 +33,10 @@ def source_of(config: Any, layer: int) -> int:
 
     Gemma 3n's last layers have no keys and values. Each uses those of the last earlier layer of its kind.
     """
-    own: int = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
-    if layer < own:
+    unshared: int = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
+    if layer < unshared:
         return layer
-    return max(index for index in range(own) if config.layer_types[index] == config.layer_types[layer])
+    return max(index for index in range(unshared) if config.layer_types[index] == config.layer_types[layer])
 
 
 def cached(config: Any, lengths: Sequence[int]) -> tuple[int, ...]:

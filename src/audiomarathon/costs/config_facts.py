@@ -98,8 +98,8 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
     rest = 2 * hidden * (heads * head + extra) + router
     adapter = _parameters_in(path.glob(_ADAPTER)) or _configured_adapter(whole, config, heads * head + keys)
     rest += adapter // layers  # not merged, so it costs FLOPs for every token
-    own = [source_of(config, layer) == layer for layer in range(layers)]
-    per_layer = tuple(2.0 * (rest + has * hidden * keys + 3 * hidden * w) for has, w in zip(own, wides, strict=True))
+    cached = [source_of(config, layer) == layer for layer in range(layers)]
+    per_layer = tuple(2.0 * (rest + kv * hidden * keys + 3 * hidden * w) for kv, w in zip(cached, wides, strict=True))
     cost = Cost(
         per_layer,
         (2.0 * heads * head,) * layers,
@@ -116,7 +116,7 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         config=config,
         cost=cost,
         weight_bytes=float((_parameters(path) or _configured_parameters(whole) + adapter) * size),
-        kv_bytes=float(keys * sum(own) * size),  # an upper bound: the cache of a window stops growing
+        kv_bytes=float(keys * sum(cached) * size),  # an upper bound: the cache of a window stops growing
         activation_bytes=float(max(6 * hidden + 3 * max(wides) + 3 * states, _first_convolution(whole)) * size),
         logits_bytes=4.0 * config.vocab_size,
     )

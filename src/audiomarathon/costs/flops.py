@@ -75,8 +75,8 @@ def _idle_adapters(module: nn.Module) -> list[nn.Parameter]:
 
 def _attention_width(layer: nn.Module, config: Any) -> int:
     heads = int(config.num_attention_heads)
-    own = getattr(getattr(layer, "self_attn", None), "head_dim", None) or getattr(config, "head_dim", None)
-    return heads * int(own or config.hidden_size // heads)
+    head = getattr(getattr(layer, "self_attn", None), "head_dim", None) or getattr(config, "head_dim", None)
+    return heads * int(head or config.hidden_size // heads)
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

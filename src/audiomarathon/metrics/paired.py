@@ -55,7 +55,7 @@ class Pair:
     figure: int
 
     @classmethod
-    def of(cls, own: Sums, other: Sums, figure: str | None = None) -> Pair:
+    def of(cls, setting: Sums, reference: Sums, figure: str | None = None) -> Pair:
         """Pair a setting with a reference of the same units, in the same order; test `figure`, or the first figure.
 
         Raises
@@ -63,10 +63,10 @@ class Pair:
         ValueError
             When the two differ in shape or in their figures.
         """
-        if own.columns.shape != other.columns.shape or own.names != other.names:
-            raise ValueError(f"not the same samples: {own.columns.shape} and {other.columns.shape}")
-        totals = cluster_totals(np.hstack([own.columns, other.columns]), own.clusters)
-        return cls(totals, own, 0 if figure is None else own.names.index(figure))
+        if setting.columns.shape != reference.columns.shape or setting.names != reference.names:
+            raise ValueError(f"not the same samples: {setting.columns.shape} and {reference.columns.shape}")
+        totals = cluster_totals(np.hstack([setting.columns, reference.columns]), setting.clusters)
+        return cls(totals, setting, 0 if figure is None else setting.names.index(figure))
 
     @property
     def clusters(self) -> int:
@@ -81,8 +81,8 @@ class Pair:
     def scores(self) -> tuple[float, float]:
         """The tested figure of the setting and of the reference; NaN without a value."""
         halves = self.totals.sum(axis=0).reshape(2, self._width)
-        own, other = self.sums.statistic(halves)[:, self.figure].tolist()
-        return own, other
+        setting, reference = self.sums.statistic(halves)[:, self.figure].tolist()
+        return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
         """Return setting − reference of each figure, for each row of summed totals."""
@@ -104,8 +104,8 @@ class Pair:
         each = zip(self.sums.names, scores.T.tolist(), drawn.T, strict=True)
         ends, counted = self.sums.ends, self.sums.counted
         return {
-            name: _difference(own, other, column, counted.get(name, self.clusters), ends.get(name, ()))
-            for name, (own, other), column in each
+            name: _difference(setting, reference, column, counted.get(name, self.clusters), ends.get(name, ()))
+            for name, (setting, reference), column in each
         }
 
     def flipped(self, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
@@ -134,15 +134,15 @@ class Pair:
         return differences
 
 
-def _difference(own: float, other: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
+def _difference(setting: float, reference: float, drawn: Floats, clusters: int, ends: Sequence[float]) -> Estimate:
     """Return a difference with its interval, from its value in each resample."""
-    found = Estimate(own - other, None, clusters, drawn)
-    if clusters < 2 or math.isnan(own - other):
+    found = Estimate(setting - reference, None, clusters, drawn)
+    if clusters < 2 or math.isnan(setting - reference):
         return found
-    if found.fixed and {own, other} <= {*ends}:
+    if found.fixed and {setting, reference} <= {*ends}:
         span = span_of(ends)
-        reach = span * wilson_reach(clusters) * (1.0 if own == other else math.sqrt(2))
-        wide = max(-span, own - other - reach), min(span, own - other + reach)
+        reach = span * wilson_reach(clusters) * (1.0 if setting == reference else math.sqrt(2))
+        wide = max(-span, setting - reference - reach), min(span, setting - reference + reach)
         return replace(found, interval=wide if clusters >= FEWEST_CLUSTERS else None)
     return replace(found, interval=interval_of_mean(drawn[None], [clusters]))
 
@@ -222,14 +222,14 @@ def judge(tasks: Sequence[Drawn]) -> PairedResult:
     return PairedResult(found, interval, p, lost, len(flipped) - len(valued))
 
 
-def mcnemar(own: Sequence[bool], other: Sequence[bool]) -> float:
+def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:
     """Return the exact two-sided p of McNemar's test on samples that only one of two settings got right.
 
     Use it only if every sample is a separate cluster, because it assumes independent samples. (Q. McNemar,
     Psychometrika 12, 1947; exact by the binomial distribution.)
     """
-    gained = sum(a and not b for a, b in zip(own, other, strict=True))
-    lost = sum(b and not a for a, b in zip(own, other, strict=True))
+    gained = sum(a and not b for a, b in zip(setting, reference, strict=True))
+    lost = sum(b and not a for a, b in zip(setting, reference, strict=True))
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 

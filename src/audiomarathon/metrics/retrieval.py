@@ -14,9 +14,9 @@ def places_of(scores: Floats, relevant: Sequence[int]) -> list[int]:
 
     Irrelevant items with an equal score rank first, so that constant scores find nothing.
     """
-    own = np.sort(scores[list(relevant)])[::-1]
+    relevant_scores = np.sort(scores[list(relevant)])[::-1]
     others = np.sort(np.delete(scores, list(relevant)))
-    ahead = len(others) - np.searchsorted(others, own)
+    ahead = len(others) - np.searchsorted(others, relevant_scores)
     return [int(many) + place for place, many in enumerate(ahead, start=1)]
 
 

@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 65536
 _SAMPLES = 64
 _SMALL_BYTES = _SAMPLE_BYTES * _SAMPLES
 _GAP_BYTES = 1 << 20  # between the blocks of a large tensor
-_MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
+_MOST_HEADER_BYTES = 100_000_000  # safetensors' limit
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
 _IGNORED = (
     "*.gguf",

@@ -41,7 +41,7 @@ class _NoVision(PreTrainedModel):  # type: ignore[misc]
     """An empty module in place of the vision tower."""
 
     config_class = _NoVisionConfig
-    _keys_to_ignore_on_load_unexpected = [r"^model\.vision_tower\."]  # noqa: RUF012 - transformers' own name
+    _keys_to_ignore_on_load_unexpected = [r"^model\.vision_tower\."]  # noqa: RUF012 - transformers' name
     _supports_sdpa = _supports_flash_attn = True  # it attends to nothing, so it supports any attention
 
 

@@ -173,13 +173,13 @@ def patched_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace `owner.name` by `value` inside the block, on this instance only."""
     # An attribute of the instance is put back (accelerate also replaces `forward`); one of the class reappears by
     # itself.
-    own = name in vars(owner) or name in getattr(owner, "_buffers", ())
+    on_instance = name in vars(owner) or name in getattr(owner, "_buffers", ())
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if own:
+        if on_instance:
             setattr(owner, name, before)
         else:
             delattr(owner, name)

@@ -24,7 +24,7 @@ class _Processor(AudioOnly, Qwen2_5OmniProcessor):  # type: ignore[misc]
     """The family's processor, for audio and text only."""
 
 
-class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's own spelling
+class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     """The Qwen2.5-Omni thinker."""
 
     title: ClassVar[str] = "Qwen2.5-Omni"

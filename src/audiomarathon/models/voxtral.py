@@ -79,7 +79,7 @@ class Voxtral(AudioLM):
             tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
             audio_mask=audio_mask.to(self.device),
             seeds=tuple(prompt.seed for prompt in prompts),
-            window_padding=tuple(n - own for n, own in zip(audio_mask.sum(-1).tolist(), heard, strict=True)),
+            window_padding=tuple(n - real for n, real in zip(audio_mask.sum(-1).tolist(), heard, strict=True)),
         )
 
     def _windows(self, clip: Waveform) -> torch.Tensor:

@@ -86,21 +86,21 @@ def cider_d(candidates: Sequence[str], references: Sequence[Sequence[str]], freq
     """
     scores = []
     for candidate, texts in zip(candidates, references, strict=True):
-        own, length = frequencies.vectors(candidate), _length(candidate)
+        vectors, length = frequencies.vectors(candidate), _length(candidate)
         total = 0.0
         for text in texts:
             penalty = math.exp(-((length - _length(text)) ** 2) / (2 * SIGMA**2))
-            total += penalty * sum(map(_similarity, own, frequencies.vectors(text)))
+            total += penalty * sum(map(_similarity, vectors, frequencies.vectors(text)))
         scores.append(10 * total / ORDERS / len(texts))
     return np.array(scores)
 
 
 def _similarity(candidate: Vector, reference: Vector) -> float:
-    (own, own_norm), (other, other_norm) = candidate, reference
-    if not own_norm or not other_norm:
+    (left, left_norm), (right, right_norm) = candidate, reference
+    if not left_norm or not right_norm:
         return 0.0
-    shared = (min(weight, other[ngram]) * other[ngram] for ngram, weight in own.items() if ngram in other)
-    return sum(shared) / (own_norm * other_norm)
+    shared = (min(weight, right[ngram]) * right[ngram] for ngram, weight in left.items() if ngram in right)
+    return sum(shared) / (left_norm * right_norm)
 
 
 def _length(text: str) -> int:
