@@ -190,7 +190,7 @@ class TestByHead:
 
     def test_flash_attention_is_refused(self, lm: AudioLM, monkeypatch: pytest.MonkeyPatch, press: KVPress) -> None:
         monkeypatch.setattr(type(lm), "attn_implementation", "flash_attention_2")
-        with pytest.raises(MethodError, match="mask .*flash_attention_2 .*allowed: ATTN_IMPLEMENTATION=sdpa"):
+        with pytest.raises(MethodError, match=r"mask .*flash_attention_2 .*allowed: ATTN_IMPLEMENTATION=sdpa"):
             press.check(lm)
 
     @pytest.mark.parametrize("first", ["frame:0.5", "merge_adjacent:0.5"])

@@ -251,11 +251,12 @@ class TokenPruner(Method):
         if evidence.n_keep == len(evidence.positions):
             return torch.arange(evidence.n_keep)
         chosen, total = self.select(evidence), len(evidence.positions)
-        parts = [("choice", chosen, evidence.n_keep)]
         if isinstance(chosen, Merge):
             parts = [("kept of a merge", chosen.kept, evidence.n_keep), ("group of a merge", chosen.group, total)]
             if chosen.weight.shape != (total,) or not chosen.weight.is_floating_point():
-                raise MethodError(f"{self.label}: the weights of a merge must be {total} floats, one an audio token")
+                raise MethodError(f"{self.label}: the weights of a merge must be {total} floats, one per audio token")
+        else:
+            parts = [("choice", chosen, evidence.n_keep)]
         for name, indices, count in parts:
             if indices.shape != (count,):
                 raise MethodError(f"{self.key}: {name} has shape {tuple(indices.shape)}; it must be exactly ({count},)")

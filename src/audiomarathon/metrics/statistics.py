@@ -158,7 +158,8 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
     there = ~np.isnan(values)
 
     def statistic(sums: Floats) -> Floats:
-        return ratio(*np.split(sums, 2, axis=1))
+        totals, counts = np.split(sums, 2, axis=1)
+        return ratio(totals, counts)
 
     rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
     names = np.asarray(clusters, dtype=np.str_)

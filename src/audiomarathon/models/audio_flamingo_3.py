@@ -45,8 +45,8 @@ class AudioFlamingo3(AudioLM):
             return self.batch(prompts)
         features = self.features([window for clip in cut for window in clip])
         mask = features["attention_mask"]
-        tokens = self.tokens_of(mask.sum(-1)).split([len(clip) for clip in cut])
-        counts = [int(of_clip.sum()) for of_clip in tokens]
+        tokens = iter(self.tokens_of(mask.sum(-1)).tolist())
+        counts = [sum(next(tokens) for _ in clip) for clip in cut]
         return self.batch(prompts, counts, input_features=features["input_features"], input_features_mask=mask)
 
     def transcript(self, tokens: Sequence[int]) -> str:
