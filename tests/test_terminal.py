@@ -224,7 +224,7 @@ class TestStreamsThatTakeNothing:
 
 
 def test_loading_says_what_the_system_said(tmp_path: Path) -> None:
-    said = r"config.json: No such file or directory, while Qwen was loaded$"
+    said = r"config.json: No such file or directory"
     with pytest.raises(ModelError, match=said), loading(tmp_path, "Qwen"):
         (tmp_path / "config.json").read_text()
     with pytest.raises(ModelError, match=r"cannot be loaded .*no such shard"), loading(tmp_path, "Qwen"):

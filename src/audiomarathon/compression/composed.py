@@ -29,7 +29,7 @@ class Composed(Method):
     key: ClassVar[str] = "composed"
     title: ClassVar[str] = "token pruning, then a press"
     saves: ClassVar[str] = "what its two parts save"
-    note: ClassVar[str] = "a reply of one token comes from prefill, so only the pruner can change it"
+    note: ClassVar[str] = "a reply of one token comes from prefill: it is the pruner's alone by construction"
     batches: ClassVar[bool] = False
 
     first: Method = field(default_factory=Base)

@@ -62,8 +62,8 @@ class Cached:
 
 
 #: Caveats for readers of a press's scores.
-ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks, so it always equals base's"
-BY_HEAD = "the ratio holds on average over a layer's heads; each decode step pads them to the longest head"
+ONE_TOKEN = "a reply of one token comes from prefill, before the cache shrinks: it is base's by construction"
+BY_HEAD = "the ratio holds on average over a layer's heads; each decode step spreads them out to the longest"
 #: Share of k that every head keeps when heads share a budget: the default of NVIDIA's kvpress for Ada-KV.
 SAFEGUARD = 0.2
 
