@@ -76,7 +76,10 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 ["run", "tau", "--method", "frme", "--ratio", "0.5"],
                 "unknown method 'frme'.*mean 'frame'",
             ),
-            (["run", "tau", "--method", "frame", "--ratio", "1.5"], "--ratio=1.5: not allowed; allowed: a fraction"),
+            (
+                ["run", "tau", "--method", "frame", "--ratio", "1.5"],
+                "--ratio=1.5: not allowed; allowed: .*from 0 to below 1",
+            ),
             (["run", "tau", "--ratio", "0.5"], "base with ratio 0.5: base drops nothing"),
             (["run", "tau", "--limit", "-1"], "--limit=-1: not allowed; allowed: a whole number"),
             (["run", "tau", "--data", "nowhere", *REAL], "nowhere is not a folder.*audiomarathon data download"),
@@ -110,7 +113,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
                 ["--method", "frame", "--ratio", "0.5", "--layer", "99"],
                 "99 is not one of this model's layers 0–3",
             ),
-            (["--method", "fast_v", "--ratio", "0.5", "--layer", "0"], "the layer must be 1 or more"),
+            (["--method", "fast_v", "--ratio", "0.5", "--layer", "0"], "the layer must be .*1"),
             (["--attn-implementation", "flash_attention_2", "--device", "cpu"], "allowed here: sdpa, eager"),
             (["--results", "data/TAU/info.txt/out"], "info.txt/out: cannot be written: Not a directory"),
         ],
@@ -152,7 +155,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("PRUNE_METHOD", "dart", "method dart: no ratio is given"),
+            ("PRUNE_METHOD", "dart", "method dart: .*PRUNE_RATIO"),
             ("PRUNE_METOD", "frame", r"unknown env var PRUNE_METOD \(did you mean 'PRUNE_METHOD'\?\)"),
         ],
     )
@@ -395,7 +398,7 @@ class TestHub:
             (lambda: hub_errors.RepositoryNotFoundError("no", response=_response(404)), "no such model.*HF_TOKEN"),
             (lambda: hub_errors.RevisionNotFoundError("no", response=_response(404)), "no revision 'v9'"),
             (lambda: hub_errors.LocalEntryNotFoundError("offline"), "cannot be reached.*MODEL_PATH"),
-            (lambda: ConnectionResetError("reset by peer"), "download failed.*goes on"),
+            (lambda: ConnectionResetError("reset by peer"), "download failed"),
         ],
     )
     def test_refusals_name_the_remedy(self, monkeypatch: pytest.MonkeyPatch, failure, message: str) -> None:

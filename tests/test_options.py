@@ -143,7 +143,7 @@ def test_nothing_is_saved_where_the_settings_are_wrong(call) -> None:
     ("content", "told"),
     [
         ("tasks: tau\nraito: 0.5\n", r"c.yaml, line 2: raito: .*mean 'ratio'.*allowed: .*max-new-tokens, .*tasks"),
-        ("tasks: tau\nratio: 1.5\n", "c.yaml: ratio=1.5: .*allowed: a fraction"),
+        ("tasks: tau\nratio: 1.5\n", "c.yaml: ratio=1.5: .*allowed: .*from 0 to below 1"),
         ("tasks: tau\nmodel_path: ~nobody-here/x\n", "c.yaml: model-path=~nobody.*allowed: a hub id"),
         ("tasks: tau\nlimit: {a: 1}\n", "c.yaml, line 2: limit: .*mapping"),
         ("tasks: tau\nlimit: [[1]]\n", "c.yaml, line 2: limit: .*sequence"),
