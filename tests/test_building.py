@@ -16,7 +16,7 @@ from task_folders import tree
 
 from audiomarathon.audio.decode import pcm_blocks
 from audiomarathon.benchmarks import get_task
-from audiomarathon.segment.build_log import Ledger
+from audiomarathon.segment.build_log import BuildLog
 
 SPOKEN = {"race"}  # its source is a text
 
@@ -127,9 +127,9 @@ def test_a_build_that_is_killed_continues_to_the_same_bytes(moment: str, tau: li
         os.kill(os.getpid(), signal.SIGKILL)
 
     def work() -> None:
-        real, calls = Ledger.add, []
+        real, calls = BuildLog.add, []
 
-        def add(self: Ledger, path: str, partial: Path, row: dict[str, Any]) -> None:
+        def add(self: BuildLog, path: str, partial: Path, row: dict[str, Any]) -> None:
             calls.append(path)
             if len(calls) == 3 and moment == "while writing":
                 partial.write_bytes(partial.read_bytes()[:5000])
@@ -144,9 +144,9 @@ def test_a_build_that_is_killed_continues_to_the_same_bytes(moment: str, tau: li
                 log.write_bytes(log.read_bytes()[:-20])
                 die()
 
-        Ledger.add = add  # type: ignore[method-assign]
+        BuildLog.add = add  # type: ignore[method-assign]
         if moment == "at the end":
-            Ledger.finish = die  # type: ignore[method-assign]
+            BuildLog.finish = die  # type: ignore[method-assign]
         built("tau", tau, tmp_path / "killed")
 
     whole = tree(built("tau", tau, tmp_path / "whole"))
@@ -245,13 +245,13 @@ def test_a_build_killed_after_a_broken_source_continues_to_the_same_bytes(tmp_pa
     whole = tree(built("librispeech", raw, tmp_path / "whole"))
 
     def work() -> None:
-        real = Ledger.add
+        real = BuildLog.add
 
         def add(*row: Any) -> None:
             real(*row)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Ledger.add = add  # type: ignore[method-assign]
+        BuildLog.add = add  # type: ignore[method-assign]
         built("librispeech", raw, tmp_path / "killed")
 
     killed(work)
@@ -309,7 +309,7 @@ def test_settings_that_gave_no_clip_may_be_mended_in_the_same_folder(tau: list[s
 
 @pytest.mark.parametrize("file", ["manifest.jsonl", "left_out.jsonl"])
 @pytest.mark.parametrize("damage", ["[]\n", '{"path"\n', "{}\n"])
-def test_a_damaged_ledger_is_made_again(file: str, damage: str, tau: list[str], tmp_path: Path) -> None:
+def test_a_damaged_build_log_is_made_again(file: str, damage: str, tau: list[str], tmp_path: Path) -> None:
     folder = built("tau", tau, tmp_path / "tau")
     before = tree(folder)
     (folder / file).write_text(damage + (folder / file).read_text())

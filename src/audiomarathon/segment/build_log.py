@@ -1,23 +1,22 @@
-"""An output folder that is built clip by clip: what it was built with, what is in it, what was left out.
+"""Record what a builder has done in its output folder, so that the same command continues a build.
 
-`build.json` holds the settings, `manifest.jsonl` a row a clip, `left_out.jsonl` a row a source that is in no clip. The
-manifest is also the log: a row is appended once its clip has its name, so that a killed build continues from it. At the
-end both are put in order, so that a build that was killed ends with the same bytes as one that was not.
+`build.json` holds the settings, `manifest.jsonl` a row for each clip, `left_out.jsonl` a row for each unused source. A
+row is appended as soon as its clip has its name. At the end both files are sorted: a build that was killed and continued
+ends with the same bytes as an undisturbed build.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any
+from typing import Any
 
 from audiomarathon.errors import DataError
-from audiomarathon.files import append_line, json_line, json_object, write_json, write_lines
+from audiomarathon.files import append_line, json_object, write_json, write_lines
 from audiomarathon.lock import hold
 
 SETTINGS_FILE = "build.json"
@@ -28,22 +27,22 @@ _LOCK_FILE = ".lock"
 Row = dict[str, Any]
 
 
-class Ledger:
-    """The books of one output folder. Only where rows lie in the manifest is held in memory, not the rows.
+class BuildLog:
+    """Log of one output folder.
 
     Parameters
     ----------
     folder
-        The output folder; made if need be.
+        The output folder; created if it is missing.
     settings
-        What decides the clips' bytes; a folder built with other settings is refused.
+        Everything that decides the clips' bytes. A folder built with other settings is refused.
     limit
-        How many clips are asked for (0: all); a folder may grow, not shrink.
+        Number of clips to build (0: all). A folder may grow, not shrink.
 
     Raises
     ------
     DataError
-        The folder holds something else, was built with other settings, or is being built by another process.
+        The folder holds other files, was built with other settings, or is in use by another process.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], limit: int = 0) -> None:
@@ -55,155 +54,120 @@ class Ledger:
         except DataError:
             self._lock.close()
             raise
-        self._rows: dict[str, int] = {}  # where in the manifest a clip's row begins
-        self._mentioned: set[str] = set()
-        self._known_bad: dict[str, Row] = {row["path"]: row for row in _fixed_rows(folder / LEFT_OUT_FILE)}
+        bad = (row for row in _rows(folder / LEFT_OUT_FILE, {"path", "reason", "bytes"}) if row.get("fixed"))
+        self._known_bad: dict[str, Row] = {row["path"]: row for row in bad}
         write_lines(folder / LEFT_OUT_FILE, self._known_bad.values())
-        self._left_out: list[Row] = []
-        self._log = self._open_log()
-        #: Clips that were written since the folder was opened.
+        self._logged: dict[str, Row] = {row["path"]: row for row in _rows(folder / MANIFEST_FILE, {"path"})}
+        self._built: set[str] = set()
+        #: Sources that this build left out.
+        self.left_out: list[Row] = []
+        #: Clips written since the folder was opened.
         self.added = 0
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> BuildLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log.close()
         self._lock.close()
 
     def bad(self, source: str, size: int) -> str:
-        """Return why an earlier run left out this source, or "" where it did not or the file has changed."""
+        """Return why an earlier run left out this source; "" if it did not, or if the file has changed."""
         row = self._known_bad.get(source)
         return str(row["reason"]) if row and row["bytes"] == size else ""
 
     def leave_out(self, source: str, reason: str, *, fixed: bool = False, size: int | None = None) -> None:
-        """Note a source that is in no clip; a `fixed` one is not tried again while its size stays the same."""
+        """Log an unused source. A `fixed` source is not tried again while its size stays the same."""
         row = {"path": source, "reason": reason, "bytes": size, "fixed": fixed}
         with self._mutex:
-            self._left_out.append(row)
+            self.left_out.append(row)
             if fixed and self._known_bad.get(source) != row:
                 self._known_bad[source] = row
                 append_line(self.folder / LEFT_OUT_FILE, row)
 
     def finished(self, path: str, agrees: Callable[[Row], bool]) -> bool:
-        """Whether a clip is there as planned: its row agrees, its size and hash are the row's."""
-        with self._mutex:
-            row = self._row(path)
-        if row is None or not agrees(row) or not _is_as_said(self.folder / path, row):
+        """Whether a clip is built as planned: its row agrees, and its file has the logged size and hash."""
+        row, file = self._logged.get(path), self.folder / path
+        if row is None or not agrees(row) or not file.is_file():
             return False
-        with self._mutex:
-            self._mentioned.add(path)
+        if (file.stat().st_size, _sha256(file)) != (row["bytes"], row["sha256"]):
+            return False
+        self._built.add(path)
         return True
 
     def add(self, path: str, partial: Path, row: Row) -> None:
-        """Give a written clip its name and note its row."""
+        """Give a written clip its name and log its row."""
         row = {"path": path, **row, "bytes": partial.stat().st_size, "sha256": _sha256(partial)}
         partial.replace(self.folder / path)
         with self._mutex:
-            self._mentioned.add(path)
-            self._rows[path] = self._log.seek(0, os.SEEK_END)
-            self._log.write(json_line(row))
-            self._log.flush()
+            self._built.add(path)
+            self._logged[path] = row
+            append_line(self.folder / MANIFEST_FILE, row)
             self.added += 1
 
     def partial(self, path: str) -> Path:
-        """Return where to write a clip before it has its name; its folder is made."""
+        """Return the temporary name under which to write a clip; create its folder."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        return _partial(target)
+        return target.with_name(f".{target.name}.partial")
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of this build's clips in the order of their paths."""
-        for path in sorted(self._mentioned):
-            row = self._row(path)
-            if row is not None:
-                yield row
-
-    @property
-    def left_out(self) -> Sequence[Row]:
-        """The sources left out by this build so far."""
-        return tuple(self._left_out)
+    def rows(self) -> list[Row]:
+        """Return the rows of this build's clips, sorted by path."""
+        return [self._logged[path] for path in sorted(self._built)]
 
     def finish(self) -> None:
-        """Remove clips that are no longer built, put manifest and left-out list in order, and call the build whole."""
-        for path in self._rows.keys() - self._mentioned:
+        """Delete clips that are no longer built, and sort the manifest and the list of unused sources."""
+        for path in self._logged.keys() - self._built:
             (self.folder / path).unlink(missing_ok=True)
         write_lines(self.folder / MANIFEST_FILE, self.rows())
-        write_lines(self.folder / LEFT_OUT_FILE, sorted(self._left_out, key=lambda row: (row["path"], row["reason"])))
+        write_lines(self.folder / LEFT_OUT_FILE, sorted(self.left_out, key=lambda row: (row["path"], row["reason"])))
         for left in self.folder.rglob(".*.partial"):
             left.unlink()
-
-    def _row(self, path: str) -> Row | None:
-        if path not in self._rows:
-            return None
-        self._log.seek(self._rows[path])
-        return dict(json.loads(self._log.readline()))
 
     def _open_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             ours = (self.folder / SETTINGS_FILE).is_file()
-            known = (_LOCK_FILE, f".{SETTINGS_FILE}.new")  # killed before its first settings
+            known = (_LOCK_FILE, f".{SETTINGS_FILE}.new")  # from a build killed before it wrote its settings
             if not ours and any(entry.name not in known for entry in self.folder.iterdir()):
-                raise DataError(f"{self.folder} holds other files; name a new folder, or one that was built before")
+                raise DataError(
+                    f"{self.folder} holds other files; name a new folder, or the folder of an earlier build"
+                )
             self._lock = hold(self.folder / _LOCK_FILE)
         except BlockingIOError:
             raise DataError(f"{self.folder}: another process is building here; wait for it, or stop it") from None
         except OSError as error:
-            raise DataError(f"{self.folder}: cannot be built in ({error.strerror or error})") from error
+            raise DataError(f"{self.folder}: cannot build here ({error.strerror or error})") from error
 
     def _check_settings(self, settings: Row, limit: int) -> None:
         file = self.folder / SETTINGS_FILE
-        settings = json.loads(json.dumps(settings))  # as the file gives them back
+        settings = json.loads(json.dumps(settings))  # compare with the file: tuples become lists
         if file.is_file():
             before = json_object(file.read_bytes())
             if before is None:
                 raise DataError(f"{file}: not the settings of a build; delete {self.folder}, or name another folder")
             old_limit = before.pop("limit", 0)
-            if not (self.folder / MANIFEST_FILE).is_file() or not (self.folder / MANIFEST_FILE).stat().st_size:
-                before, old_limit = settings, limit  # no clip was made yet: the settings may have been the mistake
+            manifest = self.folder / MANIFEST_FILE
+            if not manifest.is_file() or not manifest.stat().st_size:
+                before, old_limit = settings, limit  # nothing was built yet, perhaps because the settings were wrong
                 (self.folder / LEFT_OUT_FILE).unlink(missing_ok=True)
             if differing := sorted(key for key in before | settings if before.get(key) != settings.get(key)):
-                told = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
-                raise DataError(f"{self.folder} was built with other settings: {told}; name another folder")
+                changes = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
+                raise DataError(f"{self.folder} was built with other settings: {changes}; name another folder")
             if limit and (not old_limit or limit < old_limit):
-                raise DataError(f"{self.folder} was built with limit {old_limit or 'none'}; {limit} would remove clips")
+                raise DataError(f"{self.folder} was built with limit {old_limit or 'none'}; {limit} would delete clips")
         write_json(file, {**settings, "limit": limit})
-
-    def _open_log(self) -> IO[bytes]:
-        file = self.folder / MANIFEST_FILE
-        file.touch()
-        log = file.open("r+b")
-        position = 0
-        for line in log:
-            row = json_object(line) if line.endswith(b"\n") else None
-            if row is None or "path" not in row:
-                log.truncate(position)  # killed while it was written, or damaged; what is lost is built again
-                break
-            self._rows[row["path"]] = position
-            position += len(line)
-        return log
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
-    """Return whether a noted row says all that this one does, as a function for :meth:`Ledger.finished`."""
-    return lambda noted: {name: noted.get(name) for name in row} == row
+    """Return a predicate for :meth:`BuildLog.finished`: does a logged row contain every field of this row?"""
+    return lambda logged: {name: logged.get(name) for name in row} == row
 
 
-def _partial(file: Path) -> Path:
-    return file.with_name(f".{file.name}.partial")
-
-
-def _fixed_rows(file: Path) -> Iterator[Row]:
-    if file.is_file():
-        for line in file.read_bytes().splitlines():
-            row = json_object(line) or {}
-            if row.get("fixed") and row.keys() >= {"path", "reason", "bytes"}:
-                yield row
-
-
-def _is_as_said(file: Path, row: Row) -> bool:
-    return file.is_file() and file.stat().st_size == row["bytes"] and _sha256(file) == row["sha256"]
+def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
+    """Yield the whole rows that have these fields; a lost clip is built again."""
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        if (row := json_object(line)) and row.keys() >= fields:
+            yield row
 
 
 def _sha256(file: Path) -> str:
@@ -212,10 +176,10 @@ def _sha256(file: Path) -> str:
 
 
 def reasons(left_out: Sequence[tuple[str, str]], folder: Path) -> list[str]:
-    """Return in lines what was left out, by reason, and where all of it is listed."""
+    """Return lines that count the unused sources by reason and name the file that lists them all."""
     if not left_out:
         return []
     counts = Counter(reason for _, reason in left_out)
     first = {reason: name for name, reason in reversed(left_out)}
     lines = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts.most_common(10)]
-    return [*lines, f"all that was left out: {folder / LEFT_OUT_FILE}"]
+    return [*lines, f"all sources left out: {folder / LEFT_OUT_FILE}"]

@@ -1,46 +1,54 @@
 """Build a task's folder from a raw corpus: join its clips, group by group, and write the task's metadata.
 
-Listings are sorted, chance is seeded, and each group's clips depend on that group alone; so the same corpus gives the
-same bytes, with any number of jobs and however often the build was interrupted.
+Listings are sorted, randomness is seeded, and the clips of a group depend on that group alone. So the same corpus gives
+the same bytes, with any number of jobs and after any number of interruptions.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import tempfile
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import soundfile
 from tqdm import tqdm
 
+from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.manifest import FILE_NAME as FACTS_FILE
 from audiomarathon.benchmarks.selection import draw
-from audiomarathon.errors import DataError
+from audiomarathon.errors import AudioError, DataError
 from audiomarathon.files import write_json
-from audiomarathon.segment.build_log import Ledger
-from audiomarathon.segment.corpus import Corpus, Group
-from audiomarathon.segment.group_clips import Builder
-from audiomarathon.segment.joining import Joining
+from audiomarathon.segment.build_log import BuildLog, same_as
+from audiomarathon.segment.corpus import Corpus, Group, Row, Source
+from audiomarathon.segment.joining import Joining, Piece, Plan, Range, length_at, plan, write
+
+TAIL = "a tail too short for a clip"
+TOO_LONG = "longer than a clip may be"
+
+_Ready = tuple[Source, Piece]
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build did.
+    """Result of a build.
 
     Attributes
     ----------
     clips, new
-        Clips in the folder, and how many of them this run made.
+        Clips in the folder, and the number that this run wrote.
     seconds
-        Their length in all.
+        Their total length.
     sources
         Source clips in them.
     left_out
-        (source, reason) of those in none.
+        (source, reason) of every unused source.
     """
 
     clips: int
@@ -58,43 +66,43 @@ def build(
     Parameters
     ----------
     corpus
-        What to read.
+        The corpus to read.
     joining
         Lengths, gap or crossfade, rate.
     folder
-        Where to write; an interrupted build of the same settings is continued there.
+        The output folder. An interrupted build with the same settings continues there.
     limit
-        How many clips to make, one of each group in turn, in a seeded order of groups; 0 makes all.
+        Number of clips to make, one from each group in turn, with the groups in a seeded order; 0 makes all.
     jobs
-        Groups to work on at the same time.
+        Groups to build at the same time.
     progress
         Show a progress bar.
 
     Raises
     ------
     DataError
-        The corpus is not laid out as expected, no clip can be made of it, or the folder cannot be used.
+        The corpus has another layout, no clip can be made of it, or the folder cannot be used.
     """
     if joining.low == joining.high and not corpus.cut:
         raise DataError(f"{corpus.title}: clips are joined whole, so --min must be less than --max")
     if within := next((root for root in corpus.roots if folder.resolve().is_relative_to(root.resolve())), None):
         raise DataError(f"{folder} lies within the raw corpus {within}; name a folder outside")
     settings = {"task": corpus.task, "seed": corpus.seed, **joining.settings, **corpus.options}
-    with Ledger(folder, settings, limit) as ledger:
+    with BuildLog(folder, settings, limit) as log:
         groups = corpus.groups()
         names = Counter(group.name for group in groups)
         if twice := next((name for name, count in names.items() if count > 1), ""):
             raise DataError(f"{corpus.title}: {twice} is there twice; name one of its folders")
         for file, reason in corpus.left_out:
-            ledger.leave_out(file, reason)
+            log.leave_out(file, reason)
         total = limit or len(groups)
         layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         with tqdm(total=total, desc=corpus.title, disable=not progress, bar_format=layout) as bar:
-            _make(Builder(corpus, joining, ledger, (lambda _: None) if limit else bar.update), groups, limit, jobs, bar)
-        return _finish(corpus, joining, folder, ledger)
+            _make(_Builder(corpus, joining, log, (lambda _: None) if limit else bar.update), groups, limit, jobs, bar)
+        return _finish(corpus, joining, folder, log)
 
 
-def _make(builder: Builder, groups: list[Group], limit: int, jobs: int, bar: tqdm[Any]) -> None:
+def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tqdm[Any]) -> None:
     if limit:
         order = sorted(groups, key=lambda group: draw(builder.corpus.seed, "group", group.name))
         for _ in itertools.islice(_in_turns([builder.clips(group) for group in order]), limit):
@@ -105,12 +113,12 @@ def _make(builder: Builder, groups: list[Group], limit: int, jobs: int, bar: tqd
         for _ in pool.map(lambda group: deque(builder.clips(group), 0), groups):
             pass
     finally:
-        builder.stopped = True  # an interruption waits for the clips at hand only
+        builder.stopped = True  # an interruption waits only for the clips being written
         pool.shutdown(cancel_futures=True)
 
 
 def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
-    """Yield the first of each, then the second of each that has one, and so on."""
+    """Yield the first clip of each group, then the second of each group that has one, and so on."""
     waiting = deque(makers)
     while waiting:
         maker = waiting.popleft()
@@ -119,21 +127,152 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
             waiting.append(maker)
 
 
-def _finish(corpus: Corpus, joining: Joining, folder: Path, ledger: Ledger) -> Built:
-    for clip, reason in corpus.write(folder, ledger.rows()):
-        ledger.leave_out(clip, reason)
-    ledger.finish()
-    rows = [(row["seconds"], len(row["sources"])) for row in ledger.rows()]
-    left_out = tuple((row["path"], row["reason"]) for row in ledger.left_out)
+def _finish(corpus: Corpus, joining: Joining, folder: Path, log: BuildLog) -> Built:
+    rows = log.rows()
+    for clip, reason in corpus.write(folder, rows):
+        log.leave_out(clip, reason)
+    log.finish()
+    left_out = tuple((row["path"], row["reason"]) for row in log.left_out)
     if not rows:
-        told = f", such as {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
-        raise DataError(f"{corpus.title}: no clip could be made; {len(left_out)} sources left out{told}")
+        example = f", such as {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
+        raise DataError(f"{corpus.title}: no clip could be made; {len(left_out)} sources left out{example}")
     task = get_task(corpus.task)
     loaded = task.load(folder)
     if loaded.bad_rows:
-        raise DataError(f"{corpus.title}: what was built is not what {task.key} expects: {loaded.bad_rows[0]}")
+        raise DataError(f"{corpus.title}: the built folder is not what {task.key} expects: {loaded.bad_rows[0]}")
     expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
     facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus", "tasks": {task.key: expected}}
     write_json(folder / FACTS_FILE, facts)
-    seconds, sources = (sum(column) for column in zip(*rows, strict=True))
-    return Built(len(rows), ledger.added, seconds, int(sources), left_out)
+    seconds, sources = sum(row["seconds"] for row in rows), sum(len(row["sources"]) for row in rows)
+    return Built(len(rows), log.added, seconds, sources, left_out)
+
+
+class _Builder:
+    """Makes the clips of a corpus, group by group."""
+
+    def __init__(self, corpus: Corpus, joining: Joining, log: BuildLog, advance: Callable[[float], object]) -> None:
+        self.corpus = corpus
+        self.joining = joining
+        self.log = log
+        self.advance = advance
+        #: Set to start no further clip.
+        self.stopped = False
+
+    def clips(self, group: Group) -> Iterator[str]:
+        """Make a group's clips in order; yield their paths."""
+        sources = self.corpus.sources(group)
+        step = 1 / max(1, len(sources))
+        with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
+            index, path = 0, self.corpus.place(group, 0)
+            if len(sources) == 1 and self.log.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
+                self.advance(1)
+                yield path  # found without its audio, which may have to be spoken first
+                return
+            rest: Iterator[_Ready] = self._pieces(sources, Path(scratch), step)
+            while not self.stopped:
+                path = self.corpus.place(group, index)
+                ahead, rest = itertools.tee(rest)
+                joined, used = plan((piece for _, piece in ahead), self._range(path), self.joining.joint)
+                if not used:
+                    return
+                taken = list(itertools.islice(rest, used))
+                if joined is None:
+                    self._leave_out(taken)
+                elif (broken := self._write(group, path, joined, taken)) is not None:
+                    del taken[broken]
+                    rest, used = itertools.chain(taken, rest), 1  # plan the clip again without the broken source
+                else:
+                    index += 1
+                    yield path
+                self.advance(step * used)
+
+    def _pieces(self, sources: Iterable[Source], scratch: Path, step: float) -> Iterator[_Ready]:
+        """Yield the readable sources; leave out and name the others."""
+        seen: set[str] = set()
+        for source in sources:
+            try:
+                if source.name in seen:
+                    self.log.leave_out(source.name, "is listed twice")
+                elif reason := self.log.bad(source.name, size := source.path.stat().st_size):
+                    self.log.leave_out(source.name, reason, fixed=True, size=size)
+                else:
+                    audio = self.corpus.audio(source, scratch)
+                    info = probe(audio)
+                    yield source, Piece(audio, length_at(info.frames, info.sampling_rate, self.joining.rate))
+                    continue
+            except AudioError as error:
+                self._broken(source, error.reason)
+            except OSError as error:
+                self._broken(source, f"cannot be read ({error.strerror or error})")
+            finally:
+                seen.add(source.name)
+            self.advance(step)
+
+    def _range(self, path: str) -> Range:
+        low, high = (round(seconds * self.joining.rate) for seconds in (self.joining.low, self.joining.high))
+        return Range(low, high, self.corpus.chance("length", path).randint(low, high), self.corpus.cut)
+
+    def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready]) -> int | None:
+        """Write a clip unless it is there; return the index of a source that cannot be decoded, or None."""
+        row = self._row(group, joined, taken)
+        if self.log.finished(path, same_as(row)):
+            return None
+        partial = self.log.partial(path)
+        try:
+            write(joined, partial, self.joining.rate, self.corpus.container)
+        except AudioError as error:
+            broken = next(i for i, (_, piece) in enumerate(taken) if piece.path == error.path)
+            self._broken(taken[broken][0], error.reason)
+            return broken
+        except soundfile.LibsndfileError as error:
+            raise DataError(f"{partial} cannot be written ({error.error_string}); is the disk full?") from error
+        self.log.add(path, partial, row)
+        return None
+
+    def _row(self, group: Group, joined: Plan, taken: Sequence[_Ready]) -> Row:
+        """Return a clip's row of the manifest: its sources and their places, in samples at the clip's rate."""
+        parts = [
+            {
+                "path": source.name,
+                "offset": part.offset,
+                "frames": part.frames,
+                "source_frames": part.piece.frames,
+                "source_bytes": source.path.stat().st_size,
+                "facts": dict(source.facts),
+            }
+            for (source, _), part in zip(taken, joined.parts, strict=True)
+        ]
+        row = {
+            "group": group.name,
+            "facts": dict(group.facts),
+            "rate": self.joining.rate,
+            "frames": joined.frames,
+            "seconds": joined.frames / self.joining.rate,
+            "seed": self.corpus.seed,
+            "gap": self.joining.joint.gap,
+            "crossfade": self.joining.joint.crossfade,
+            "sources": parts,
+        }
+        return dict(json.loads(json.dumps(row)))  # compare with the manifest: tuples become lists
+
+    def _leave_out(self, taken: Sequence[_Ready]) -> None:
+        high = round(self.joining.high * self.joining.rate)
+        for source, piece in taken:
+            reason = TOO_LONG if piece.frames > high and not self.corpus.cut else TAIL
+            size = source.path.stat().st_size
+            self.log.leave_out(source.name, reason, fixed=self.corpus.spoken, size=size)  # do not speak it again
+
+    def _broken(self, source: Source, reason: str) -> None:
+        size = source.path.stat().st_size if source.path.is_file() else None
+        # A speech synthesiser that failed may work the next time; a damaged file will not.
+        self.log.leave_out(source.name, reason, fixed=not self.corpus.spoken, size=size)
+        # Without tqdm's lock: an interrupt while a bar is drawn leaves it locked, and this would wait for ever.
+        tqdm.write(f"left out: {source.name}: {reason}", nolock=True)
+
+
+def _is_alone_in(row: Row, group: Group, source: Source) -> bool:
+    """Whether a logged clip consists of this source alone, with the same facts."""
+    (first, *others) = row["sources"]
+    logged = (first["path"], first["source_bytes"], first["facts"], row["facts"])
+    wanted = (source.name, source.path.stat().st_size, dict(source.facts), dict(group.facts))
+    return not others and logged == tuple(json.loads(json.dumps(wanted)))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from audiomarathon.audio.decode import Pcm, pcm_blocks
 from audiomarathon.errors import AudioError, DataError
-from audiomarathon.segment.build_log import Ledger, reasons, same_as
+from audiomarathon.segment.build_log import BuildLog, reasons, same_as
 from audiomarathon.segment.corpus import audio_files
 
 HOPS_PER_SECOND = 100
@@ -129,36 +129,36 @@ def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, 
     stems = [name.rpartition(".")[0] or name for name, _ in recordings]
     if twice := next((stem for stem in stems if stems.count(stem) > 1), ""):
         raise DataError(f"two recordings are called {twice}; cut them into folders of their own")
-    with Ledger(folder, {"task": "cut", **vars(cutting)}) as ledger:
+    with BuildLog(folder, {"task": "cut", **vars(cutting)}) as log:
         for stem, (name, recording) in zip(
             stems, tqdm(recordings, unit="recording", disable=not progress), strict=True
         ):
             size = recording.stat().st_size
             try:
-                if reason := ledger.bad(name, size):
+                if reason := log.bad(name, size):
                     raise AudioError(recording, reason)
                 level, frames = levels(recording, cutting.rate)
             except AudioError as error:
-                ledger.leave_out(name, error.reason, fixed=True, size=size)
+                log.leave_out(name, error.reason, fixed=True, size=size)
                 tqdm.write(f"left out: {name}: {error.reason}")
                 continue
             found = stretches(level, frames, cutting)
             end = found[-1].stop if found else 0
             if end < frames:
-                ledger.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
-            _write(recording, stem, found, cutting, ledger, {"source": name, "source_bytes": size})
-        ledger.finish()
-        rows = list(ledger.rows())
-        left_out = [(row["path"], row["reason"]) for row in ledger.left_out]
+                log.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
+            _write(recording, stem, found, cutting, log, {"source": name, "source_bytes": size})
+        log.finish()
+        rows = list(log.rows())
+        left_out = [(row["path"], row["reason"]) for row in log.left_out]
         if not rows:
             raise DataError("; ".join(["no clip could be cut", *reasons(left_out, folder)]))
         hours = sum(row["seconds"] for row in rows) / 3600
-        told = f"{len(rows)} clips, {hours:.2f} h, of {len(recordings)} recordings in {folder} ({ledger.added} new)"
+        told = f"{len(rows)} clips, {hours:.2f} h, of {len(recordings)} recordings in {folder} ({log.added} new)"
         return "\n".join([told, *reasons(left_out, folder)])
 
 
 def _write(
-    recording: Path, stem: str, found: Sequence[Stretch], cutting: Cutting, ledger: Ledger, facts: dict[str, Any]
+    recording: Path, stem: str, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]
 ) -> None:
     """Write the clips of a recording that are not there."""
     wanted = []
@@ -167,15 +167,15 @@ def _write(
         place = {"start": stretch.start, "frames": frames, "rate": cutting.rate, "seconds": frames / cutting.rate}
         row = {**facts, **place, "ends_at": stretch.ends_at}
         path = f"{stem}_{number:04d}.wav"
-        if not ledger.finished(path, same_as(row)):
+        if not log.finished(path, same_as(row)):
             wanted.append((path, stretch, row))
     blocks = _Stream(pcm_blocks(recording, cutting.rate))
     for path, stretch, row in wanted:
-        partial = ledger.partial(path)
+        partial = log.partial(path)
         with soundfile.SoundFile(partial, "w", cutting.rate, 1, subtype="PCM_16", format="WAV") as file:
             for block in blocks.between(stretch.start, stretch.stop):
                 file.write(block)
-        ledger.add(path, partial, row)
+        log.add(path, partial, row)
 
 
 class _Stream:
