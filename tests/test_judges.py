@@ -478,7 +478,7 @@ def test_judges_are_listed(toy: Path) -> None:
 
 @pytest.fixture
 def two_calls_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audiomarathon.cli.judge._MOST_CALLS", 2)
+    monkeypatch.setattr("audiomarathon.cli.judge.MOST_CALLS", 2)
 
 
 @pytest.mark.usefixtures("two_calls_at_most")

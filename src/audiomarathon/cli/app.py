@@ -24,7 +24,7 @@ from audiomarathon.cli.judge import judge
 from audiomarathon.cli.lalm import export as export_lalm
 from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.new import new
-from audiomarathon.cli.options import Grouped, complete_models
+from audiomarathon.cli.options import Grouped, Runs, complete_models, group
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report
@@ -64,8 +64,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-models_app = typer.Typer(help="Fetch checkpoints.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(models_app, name="models")
 
 
 def _show_version(wanted: bool) -> None:
@@ -85,9 +83,7 @@ def _options(
     pass
 
 
-def score(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-) -> int:
+def score(runs: Runs) -> int:
     """Judge stored replies again, without a model, and write the verdicts and summary.json anew.
 
     Example: audiomarathon score results/tau
@@ -120,8 +116,6 @@ def list_command(
     show_tables(*(listing() for name, listing in LISTINGS.items() if what in ("all", name)))
 
 
-@models_app.command()
-@reporting_errors
 def download(
     model: Annotated[
         str,
@@ -163,19 +157,14 @@ _COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, r
 for _command in _COMMANDS:
     app.command(cls=Grouped)(reporting_errors(_command))
 app.command("list", cls=Grouped)(reporting_errors(list_command))
-app.add_typer(data_app(reporting_errors), name="data")
-app.add_typer(jasco_app(reporting_errors), name="jasco")
-app.add_typer(encoder_app(reporting_errors), name="encoder")
-app.add_typer(attention_app(reporting_errors), name="attention")
-app.add_typer(experiment_app(reporting_errors), name="experiment")
-for _name, _command, _help in (
-    ("import", import_lalm, "Make runs of replies from elsewhere."),
-    ("export", export_lalm, "Write other programs' result files."),
-):
-    _group = typer.Typer(help=_help, no_args_is_help=True, rich_markup_mode=None)
-    _group.callback()(lambda: None)  # with one command only, typer would take its name away
-    _group.command("lalm", cls=Grouped)(reporting_errors(_command))
-    app.add_typer(_group, name=_name)
+app.add_typer(group("Fetch checkpoints.", {"download": download}), name="models")
+app.add_typer(data_app, name="data")
+app.add_typer(jasco_app, name="jasco")
+app.add_typer(encoder_app, name="encoder")
+app.add_typer(attention_app, name="attention")
+app.add_typer(experiment_app, name="experiment")
+app.add_typer(group("Make runs of replies from elsewhere.", {"lalm": import_lalm}), name="import")
+app.add_typer(group("Write other programs' result files.", {"lalm": export_lalm}), name="export")
 
 
 def main() -> None:

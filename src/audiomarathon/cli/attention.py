@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Grouped, ModelOrNone, Tasks, run_script, with_settings
+from audiomarathon.cli.options import ModelOrNone, Runs, Tasks, group, output_option, run_script, with_settings
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 
@@ -51,8 +50,8 @@ def capture(
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path("attention"),
+    runs: Runs,
+    output: Annotated[Path, output_option("Folder of the pictures.")] = Path("attention"),
     layer: Annotated[
         int,
         typer.Option(
@@ -173,9 +172,4 @@ def door() -> None:
     run_script(visualize, words, no_args_is_help=True)
 
 
-def attention_app(reporting_errors: Callable[..., Any]) -> typer.Typer:
-    """Return the group of commands."""
-    app = typer.Typer(help="What a model attends to.", no_args_is_help=True, rich_markup_mode=None)
-    for command in (capture, plot):
-        app.command(cls=Grouped)(reporting_errors(command))
-    return app
+attention_app = group("What a model attends to.", {"capture": capture, "plot": plot})

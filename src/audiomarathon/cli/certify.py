@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Model, with_settings
+from audiomarathon.cli.options import Model, listed, output_option, with_settings
+from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def certify(
         str,
         typer.Option("--methods", "--method", help="Methods of your own to check too: FILE.py:CLASS, commas between."),
     ] = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the certificate, as JSON.")] = None,
+    output: Annotated[Path | None, output_option("Also write the certificate, as JSON.")] = None,
     **settings: Any,
 ) -> int:
     """Check that this model, on this machine, does what the records will say; its stamp goes into later runs.
@@ -46,7 +47,6 @@ def certify(
         raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
     from audiomarathon.certify.certificate import certify as make
     from audiomarathon.certify.certificate import store
-    from audiomarathon.cli.output import say
     from audiomarathon.compression.external import Foreign
     from audiomarathon.compression.registry import find_method
     from audiomarathon.engine.local import open_local
@@ -54,7 +54,7 @@ def certify(
     from audiomarathon.report.render import show
     from audiomarathon.terminal import showing_records
 
-    own = [find_method(name.strip(), 0.0) for name in methods.split(",") if name.strip()]
+    own = [find_method(name, 0.0) for name in listed(methods)]
     if foreign := [method.key for method in own if isinstance(method, Foreign)]:
         raise SettingsError(f"--methods: {foreign[0]} does not say what it keeps; allowed: TokenPruner, KVPress")
     for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written

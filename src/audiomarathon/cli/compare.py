@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.options import Runs, output_option
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some (a sweep's results).")],
+    runs: Runs,
     against: Annotated[
         str | None,
         typer.Option(help="The setting to compare with, or its method; default base, else the first."),
@@ -26,9 +27,7 @@ def compare(
     at_score: Annotated[
         float | None, typer.Option(help="Name the fastest setting with this share of the reference's score (0.95).")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the rows: .json, .csv or .md.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Also write the rows: .json, .csv or .md.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import complete_tasks
+from audiomarathon.cli.options import Data, Runs, complete_tasks, group, listed, load_task, output_option
+from audiomarathon.cli.output import say
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 20
 
-Root = Annotated[Path | None, typer.Option("--data", help="Root of the tasks' data [env: AUDIOMARATHON_DATA].")]
 Tasks = Annotated[
     list[str] | None,
     typer.Argument(help="Tasks, or 'all'; without any: those that are there.", autocompletion=complete_tasks),
@@ -30,7 +28,7 @@ def download(
     tasks: Annotated[
         list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)
     ] = None,
-    data: Root = None,
+    data: Data = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
     source: Annotated[
@@ -51,7 +49,6 @@ def download(
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.finding import HUB_DATASET, OWN_ARCHIVES
     from audiomarathon.benchmarks.registry import OTHER, all_benchmarks, benchmark_of
-    from audiomarathon.cli.output import say
     from audiomarathon.data.archive import OpenSource, Source, UnpackedSource, from_web, open_source
     from audiomarathon.data.download import download as fetch
     from audiomarathon.data.hub import HubSource
@@ -76,14 +73,14 @@ def download(
     if source is None and own.archive:
         say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size not known']))}")
         source = from_web(own.archive, root / f"{own.key}.zip", say)
-    for group in [[task] for task in chosen] if own.hubs else [chosen]:
-        key, place, licence = group[0].key, root, ""
+    for together in [[task] for task in chosen] if own.hubs else [chosen]:
+        key, place, licence = together[0].key, root, ""
         opened: Source = open_source(source.expanduser()) if source else HubSource(own.hubs.get(key, HUB_DATASET))
         if own.hubs:
             place, (_weight, licence) = root / key.rpartition("/")[2], OWN_ARCHIVES.get(key, ("", "not stated"))
             opened = UnpackedSource(opened) if isinstance(opened, OpenSource) else opened
         for one in fetch(
-            group, opened, place, limit=limit, seed=seed, split=split, licence=licence, dry_run=dry_run, say=say
+            together, opened, place, limit=limit, seed=seed, split=split, licence=licence, dry_run=dry_run, say=say
         ):
             size = sum(clip.size for clip in one.clips) / 1e9
             done = "would be" if dry_run else "are"
@@ -99,7 +96,7 @@ def download(
 
 def verify(
     tasks: Tasks = None,
-    data: Root = None,
+    data: Data = None,
     deep: Annotated[bool, typer.Option(help="Decode every clip, not its header only.")] = False,
     jobs: Jobs = 0,
     tolerance: Annotated[float, typer.Option(min=0, help="Seconds a clip may miss the range.")] = 1.0,
@@ -112,8 +109,8 @@ def verify(
     Exit code 0: nothing is wrong; 1: something is. A task that is not there is wrong when it was named, 'all' names the
     ten; without names at least one must be there.
     """
-    from audiomarathon.cli.output import say
     from audiomarathon.data.verify import verify as verify_task
+    from audiomarathon.files import write_json
     from audiomarathon.report import tables
     from audiomarathon.report.render import show
 
@@ -135,24 +132,20 @@ def verify(
         say(f"missing: {', '.join(one.task for one in missing)}. {missing[0].problems[0].text}")
     good = not wrong and not (missing and tasks) and len(missing) < len(reports)
     if report:
-        content = {"good": good, "deep": deep, "tasks": [one.as_json() for one in reports]}
-        _write(report, json.dumps(content, indent=2) + "\n")
+        write_json(report, {"good": good, "deep": deep, "tasks": [one.as_json() for one in reports]})
     return 0 if good else 1
 
 
 def durations(
     tasks: Tasks = None,
-    data: Root = None,
+    data: Data = None,
     jobs: Jobs = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for JSON, CSV and a PNG a task and of all.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder for JSON, CSV and a PNG a task and of all.")] = None,
 ) -> int:
     """Say how long the clips are, and how many audio tokens they cost each model.
 
     Exit code 1 when a clip cannot be read; the others are measured all the same.
     """
-    from audiomarathon.cli.output import say
     from audiomarathon.data.durations import durations as durations_of
     from audiomarathon.data.durations import write_durations
     from audiomarathon.report import tables
@@ -174,8 +167,8 @@ def durations(
 
 def controls(
     tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.", autocompletion=complete_tasks)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder in which each variant is a data root.")],
-    data: Root = None,
+    output: Annotated[Path, output_option("Folder in which each variant is a data root.")],
+    data: Data = None,
     durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
     control: Annotated[
         str,
@@ -194,17 +187,16 @@ def controls(
     Each variant is a data root for --data of a run, whose records say which control it is.
     """
     from audiomarathon.benchmarks import all_tasks
-    from audiomarathon.cli.output import say
     from audiomarathon.data.controls import KINDS, build_controls
     from audiomarathon.errors import SettingsError
 
     try:
-        lengths: list[float | None] = [float(part) for part in durations.split(",") if part.strip()]
+        lengths: list[float | None] = [float(part) for part in listed(durations)]
     except ValueError:
         lengths = [0.0]
     if not all(length and 1 <= length <= 3600 for length in lengths):
         raise SettingsError(f"--durations={durations}: not allowed; allowed: seconds from 1 to 3600, joined by commas")
-    kinds = list(dict.fromkeys(part.strip() for part in control.split(",")))
+    kinds = list(dict.fromkeys(listed(control)))
     for task in _named(tasks):
         if unknown := [kind for kind in kinds if kind not in (*KINDS, *task.own_controls)]:
             more = [f"{one.key} also {', '.join(one.own_controls)}" for one in all_tasks() if one.own_controls]
@@ -227,11 +219,10 @@ def controls(
 
 
 def plot_controls(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("controls.png"),
+    runs: Runs,
+    output: Annotated[Path, output_option("The picture.")] = Path("controls.png"),
 ) -> None:
     """Draw score against duration, a line a control, from finished runs on the task and on its variants."""
-    from audiomarathon.cli.output import say
     from audiomarathon.report import tables
     from audiomarathon.report.controls import control_runs
     from audiomarathon.report.pictures import plot_controls as plot
@@ -244,34 +235,28 @@ def plot_controls(
 
 def review(
     task: Annotated[str, typer.Argument(help="A task.", autocompletion=complete_tasks)],
-    data: Root = None,
+    data: Data = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="Of the task's samples.")] = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Which samples.")] = 42,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Verdicts, JSONL; default review-TASK.jsonl.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Verdicts, JSONL; default review-TASK.jsonl.")] = None,
     play: Annotated[bool, typer.Option(help="Play clips (ffplay, aplay, paplay or afplay).")] = True,
 ) -> None:
     """Show and play a sample of a task row by row, and store for each whether it is right; goes on where it stopped."""
-    from audiomarathon.benchmarks import get_task, task_folder
-    from audiomarathon.cli.output import say
     from audiomarathon.data.review import review as ask_for_verdicts
 
-    chosen = get_task(task)
-    loaded = chosen.load(task_folder(chosen, _root(data), _env(data)))
+    chosen, loaded = load_task(task, _root(data))
     verdicts = output or Path(f"review-{chosen.key.replace('/', '-')}.jsonl")
     count = ask_for_verdicts(loaded, verdicts, seed=seed, share=share, ask=input, show=typer.echo, play=play)
     say(f"{count['accept']} accepted, {count['reject']} rejected, {count['left']} left; verdicts in {verdicts}")
 
 
 def card(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of card.md, card.html and audio/.")],
+    output: Annotated[Path, output_option("Folder of card.md, card.html and audio/.")],
     tasks: Tasks = None,
-    data: Root = None,
+    data: Data = None,
     jobs: Jobs = 0,
 ) -> None:
     """Describe a data root on a Markdown and an HTML page: counts, durations, classes, licence, ten audio examples."""
-    from audiomarathon.cli.output import say
     from audiomarathon.data.card import write_card
 
     for path in write_card(_present(tasks, data), output, jobs=jobs):
@@ -319,23 +304,10 @@ def _env(data: Path | None) -> dict[str, str]:
     return {} if data else dict(os.environ)
 
 
-def _write(path: Path, text: str) -> None:
-    from audiomarathon.errors import DataError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def data_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
-    """Return the `data` command, each of its own commands wrapped so that a user's errors are one line."""
-    app = typer.Typer(
-        help="Download, verify, measure, vary and describe the benchmark's data.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    for command in (download, verify, review, durations, controls, plot_controls, card):
-        app.command()(reporting_errors(command))
-    return app
+data_app = group(
+    "Download, verify, measure, vary and describe the benchmarks' data.",
+    {
+        "download": download, "verify": verify, "review": review, "durations": durations, "controls": controls,
+        "plot-controls": plot_controls, "card": card,
+    },
+)  # fmt: skip

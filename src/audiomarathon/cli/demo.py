@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.output import say, show
+
 
 def demo(
     results: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo_results"),
@@ -18,7 +20,6 @@ def demo(
     import shlex
 
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.cli.output import say, show
     from audiomarathon.compression.registry import get_method
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
     from audiomarathon.engine.run import run

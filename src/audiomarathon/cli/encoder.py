@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import Grouped, with_executor
+from audiomarathon.cli.options import Runs, group, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
@@ -204,7 +204,7 @@ def download(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    runs: Runs,
     probe: Annotated[str, typer.Option(help="linear, knn, knn-centred, or one of X-ARES'.")] = "linear",
     against: Annotated[str | None, typer.Option(help="The encoder that all others are compared with.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
@@ -229,9 +229,7 @@ def compare(
         say(line)
 
 
-def table(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-) -> None:
+def table(runs: Runs) -> None:
     """Show the scores on record: every encoder on every task, and its means. Reads only."""
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
@@ -403,15 +401,10 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     return [run for run in read_runs(paths) if isinstance(run.task, EncoderTask)]
 
 
-def encoder_app(wrap: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
-    """Return the commands, each wrapped."""
-    app = typer.Typer(
-        help="Audio encoders: what they know, probed on X-ARES' tasks.", no_args_is_help=True, rich_markup_mode=None
-    )
-    commands: dict[str, Callable[..., int | None]] = {
+encoder_app = group(
+    "Audio encoders: what they know, probed on X-ARES' tasks.",
+    {
         "run": run, "check": check, "list": list_, "download": download, "table": table, "compare": compare,
         "report": report, "status": status, "reproduce": reproduce, "import": import_, "demo": demo,
-    }  # fmt: skip
-    for name, command in commands.items():
-        app.command(name, cls=Grouped)(wrap(command))
-    return app
+    },
+)  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from audiomarathon.cli.judge import ask
-from audiomarathon.cli.options import Grouped, run_script
+from audiomarathon.cli.options import BatchSize, Cache, Data, Plan, Yes, group, output_option, run_script
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.text import counted
@@ -28,25 +28,16 @@ _BGE = "BAAI/bge-base-en-v1.5"
 _SEED = 42  # of the intervals
 _NEXT = "run the same command again for requests that failed, or --with another model for unreadable answers"
 Captions = Annotated[str, typer.Argument(help="clotho, audiocaps, or a CSV file with caption_1, caption_2, ….")]
-Data = Annotated[Path | None, typer.Option("--data", help="Root of the data [env: AUDIOMARATHON_DATA].")]
 Split = Annotated[str, typer.Option(help="Of clotho or audiocaps (default: its test split), or all.")]
 Encoder = Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
 With = Annotated[str, typer.Option("--with", help="As of audiomarathon judge; `write` takes one, `judge` A,B,C.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Texts or requests in a batch, or in flight.")]
-Cached = Annotated[bool, typer.Option("--cache/--no-cache", help="As of audiomarathon judge.")]
-Plan = Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make more than 1,000 calls unasked.")]
-
-
-def _output(told: str) -> Any:
-    return typer.Option("--output", "-o", help=told)
 
 
 def similarity(
     run_a: Annotated[Path, typer.Argument(help=_RUN)],
     run_b: Annotated[Path, typer.Argument(help="The same, with noise for one.")],
     encoder: Encoder = _BGE,
-    output: Annotated[Path, _output("JSON file, or its folder; CSV goes beside it.")] = Path("similarity.json"),
+    output: Annotated[Path, output_option("JSON file, or its folder; CSV goes beside it.")] = Path("similarity.json"),
     batch_size: BatchSize = 32,
 ) -> None:
     """Say how alike two runs' replies to the same samples are, and how alike replies to different samples are.
@@ -81,7 +72,7 @@ def references(
     split: Split = "",
     run: Annotated[Path | None, typer.Option(help=f"Score its replies, too. {_RUN}")] = None,
     encoder: Encoder = "BAAI/bge-m3",
-    output: Annotated[Path, _output("Folder for the files.")] = Path("references"),
+    output: Annotated[Path, output_option("Folder for the files.")] = Path("references"),
     batch_size: BatchSize = 32,
 ) -> None:
     """Find captions that stand apart from their clip's others, and say what scores are without them. No audio is read.
@@ -131,14 +122,14 @@ def references(
 def write(
     captions: Captions = "clotho",
     with_: With = "",
-    output: Annotated[Path, _output("One line a clip.")] = Path("rubrics.jsonl"),
+    output: Annotated[Path, output_option("One line a clip.")] = Path("rubrics.jsonl"),
     data: Data = None,
     split: Split = "",
     limit: Annotated[int, typer.Option(min=0, help="The first N clips.")] = 0,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
-    cache: Cached = True,
+    cache: Cache = True,
 ) -> int:
     """Let a model write criteria for each clip from its captions, and merge those that say the same.
 
@@ -182,11 +173,13 @@ def judge(
     run: Annotated[Path, typer.Argument(help=_RUN)],
     rubrics: Annotated[Path, typer.Option(help="File of `rubrics write`.")],
     with_: With,
-    output: Annotated[Path | None, _output("JSON file (default rubrics/rubrics.json in the run's folder).")] = None,
+    output: Annotated[
+        Path | None, output_option("JSON file (default rubrics/rubrics.json in the run's folder).")
+    ] = None,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
-    cache: Cached = True,
+    cache: Cache = True,
 ) -> int:
     """Let judges say which criteria each stored reply meets; its score is the share of their weight.
 
@@ -288,15 +281,13 @@ def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
     return cells
 
 
-def experiment_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
-    """Return the `experiment` command."""
-    how: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
-    app = typer.Typer(help="Side experiments of LALM Bench: similarity, references, rubrics.", **how)
-    rubrics = typer.Typer(help="Criteria for captions, written and checked by models.", **how)
-    for group, command in ((app, similarity), (app, references), (rubrics, write), (rubrics, judge)):
-        group.command(command.__name__, cls=Grouped)(reporting_errors(command))
-    app.add_typer(rubrics, name="rubrics")
-    return app
+experiment_app = group(
+    "Side experiments of LALM Bench: similarity, references, rubrics.",
+    {"similarity": similarity, "references": references},
+)
+experiment_app.add_typer(
+    group("Criteria for captions, written and checked by models.", {"write": write, "judge": judge}), name="rubrics"
+)
 
 
 def similarity_door(folder: Path) -> None:

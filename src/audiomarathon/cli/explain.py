@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Model, complete_methods, complete_tasks, with_settings
+from audiomarathon.cli.options import Model, complete_methods, complete_tasks, listed, output_option, with_settings
+from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def explain(
     model: Model = "embedded",
     task: Annotated[str | None, typer.Option(help="The sample's task.", autocompletion=complete_tasks)] = None,
     prompt: Annotated[str | None, typer.Option(help="What to ask about files of your own.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("explain.png"),
+    output: Annotated[Path, output_option("The picture.")] = Path("explain.png"),
     **settings: Any,
 ) -> None:
     """Draw which moments of a sample's audio survive each method, with what the model then replies.
@@ -58,12 +59,11 @@ def explain(
 
     env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
     read = RunSettings.read(env, **settings)
-    names = ["base", *(name.strip() for name in methods.split(",") if name.strip() not in ("", "base"))]
+    names = ["base", *(name for name in listed(methods) if name != "base")]
     if pathless := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
     question = _question(sample, task, prompt, model, read)
     path = _explained(question, names, model, read, output)
-    from audiomarathon.cli.output import say
 
     say(f"picture: {path}")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -12,6 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from audiomarathon.cli.options import (
+    DEFAULT_RESULTS,
+    BatchSize,
+    Data,
+    Results,
+    Runs,
+    group,
+    load_task,
+    output_option,
+    run_script,
+)
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.text import counted
@@ -28,39 +37,30 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 _LEANINGS = ("audio", "both", "speech", "neither")
 
 
-def example(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file.")] = Path("jasco.csv"),
-    data: Annotated[Path | None, typer.Option("--data", help="Root of the data [env: AUDIOMARATHON_DATA].")] = None,
-) -> None:
+def example(output: Annotated[Path, output_option("The file.")] = Path("jasco.csv"), data: Data = None) -> None:
     """Write the 640 rows to fill in: a row a clip and instruction, `allm_output` empty."""
-    from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.jasco.exchange import REPLY
     from audiomarathon.benchmarks.jasco.exchange import example as rows
     from audiomarathon.files import write_text
 
-    task = get_task("jasco")
-    loaded = task.load(task_folder(task, data, {} if data else dict(os.environ)))
+    _task, loaded = load_task("jasco", data)
     write_text(output, rows(loaded.samples))
     say(f"wrote {output}: {len(loaded.samples)} rows; fill in {REPLY}")
     say(f"then: audiomarathon jasco import {output} --model-name NAME")
 
 
 def speech(
-    data: Annotated[Path | None, typer.Option("--data", help="Root of the data [env: AUDIOMARATHON_DATA].")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; default speech.csv beside v0.csv.")
-    ] = None,
+    data: Data = None,
+    output: Annotated[Path | None, output_option("The file; default speech.csv beside v0.csv.")] = None,
 ) -> None:
     """Find where each clip's speech lies (silero-vad), for the controls speech-first and speech-last."""
     from audiomarathon.audio.decode import decode, probe
-    from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.jasco.exchange import as_csv
     from audiomarathon.benchmarks.jasco.speech import SPEECH_FILE, find_speech
     from audiomarathon.files import write_text
     from audiomarathon.terminal import progress_of
 
-    task = get_task("jasco")
-    loaded = task.load(task_folder(task, data, {} if data else dict(os.environ)))
+    _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
     if not clips:
         raise DataError(f"{loaded.folder}: holds no clips")
@@ -83,9 +83,7 @@ def speech(
 def import_(
     file: Annotated[Path, typer.Argument(help="CSV with the columns of the original's example.csv.")],
     model_name: Annotated[str, typer.Option("--model-name", help="What the model is called in tables.")],
-    results: Annotated[Path, typer.Option(help="Where results go [env: RESULTS_DIR].", envvar="RESULTS_DIR")] = Path(
-        "results"
-    ),
+    results: Results = DEFAULT_RESULTS,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Leave out clips that lack a reply; they are not counted as 0.")
     ] = False,
@@ -111,7 +109,7 @@ def evaluate(
         Parser, typer.Option(help="Whose reading the added columns hold: the original's, or the strict one.")
     ] = "original",
     judge_prompt: Annotated[Prompt, typer.Option(help="v2: three judges; v1: the older single judge.")] = "v2",
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests in a batch, or in flight.")] = 8,
+    batch_size: BatchSize = 8,
 ) -> int:
     """Judge replies in a CSV file and print the benchmark's figures, as the original's evaluation/eval.py does.
 
@@ -159,8 +157,8 @@ def evaluate(
 
 
 def table(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write exact values here, CSV.")] = None,
+    runs: Runs,
+    output: Annotated[Path | None, output_option("Also write exact values here, CSV.")] = None,
 ) -> None:
     """Print best-means by judge, and what replies depend on, a row a model and setting."""
     from audiomarathon.benchmarks import get_task
@@ -188,14 +186,12 @@ def table(
 
 
 def survival(
-    runs: Annotated[list[Path], typer.Argument(help="A sweep's results.")],
+    runs: Runs,
     speech: Annotated[
         Path | None,
         typer.Option(help="Where the speech of each clip lies; default speech.csv where the runs' data is."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for survival.json, survival.csv and survival.png.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder for survival.json, survival.csv and survival.png.")] = None,
 ) -> None:
     """Say what pruning takes first, the sound of a clip or its speech. No judge is needed.
 
@@ -330,27 +326,12 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else str(int(100 * value + 0.5))
 
 
-def jasco_app(reporting_errors: Callable[[Callable[..., int | None]], Callable[..., None]]) -> typer.Typer:
-    """Return the `jasco` command."""
-    app = typer.Typer(
-        help="JASCO: replies from elsewhere, judged CSV files, and its tables.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    commands: dict[str, Callable[..., int | None]] = {"example": example, "import": import_, "eval": evaluate}
-    for name, command in {**commands, "speech": speech, "table": table, "survival": survival}.items():
-        app.command(name)(reporting_errors(command))
-    return app
+jasco_app = group(
+    "JASCO: replies from elsewhere, judged CSV files, and its tables.",
+    {"example": example, "import": import_, "eval": evaluate, "speech": speech, "table": table, "survival": survival},
+)
 
 
 def door() -> None:
     """Evaluate as the original's `evaluation/eval.py` does: a judge, a file to read and a file to write."""
-    from audiomarathon.cli.output import reporting_errors
-
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    app.command()(reporting_errors(evaluate))
-    app(sys.argv[1:], prog_name=Path(sys.argv[0]).name)
-
-
-if __name__ == "__main__":
-    door()
+    run_script(evaluate)

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.options import MOST_CALLS, BatchSize, Cache, Plan, Runs, Yes
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from audiomarathon.judges.cache import Cache
+    from audiomarathon.judges import cache as answer_cache
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.room import Case
 
 _CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
-_MOST_CALLS = 1_000  # that are made without a question
 
 
 def judge(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    runs: Runs,
     with_: Annotated[
         str, typer.Option("--with", help="Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….")
     ],
     protocol: Annotated[str, typer.Option(help="What judges are asked (default: the task's first protocol).")] = "",
-    plan: Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")] = False,
+    plan: Plan = False,
     anchors_only: Annotated[
         bool,
         typer.Option("--anchors-only", help="Judge only replies whose verdict is known: is the judge good enough?"),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests in a batch, or in flight.")] = 8,
-    cache: Annotated[bool, typer.Option(help="Take answers that this judge gave before, and keep new ones.")] = True,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help=f"Make more than {_MOST_CALLS:,} calls unasked.")] = False,
+    batch_size: BatchSize = 8,
+    cache: Cache = True,
+    yes: Yes = False,
 ) -> int:
     """Let models judge stored replies, and write the verdicts and summary.json anew.
 
@@ -93,7 +93,7 @@ def ask(
             calls += 0 if one.stored else todo.calls
     if len(tasks) > 1:
         say(f"in all {calls:,} calls" + ("; what runs share is asked once" if cache and len(cases) > 1 else ""))
-    if plan or (calls > _MOST_CALLS and not yes and not _confirmed(calls)):
+    if plan or (calls > MOST_CALLS and not yes and not _confirmed(calls)):
         return None
     for bench, case, requests in tasks:
         with progress_of(requests, bench.name, "judgement") as step:
@@ -112,12 +112,12 @@ def _confirmed(calls: int) -> bool:
     return typer.confirm(f"Make {calls:,} calls?", err=True)
 
 
-def _cache(judge: Judge) -> Cache | None:
-    from audiomarathon.judges.cache import Cache
+def _cache(judge: Judge) -> answer_cache.Cache | None:
+    from audiomarathon.judges import cache as answer_cache
     from audiomarathon.settings import cache_folder
 
     with suppress(ModelError):  # a checkpoint that cannot be had; judging says why, and to plan takes none
-        return Cache(cache_folder(), judge.identity())
+        return answer_cache.Cache(cache_folder(), judge.identity())
     return None
 
 

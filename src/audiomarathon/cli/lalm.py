@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 
 from audiomarathon.cli.attention import utc_name
-from audiomarathon.cli.options import complete_methods, run_script
+from audiomarathon.cli.options import (
+    DEFAULT_RESULTS,
+    Results,
+    Runs,
+    complete_methods,
+    listed,
+    output_option,
+    run_script,
+)
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
 from audiomarathon.files import file_name, link, write_bytes, write_json, write_text, writing
@@ -57,9 +65,7 @@ _FIGURES = {
 def import_(
     file: Annotated[Path, typer.Argument(help="predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
     model_name: Annotated[str, typer.Option("--model-name", help="What the model is called in tables.")],
-    results: Annotated[Path, typer.Option(help="Where results go [env: RESULTS_DIR].", envvar="RESULTS_DIR")] = Path(
-        "results"
-    ),
+    results: Results = DEFAULT_RESULTS,
     control: Annotated[
         Literal["noise", "silence"] | None, typer.Option(help="What the model heard instead of the clips.")
     ] = None,
@@ -83,8 +89,8 @@ def import_(
 
 
 def export(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
+    runs: Runs,
+    output: Annotated[Path, output_option("Folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
 ) -> None:
     """Write the result files of LALM Bench from the records of runs.
 
@@ -377,8 +383,7 @@ class _Door:
         from audiomarathon.runs.folder import what_failed
 
         settings = replace(chosen.settings, results=runs / chosen.part)
-        named = [name.strip() for name in methods.split(",") if name.strip()]
-        swept = grid(named, parse_ratios(ratios), **settings.places) if named else None
+        swept = grid(listed(methods), parse_ratios(ratios), **settings.places) if methods.strip(" ,") else None
         found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
         for one in found:
             done = _read(one.folder)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import Named
 
@@ -37,7 +38,6 @@ def new(
 
     Example: audiomarathon new method my_pruner
     """
-    from audiomarathon.cli.output import say
 
     folder = into / name
     if kind not in KINDS:

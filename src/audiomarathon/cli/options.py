@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -20,6 +21,9 @@ from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine.ray_options import EXECUTORS, read_executor
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import described, flag_of, settings_fields
+
+if TYPE_CHECKING:
+    from audiomarathon.benchmarks import Loaded, Task
 
 Command = Callable[..., Any]
 
@@ -61,6 +65,15 @@ _MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=
 Model = Annotated[str, _MODEL]
 ModelOrNone = Annotated[str | None, _MODEL]
 
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain run folders.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Data root [env: AUDIOMARATHON_DATA].")]
+Results = Annotated[Path, typer.Option(help="Results folder [env: RESULTS_DIR].", envvar="RESULTS_DIR")]
+DEFAULT_RESULTS = Path("results")
+Plan = Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")]
+MOST_CALLS = 1_000  # made without asking
+Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Make more than {MOST_CALLS:,} calls without asking.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Texts or requests in a batch, or in flight.")]
+Cache = Annotated[bool, typer.Option(help="Reuse answers that this judge gave before, and store new ones.")]
 Track = Annotated[
     str,
     typer.Option(
@@ -85,6 +98,33 @@ class Grouped(TyperCommand):
         for name, lines in groups.items():
             with formatter.section(name):
                 formatter.write_dl(lines)
+
+
+def output_option(text: str) -> Any:
+    """Return the option `--output`."""
+    return typer.Option("--output", "-o", help=text)
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a list joined by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def load_task(name: str, data: Path | None) -> tuple[Task, Loaded]:
+    """Return a task and its samples, from a data root or from the environment's."""
+    from audiomarathon.benchmarks import get_task, task_folder
+
+    task = get_task(name)
+    return task, task.load(task_folder(task, data, {} if data else dict(os.environ)))
+
+
+def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
+    """Return a command that consists of these commands."""
+    app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+    app.callback()(lambda: None)  # a single command would lose its name
+    for name, command in commands.items():
+        app.command(name, cls=Grouped)(reporting_errors(command))
+    return app
 
 
 def with_settings(*names: str, but: Sequence[str] = ()) -> Callable[[Command], Command]:

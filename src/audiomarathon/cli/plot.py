@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.options import Runs, output_option
+from audiomarathon.cli.output import say
+
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path("plots"),
+    runs: Runs,
+    output: Annotated[Path, output_option("Folder of the pictures.")] = Path("plots"),
     kind: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
     """Draw score, LLM prefill and KV cache against the ratio, a line a method: one picture a task, and their mean.
 
     Example: audiomarathon plot results -o plots --format pdf
     """
-    from audiomarathon.cli.output import say
     from audiomarathon.report.pictures import plot_runs
 
     for path in plot_runs(runs, output, kind):

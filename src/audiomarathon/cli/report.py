@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.options import Runs, output_option
+from audiomarathon.cli.output import say
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    runs: Runs,
+    output: Annotated[Path, output_option("The page.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "AudioMarathon report",
     samples: Annotated[
         int, typer.Option(help="At most so many samples to browse; those on which settings disagree come first.")
@@ -19,7 +22,7 @@ def report(
         str, typer.Option(help="link (clips play from where they lie), embed (inside the page), none.")
     ] = "link",
     spectrograms: Annotated[bool, typer.Option(help="Draw the clips, which decodes them.")] = True,
-    data: Annotated[Path | None, typer.Option(help="Root of the data; default where the runs found it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data root (default: the runs' own).")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also write vector PDFs, the CSV behind each, tables (.md, .tex) and records.")
     ] = None,
@@ -35,7 +38,6 @@ def report(
     """
     from tqdm import tqdm
 
-    from audiomarathon.cli.output import say
     from audiomarathon.files import write_text
     from audiomarathon.report.page import PageOptions, page
     from audiomarathon.report.page_data import PageData

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from audiomarathon.cli.options import Model, complete_tasks, with_settings
+from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def reproduce(
 
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.registry import get_task
-    from audiomarathon.cli.output import say, show
     from audiomarathon.compression.registry import get_method
     from audiomarathon.engine.sweep import sweep
     from audiomarathon.files import write_text
@@ -51,7 +50,7 @@ def reproduce(
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
     if [task.key for task in chosen] == ["jasco"]:
-        return _reproduce_jasco(model, RunSettings.read(**flags), say)
+        return _reproduce_jasco(model, RunSettings.read(**flags))
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: the paper has no such task")
     settings, spec = protocol_settings(RunSettings.read(**flags), protocol), get_model(model)
@@ -76,7 +75,7 @@ def reproduce(
     return show(swept.results, "The same runs, counted our way", folders=False) or int(not swept.complete)
 
 
-def _reproduce_jasco(model: str, settings: RunSettings, say: Callable[[str], None]) -> int:
+def _reproduce_jasco(model: str, settings: RunSettings) -> int:
     """Run JASCO at base where that is not done, and set the judged figures beside the published ones."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.cli.jasco import beside_published

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type
 
 import typer
 
-from audiomarathon.cli.options import run_script, with_options
+from audiomarathon.cli.options import output_option, run_script, with_options
 from audiomarathon.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ CORPORA = {
 }
 
 
-_OUTPUT = typer.Option("--output", "-o", help="Folder of the clips, made if need be.")
+_OUTPUT = output_option("Folder of the clips, made if need be.")
 _LOW = typer.Option("--min", help="Shortest clip in seconds.")
 _HIGH = typer.Option("--max", help="Longest clip in seconds.")
 _GAP = "as the corpus needs; 0 with --crossfade"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, Track, complete_methods, with_executor, with_settings
+from audiomarathon.cli.options import ModelOrNone, Tasks, Track, complete_methods, listed, with_executor, with_settings
+from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def run_sweep(
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.cli.output import say
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.models.registry import get_local_model
@@ -115,7 +115,7 @@ def run_sweep(
     model, settings = toy_or_real(model, chosen, settings, say)
     spec = get_local_model(model)
     chosen = list({task.key: task for task in chosen}.values())
-    names = [name.strip() for name in (methods.strip() or DEFAULT_METHOD).split(",") if name.strip()]
+    names = listed(methods) or [DEFAULT_METHOD]
     settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
@@ -131,7 +131,6 @@ def _plan(
     methods: list[Method],
     tflops: float | None,
 ) -> int:
-    from audiomarathon.cli.output import say
     from audiomarathon.engine.plan import plan_sweep
 
     planned = plan_sweep(tasks, spec, settings, methods, tflops=tflops, say=say)
@@ -149,7 +148,6 @@ def _sweep(
     ray: Ray | None,
     track: str,
 ) -> int:
-    from audiomarathon.cli.output import say
     from audiomarathon.engine.sweep import sweep as sweep_tasks
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.results.sweep_summary import read_outcome

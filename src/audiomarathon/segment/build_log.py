@@ -1,8 +1,8 @@
 """Record what a builder has done in its output folder, so that the same command continues a build.
 
-`build.json` holds the settings, `manifest.jsonl` a row for each clip, `left_out.jsonl` a row for each unused source. A
-row is appended as soon as its clip has its name. At the end both files are sorted: a build that was killed and continued
-ends with the same bytes as an undisturbed build.
+`build.json` holds the settings, `manifest.jsonl` a row for each clip, `left_out.jsonl` a row for each unused source.
+A row is appended as soon as its clip has its name. At the end both files are sorted, so that a build that was killed
+and continued ends with the same bytes as an undisturbed build.
 """
 
 from __future__ import annotations
