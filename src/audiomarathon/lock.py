@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from audiomarathon.errors import RecordError
+from audiomarathon.errors import DataError, RecordError
 from audiomarathon.plain_file import open_plain
 
 _TRIES = 4  # `is_held` locks the file for an instant
@@ -41,6 +43,30 @@ def hold(file: Path) -> IO[bytes]:
             raise
         stream.close()
     raise BlockingIOError(f"{file} is deleted and created again by another process")
+
+
+@contextmanager
+def holding(file: Path, busy: str) -> Iterator[None]:
+    """Hold a lock for the length of a block.
+
+    Parameters
+    ----------
+    busy
+        What to say when another process holds it.
+
+    Raises
+    ------
+    DataError
+        When another process holds it, or it cannot be made.
+    """
+    try:
+        lock = hold(file)
+    except BlockingIOError:
+        raise DataError(f"{file.parent}: {busy}; wait for it, or stop it") from None
+    except OSError as error:
+        raise DataError(f"{file.parent}: cannot be written: {error.strerror or error}") from error
+    with lock:
+        yield
 
 
 def hold_run(folder: Path) -> IO[bytes]:

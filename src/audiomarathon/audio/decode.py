@@ -140,7 +140,12 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
             _check_length(path, clip, position, promised)
         else:
             for samples in _resampled(path, clip, sampling_rate, math.inf):
-                yield np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
+                yield as_pcm(samples)
+
+
+def as_pcm(samples: Samples) -> Pcm:
+    """Return samples as 16 bits, rounded to nearest and limited; 16-bit audio that was decoded comes back exactly."""
+    return np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
 
 
 def _resampled(path: Clip, clip: soundfile.SoundFile, sampling_rate: int, most_seconds: float) -> Iterator[Samples]:

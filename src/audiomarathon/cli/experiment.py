@@ -274,10 +274,11 @@ def _answers(
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
     """Return figures as columns of a table; None for one without a value."""
+    from audiomarathon.report.render import with_interval
+
     cells: dict[str, Any] = {}
     for name, one in figures.items():
-        low, high = one.interval or (None, None)
-        cells |= {name: one.value if one.value == one.value else None, f"{name}_low": low, f"{name}_high": high}
+        cells |= with_interval(name, one.value, one.interval)
     return cells
 
 

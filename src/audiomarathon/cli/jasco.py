@@ -247,8 +247,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
         names = ("best_mean", *_LEANINGS)
         rows = []
         for name, three, one in zip_longest(names, panel, llama):
-            low, high = summary["intervals"].get(name) or (None, None)
-            ours = {"ours": summary[name], "ours_low": low, "ours_high": high}
+            ours = render.with_interval("ours", summary[name], summary["intervals"].get(name))
             read = {"ours, read as published": summary["as_published"].get(name)}
             rows.append({"figure": name, **ours, **read, "three judges": three, "Llama alone, prompt v1": one})
         title = f"{run.checkpoint}, {run.method}: {whose}, beside {theirs or 'no published row'}"

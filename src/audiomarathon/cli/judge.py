@@ -148,6 +148,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
 
 def _certificates(cases: Sequence[Case], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Return how judges read the replies whose verdict is known, by title; runs with the same table share one."""
+    from audiomarathon.report import render
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged
 
@@ -160,8 +161,7 @@ def _certificates(cases: Sequence[Case], names: Sequence[str]) -> dict[str, list
         certificates = run.task.scorer.certificates(list(run.verdicts.values()))
         for name in (name for name in names if name in certificates):
             for kind, row in certificates[name].to_json()["anchors"].items():
-                low, high = row["interval"]
-                share = {"right": row["right"] / row["n"], "right_low": low, "right_high": high}
+                share = render.with_interval("right", row["right"] / row["n"], row["interval"])
                 weak = "weak" * (kind in certificates[name].weak)
                 rows.append({"judge": name, "anchor": kind, "n": row["n"], **share, "": weak})
         if rows and rows not in found.values():

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import soundfile
 
-from audiomarathon.audio.decode import decode, probe
+from audiomarathon.audio.decode import as_pcm, decode, probe
 from audiomarathon.benchmarks import Loaded, Sample, Task, select
 from audiomarathon.benchmarks.manifest import Manifest, read_manifest
 from audiomarathon.benchmarks.registry import benchmark_of
@@ -136,5 +135,4 @@ def _write_excerpt(sample: Sample, target: Path) -> None:
     middle = float(onset) + float(sample.meta.get("event_seconds") or 0) / 2 if onset is not None else 0.0
     start = int(max(0.0, min(middle - EXCERPT_S / 2, len(clip) / rate - EXCERPT_S)) * rate)
     part = clip[start : start + int(EXCERPT_S * rate)]
-    whole = np.clip(np.rint(part.astype(np.float64) * 32768), -32768, 32767).astype(np.int16)
-    soundfile.write(target, whole, rate, subtype="PCM_16")
+    soundfile.write(target, as_pcm(part), rate, subtype="PCM_16")

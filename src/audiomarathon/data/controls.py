@@ -20,7 +20,7 @@ from typing import Any, get_args
 import numpy as np
 import soundfile
 
-from audiomarathon.audio.decode import Samples, decode, probe
+from audiomarathon.audio.decode import Samples, as_pcm, decode, probe
 from audiomarathon.audio.noise import Kind, background, noise_like
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
@@ -28,7 +28,7 @@ from audiomarathon.benchmarks.selection import draw
 from audiomarathon.benchmarks.task import Variation, relative
 from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError
-from audiomarathon.lock import hold
+from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -131,13 +131,7 @@ def build_controls(
 @contextmanager
 def _held(file: Path) -> Iterator[None]:
     """Hold a lock file for the length of the block, and leave none behind."""
-    try:
-        lock = hold(file)
-    except BlockingIOError:
-        raise DataError(f"{file.parent}: another process writes this variant; wait for it, or stop it") from None
-    except OSError as error:
-        raise DataError(f"{file.parent}: cannot be written in ({error.strerror or error})") from error
-    with lock:
+    with holding(file, "another process writes this variant"):
         try:
             yield
         finally:
@@ -309,11 +303,8 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[
     row["deciding_part"] = told if kind == "audio" or one.own else "absent"
     target = folder / one.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    whole = np.clip(np.rint(made.astype(np.float64) * 32768), -32768, 32767).astype(
-        np.int16
-    )  # 16-bit audio stays exact
     try:
-        soundfile.write(target, whole, rate, subtype="PCM_16")
+        soundfile.write(target, as_pcm(made), rate, subtype="PCM_16")
     except soundfile.LibsndfileError as error:
         raise DataError(f"{target}: cannot be written ({error.error_string}); is the disk full?") from error
     return row

@@ -25,7 +25,7 @@ from audiomarathon.data.members import Entry
 from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.files import writing
-from audiomarathon.lock import hold
+from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
@@ -300,12 +300,6 @@ def _place(file: Path, target: Path) -> None:
 def _stage(root: Path) -> Iterator[Path]:
     """Hold the root's staging folder, alone; it is cleared away once everything is done."""
     stage = root / STAGE
-    try:
-        lock = hold(stage / "lock")
-    except BlockingIOError:
-        raise DataError(f"{root}: another download is at work there; wait for it, or stop it") from None
-    except OSError as error:
-        raise DataError(f"{root}: cannot be written: {error.strerror or error}") from error
-    with lock:
+    with holding(stage / "lock", "another download is at work there"):
         yield stage
         shutil.rmtree(stage, ignore_errors=True)

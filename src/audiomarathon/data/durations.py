@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from audiomarathon.audio.decode import ClipInfo, decode, probe
 from audiomarathon.benchmarks import Loaded, Sample, Task
@@ -161,14 +160,9 @@ def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     """
     name = found[0].task.key.replace("/", "-") if len(found) == 1 else "durations"
     as_json, as_csv = folder / f"{name}.json", folder / f"{name}.csv"
-    content = [one.as_json() for one in found]
-    write_text(as_json, json.dumps(content, indent=2, ensure_ascii=True) + "\n")
+    write_text(as_json, json.dumps([one.as_json() for one in found], indent=2) + "\n")
     rows: list[Mapping[str, Any]] = [
         {"task": one.task.key, **one.statistics(), "broken": len(one.broken)} for one in found
     ]
-    stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, list(rows[0]) if rows else ["task"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(as_csv, stream.getvalue())
+    write_text(as_csv, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n"))
     return [as_json, as_csv]

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def review(
     left = [sample for sample in chosen if sample.id not in known]
     for number, sample in enumerate(left, start=len(chosen) - len(left) + 1):
         show(f"\n[{number} of {len(chosen)}] {described(sample)}")
-        with _playing(sample, show) if play else _silence():
+        with _playing(sample, show) if play else nullcontext():
             answer = _asked(ask)
         if answer == "q":
             break
@@ -100,11 +100,6 @@ def _asked(ask: Callable[[str], str]) -> str:
         word = answer.partition(" ")[0].lower()
         if word in ("y", "yes", "n", "no", "s", "skip", "q", "quit"):
             return f"{word[0]} {answer.partition(' ')[2]}" if word[0] in _VERDICTS else word[0]
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    yield
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.data.archive import Source, free_bytes, open_source
 from audiomarathon.data.download import SPARE_BYTES
 from audiomarathon.errors import DataError, MissingDataError, told
-from audiomarathon.lock import hold
+from audiomarathon.lock import holding
 
 BASE = "AUDIOMARATHON_ZENODO"
 READY = ".audio_tar_ready"  # X-ARES' flag
@@ -172,13 +172,7 @@ def _is_there(file: Path, size: int) -> bool:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    try:
-        lock: IO[bytes] = hold(folder / ".lock")
-    except BlockingIOError:
-        raise DataError(f"{folder}: another download is at work there; wait for it, or stop it") from None
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    with lock:
+    with holding(folder / ".lock", "another download is at work there"):
         try:
             yield
         except OSError as error:

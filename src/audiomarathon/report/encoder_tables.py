@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published, published_mean, weight
 from audiomarathon.metrics.statistics import Estimate, mean_over
 from audiomarathon.probing.problem import PUBLISHED, STANDARD
-from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.results.encoders import Score, mean_scores
 
 _HEADINGS = {
@@ -30,11 +30,8 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
     for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
         row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
         for probe, found in one.by_probe.items():
-            row[probe] = found.value
-            if probe not in PUBLISHED:
-                low, high = found.interval or (None, None)
-                row |= {f"{probe}_low": low, f"{probe}_high": high}
-            elif one.sd is not None and probe == PUBLISHED[0]:
+            row |= {probe: found.value} if probe in PUBLISHED else with_interval(probe, found.value, found.interval)
+            if one.sd is not None and probe == PUBLISHED[0]:
                 row[f"{probe}_said"] = f"± {one.sd:.3f}"
         rows.append(row | {"majority": one.majority, "n": one.n or None})
     shown = ["encoder", "task", *(name for name in _HEADINGS if any(name in row for row in rows)), "majority", "n"]
@@ -76,8 +73,7 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
         found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
         row: dict[str, object] = {"task": task}
         for encoder, one in found.items():
-            low, high = one.interval or (None, None)
-            row |= {encoder: one.value, f"{encoder}_low": low, f"{encoder}_high": high}
+            row |= with_interval(encoder, one.value, one.interval)
             row[f"{encoder}_mark"] = "best" if one.value == max(other.value for other in found.values()) else ""
         rows.append(row)
     shown = ["task", *dict.fromkeys(one.encoder for one in scores)]
@@ -123,5 +119,5 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
 def _beside(task: str, probe: str, ours: Estimate, theirs: float, n: int | None) -> dict[str, object]:
     low, high = ours.interval or (None, None)
     inside = low is not None and high is not None and low <= theirs <= high
-    row = {"task": task, "probe": probe, "ours": ours.value, "ours_low": low, "ours_high": high}
+    row = {"task": task, "probe": probe, **with_interval("ours", ours.value, ours.interval)}
     return row | {"n": n, "theirs": theirs, "apart": ours.value - theirs, "inside": "yes" if inside else "no"}

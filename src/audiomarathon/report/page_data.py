@@ -13,7 +13,7 @@ from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.metrics.statistics import mean_over
 from audiomarathon.records import Record
-from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
 from audiomarathon.results.best import Candidate, field_of
@@ -325,14 +325,11 @@ class PageData:
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
     records = list(run.records.values())
-    low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     times = {f"{stage}_s": _median(records, stage) for stage in (*STAGES, "prefill")}
     return {
         **{name: summary.get(name) for name in _SUMS},
         "n_said": ", ".join(flags_of(summary)),
-        "score": summary.get("score"),
-        "score_low": low,
-        "score_high": high,
+        **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
         "mean_of": run.headline if summary.get("score") is not None and run.task else None,
         **times,
         "kv_bytes": summary.get("kv_bytes"),
@@ -364,7 +361,7 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     """Return the mean over tasks: of scores with their weights and an interval, of times and sizes alike."""
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
-    low, high = (mean_over(each, weights).interval if len(each) == len(rows) else None) or (None, None)
+    interval = mean_over(each, weights).interval if len(each) == len(rows) else None
     alike = [f"{stage}_s" for stage in (*STAGES, "prefill")] + ["kv_bytes", "peak_memory_bytes"]
     bins: dict[float, list[tuple[int, float]]] = {}
     for one in (one for row in rows for one in row["durations"]):
@@ -373,9 +370,7 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {
         **summed,
         "n_said": ", ".join(flags_of({**summed, "busy": any(row["busy"] for row in rows)})),
-        "score": float(np.average([row["score"] for row in rows], weights=weights)),
-        "score_low": low,
-        "score_high": high,
+        **with_interval("score", float(np.average([row["score"] for row in rows], weights=weights)), interval),
         **{name: None if None in (own := [row[name] for row in rows]) else float(np.mean(own)) for name in alike},
         "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
         "busy": any(row["busy"] for row in rows),

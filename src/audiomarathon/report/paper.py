@@ -11,7 +11,7 @@ from audiomarathon.report import charts
 from audiomarathon.report.curves import Panel, panels_of
 from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.pictures import of_panel
-from audiomarathon.report.render import Table, csv, latex, markdown
+from audiomarathon.report.render import Table, csv, latex, markdown, with_interval
 from audiomarathon.runs.read import Run
 
 _PANEL = (170, 120)  # points of one of four pictures: with their labels they are as wide as both columns of a page
@@ -53,8 +53,7 @@ def panel_table(panel: Panel) -> Table:
         row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
         row |= {"ideal_speed_up": one.ideal, "across_sessions": one.across}
         for name, figure in one.figures.items():
-            low, high = figure.interval or (None, None)
-            row |= {name: figure.value, f"{name}_low": low, f"{name}_high": high}
+            row |= with_interval(name, figure.value, figure.interval)
         rows.append(row)
     return Table.of(rows)
 

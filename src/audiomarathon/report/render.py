@@ -46,6 +46,14 @@ def p_text(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
+def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
+    """Return a figure as columns: its value and the ends of its interval; None for what is missing or NaN."""
+    if value is None or math.isnan(value):
+        value, interval = None, None
+    low, high = interval or (None, None)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
 @dataclass(frozen=True)
 class Kind:
     """How the figures of a column are written.

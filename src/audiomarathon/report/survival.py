@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from audiomarathon.benchmarks.jasco.survival import MODALITIES, measurable, sent
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import charts, series
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.results.survival import AS_IS, BOTH_ORDERS, Survival
 
 _PERCENT = ".0f"
@@ -140,7 +141,7 @@ def _row(one: Survival) -> dict[str, Any]:
         "padding_tokens": one.padding_tokens or None,
     }
     for name, figure in one.figures.items():
-        row |= _with_ends(name, figure)
+        row |= with_interval(name, figure.value, figure.interval)
     for name in MODALITIES:
         if not measurable(one.figures, name):
             row |= {f"{name}_kept{end}": None for end in ("", "_low", "_high")}
@@ -148,14 +149,9 @@ def _row(one: Survival) -> dict[str, Any]:
     if not one.measurable:
         row |= {f"difference{end}": None for end in ("", "_low", "_high")}
     p = one.p if one.measurable else None
-    return row | _with_ends("preference", one.preference) | {"p": p, "p_holm": one.p_adjusted}
-
-
-def _with_ends(name: str, figure: Estimate | None) -> dict[str, float | None]:
-    if figure is None or figure.value != figure.value:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    low, high = figure.interval or (None, None)
-    return {name: figure.value, f"{name}_low": low, f"{name}_high": high}
+    figure = one.preference or Estimate(math.nan, None)
+    preference = with_interval("preference", figure.value, figure.interval)
+    return row | preference | {"p": p, "p_holm": one.p_adjusted}
 
 
 def _points(figure: Estimate) -> str:

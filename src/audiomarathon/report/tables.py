@@ -13,7 +13,7 @@ from audiomarathon.benchmarks.registry import facts_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
-from audiomarathon.report.render import NONE, Kind, Table
+from audiomarathon.report.render import NONE, Kind, Table, with_interval
 from audiomarathon.results.compare import LeftOut, is_clear, told
 from audiomarathon.results.pairs import ACROSS, AS_BASE
 from audiomarathon.text import counted, flags_of
@@ -131,15 +131,13 @@ def result_row(
         The setting beside base, in the summary of a sweep.
     """
     summary, timing = result.summary, result.summary["timing"]
-    low, high = (summary.get("intervals") or {}).get("score") or (None, None)
     row: dict[str, Any] = {
         "task": summary["task"],
         "checkpoint": result.folder.parent.name,
         "setting": result.method,
         **{name: summary.get(name) for name in (*_COUNTS, "headline", "score")},
         "n_said": ", ".join(flags_of(summary)),
-        "score_low": low,
-        "score_high": high,
+        **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
         **{name: summary.get(name) for name in ("accuracy", "strict_accuracy", "macro_f1", "wer", "mean_wer")},
     }
     if beside is not None:
@@ -163,8 +161,7 @@ def _difference(beside: Finished) -> dict[str, Any]:
     row: dict[str, Any] = {"against_base_samples": against.get("samples")}
     for name in ("score", "accuracy"):
         figure = against.get(name) or {}
-        row[f"{name}_difference"] = figure.get("difference")
-        row[f"{name}_difference_low"], row[f"{name}_difference_high"] = figure.get("interval") or (None, None)
+        row |= with_interval(f"{name}_difference", figure.get("difference"), figure.get("interval"))
     if not against:
         row["score_difference"] = "no base"
     elif beside.result.method == Base().label:
@@ -182,8 +179,7 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     for name in _SPEED_UPS:
         speed_up = saved.get(name) or {}
         column = f"{name}_speedup"
-        row[column] = speed_up.get("measured")
-        row[f"{column}_low"], row[f"{column}_high"] = speed_up.get("interval") or (None, None)
+        row |= with_interval(column, speed_up.get("measured"), speed_up.get("interval"))
         if name != "decode_per_token":
             row[f"{column}_ideal"] = ideal = speed_up.get("ideal")
             row[f"{column}_said"] = f"ideal {ideal:.2f}" if ideal is not None else ""
@@ -300,10 +296,13 @@ def in_halves(table: Table) -> list[Table]:
 def comparison_row(row: Comparison) -> dict[str, Any]:
     """Return a comparison in one row; its difference is marked only where it is significant after Holm."""
     verdict = row.verdict
-    low, high = verdict.interval or (None, None)
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
     fixed = row.alike == AS_BASE  # a test of what cannot differ says nothing
+    speeds: dict[str, Any] = {}
+    for stage, speed in row.speed_ups.items():
+        found = speed or {"measured": None, "interval": None}
+        speeds |= with_interval(f"{stage}_speedup", found["measured"], found["interval"])
     return {
         "tasks": " ".join(row.tasks),
         "setting": row.side,
@@ -315,27 +314,17 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "timed": row.timed,
         "score": row.score,
         "reference_score": row.reference_score,
-        "difference": verdict.difference,
-        "difference_low": low,
-        "difference_high": high,
+        **with_interval("difference", verdict.difference, verdict.interval),
         "difference_said": row.alike,
         "difference_mark": "" if not significant else "better" if significant > 0 else "worse",
         "p": None if fixed else verdict.p,
         "p_holm": None if fixed else row.p_adjusted,
         "mcnemar_p": None if fixed else row.mcnemar,
-        **{
-            f"{stage}_speedup{end}": value
-            for stage, speed in row.speed_ups.items()
-            for end, value in zip(("", "_low", "_high"), _three(speed), strict=True)
-        },
+        **speeds,
         "untimed": row.untimed or None,
         "across_sessions": row.across,
         "busy_machine": row.busy,
     }
-
-
-def _three(speed: Mapping[str, Any] | None) -> tuple[Any, Any, Any]:
-    return (speed["measured"], *(speed["interval"] or (None, None))) if speed else (None, None, None)
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
@@ -359,9 +348,7 @@ def reproduction(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = 
             "task": row.scope,
             "n": row.samples,
             "unparsed": row.unparsed,
-            "mine": row.mine,
-            "mine_low": row.interval and row.interval[0],
-            "mine_high": row.interval and row.interval[1],
+            **with_interval("mine", row.mine, row.interval),
             "weighted": row.weighted,
             "published": row.published,
             "beyond": row.difference,
@@ -437,9 +424,7 @@ def controls(runs: Sequence[ControlRun]) -> Table:
             "heard": run.kind,
             "seconds": run.seconds,
             "n": run.n,
-            "score": run.score,
-            "score_low": run.low,
-            "score_high": run.high,
+            **with_interval("score", run.score, (run.low, run.high)),
             "chance": run.chance,
         }
         for run in runs
@@ -451,21 +436,17 @@ def status(found: Sequence[RunStatus]) -> Table:
     """How the runs of one checkpoint stand, one row a run."""
     from audiomarathon.engine.progress_view import answered_text
 
-    rows = []
-    for one in found:
-        low, high = one.progress.interval or (None, None)
-        rows.append(
-            {
-                "task": one.task,
-                "setting": one.setting,
-                "answered": answered_text(one.progress),
-                "score": one.progress.score,
-                "score_low": low,
-                "score_high": high,
-                "state": one.state,
-                "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
-            }
-        )
+    rows = [
+        {
+            "task": one.task,
+            "setting": one.setting,
+            "answered": answered_text(one.progress),
+            **with_interval("score", one.progress.score, one.progress.interval),
+            "state": one.state,
+            "state_mark": {"running": "busy", "complete": "good", "unreadable": "bad"}.get(one.state, "warn"),
+        }
+        for one in found
+    ]
     kinds = {"answered": Kind("answered"), "score": Kind("score [95 %]", ".3f"), "state": Kind(left=True)}
     return Table.of(rows, title=found[0].checkpoint, kinds=kinds)
 
