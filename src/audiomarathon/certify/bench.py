@@ -1,4 +1,4 @@
-"""What the checks work with: a model, seeded clips, replies with their logits, and how far rounding moves them."""
+"""The checks' workbench: a model, synthetic clips, replies with logits, and the effect of rounding."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 QUESTION = "What is said in this recording? Answer in one sentence."
 STEPS = 8
 LONGER = 3.0
-"""The longer clip, in lengths of the others."""
+"""Length of the longer clip, relative to the others."""
 _FACTOR = 4.0
 _EPSILONS = {torch.float32: 128}
-_FEW_EPSILONS = 4  # of a coarser precision, whose sums are kept in float32
+_FEW_EPSILONS = 4  # for coarser precisions, which sum in float32
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Replied:
 
 @dataclass(frozen=True)
 class Match:
-    """How two replies to the same question compare.
+    """Difference of two replies to the same question.
 
     Attributes
     ----------
     distance
-        Root mean square of the difference of logits in units of their standard deviation, at the worst step; at the
-        middle one where rounding makes jumps.
+        Root mean square difference of the logits, in units of their standard deviation, at the worst step; at the
+        median step if rounding makes jumps.
     steps
-        How many steps were compared: to the end, or to the first token that differs; later ones answer another text.
+        Number of compared steps: all, or up to the first different token. Later steps continue different texts.
     gap
-        Where a token differs, how far the reference preferred its own, in the same units; else 0.
+        If a token differs, how far the reference preferred its token, in the same units; else 0.
     jump
-        Where rounding makes jumps (:attr:`Bench.jumps`) and a token differs: that step's own distance; else 0.
+        If rounding makes jumps (:attr:`Bench.jumps`) and a token differs, the distance at that step; else 0.
     """
 
     distance: float
@@ -58,7 +58,7 @@ class Match:
     jump: float = 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether rounding explains the difference; a token may differ where its runner-up was as close."""
+        """Whether rounding explains the difference; a token may differ if the runner-up was close enough."""
         return self.distance <= tolerance and self.gap <= 8 * max(tolerance, self.jump)
 
     def figure(self, tolerance: float) -> str:
@@ -85,14 +85,14 @@ def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model under examination.
+    """A loaded model to check.
 
     Attributes
     ----------
     path
         The checkpoint's folder.
     seconds
-        Length of the clips; one is :data:`LONGER` times as long.
+        Length of the clips; one clip is :data:`LONGER` times as long.
     """
 
     lm: AudioLM
@@ -100,7 +100,7 @@ class Bench:
     seconds: float
 
     def clip(self, seed: int, lengths: float = 1.0) -> Waveform:
-        """Return a synthetic voice, the same for the same seed."""
+        """Return a synthetic voice; equal for equal seeds."""
         return speech_like(seed, self.seconds * lengths, self.lm.sampling_rate)
 
     @cached_property
@@ -120,11 +120,11 @@ class Bench:
 
     @cached_property
     def base(self) -> Replied:
-        """The reply to the first prompt with nothing dropped."""
+        """The reply to the first prompt with nothing removed."""
         return self.reply(self.inputs)
 
     def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
-        """Generate `steps` tokens for one sample, past any end token; base without a method."""
+        """Generate `steps` tokens for one sample, past any end token; without a method, at base."""
         (only,) = self.replies(inputs, method, steps)
         return only
 
@@ -141,12 +141,12 @@ class Bench:
 
     @cached_property
     def jumps(self) -> bool:
-        """Whether rounding may send a token to other experts, which moves its own step far; a fault moves all."""
+        """Whether rounding may route a token to other experts, which moves one step far; a fault moves all steps."""
         coarse = self.lm.model.dtype != torch.float32
         return coarse and bool(getattr(self.lm.decoder.config, "num_experts", 0))
 
     def plain_reply(self, tensors: Mapping[str, torch.Tensor], steps: int = STEPS) -> Replied:
-        """Reply by the model's own greedy `generate` alone: no hook, no timer, no method; penalties are nobody's."""
+        """Reply with the model's own greedy `generate`: no hooks, no timer, no method, no penalties."""
         config = GenerationConfig(
             do_sample=False,
             max_new_tokens=steps,
@@ -162,9 +162,9 @@ class Bench:
 
     @cached_property
     def floor(self) -> float:
-        """How far equivalent computations of base are apart on this machine: what rounding alone does.
+        """Distance between equivalent computations of base on this machine: the effect of rounding.
 
-        One attends under a mask that hides nothing, which takes other kernels; one runs as two equal rows of a batch.
+        One uses a mask that hides nothing, which selects other kernels; one runs two equal rows in a batch.
         """
         everything = torch.arange(self.inputs.audio_mask.shape[1])
         masked = self.reply(self.inputs, Hidden(kept=everything))
@@ -173,22 +173,22 @@ class Bench:
 
     @cached_property
     def tolerance(self) -> float:
-        """How far apart two results may be and still count as equal.
+        """Largest distance of two results that count as equal.
 
-        Four times the floor; but at least some epsilons of the precision, since kernels may happen to agree to the bit
-        where the floor is measured (bfloat16 on a CPU does) and not where tokens were removed.
+        Four times the floor, and at least some epsilons of the precision: kernels may agree to the bit when the floor
+        is measured (as bfloat16 on a CPU does), but not after tokens were removed.
         """
         dtype = self.lm.model.dtype
         return max(_FACTOR * self.floor, _EPSILONS.get(dtype, _FEW_EPSILONS) * torch.finfo(dtype).eps)
 
 
 def highest_floor(dtype: torch.dtype) -> float:
-    """Return the noise floor above which nothing can be told: twice the root of the precision's epsilon."""
+    """Return the highest usable noise floor: twice the square root of the precision's epsilon."""
     return float(2 * torch.finfo(dtype).eps ** 0.5)
 
 
 def speech_like(seed: int, seconds: float, rate: int) -> Waveform:
-    """Return phrases of one to two seconds with pauses, each of a voice of its own, over faint noise."""
+    """Return phrases of one to two seconds in different voices, with pauses, over faint noise."""
     rng = np.random.default_rng(seed)
     samples = 0.01 * noise(rng, round(seconds * rate), rate, (200, 1.5))
     at = 0
@@ -203,7 +203,7 @@ def speech_like(seed: int, seconds: float, rate: int) -> Waveform:
 
 
 def applicable(lm: AudioLM, methods: Sequence[Method]) -> tuple[list[Method], dict[str, str]]:
-    """Return the methods that a model can carry, and for each of the others why it cannot."""
+    """Return the methods that apply to a model, and the reason for each method that does not."""
     able, why_not = [], {}
     for method in methods:
         try:

@@ -1,4 +1,4 @@
-"""Running every check, and the stamp that later runs of the same checkpoint on the same machine carry."""
+"""Run every check, and store the certificate for later runs of the same checkpoint on the same machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the certificate: what is looked at, and what it means when it fails."""
+    """One check: its name, the meaning of a failure, and the function that runs it."""
 
     name: str
     meaning: str
@@ -42,14 +42,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What all checks found.
+    """The results of all checks.
 
     Attributes
     ----------
     about
-        What was certified: checkpoint, device, precision, attention, versions. A run must have the same.
+        The certified checkpoint, device, precision, attention and versions. A run must have the same.
     rows
-        Each check and its finding, in order.
+        Each check and its result, in order.
     """
 
     about: dict[str, str]
@@ -62,7 +62,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """`pass`, or `fail` when any check failed."""
+        """`pass`, or `fail` if any check failed."""
         return FAIL if any(finding.verdict == FAIL for _, finding in self.rows) else PASS
 
     def as_json(self) -> dict[str, Any]:
@@ -85,33 +85,35 @@ class Certificate:
 
 
 def checks(own: Sequence[Method] = ()) -> Iterator[Check]:
-    """Yield every check in the order in which they are made; those of methods from the registry, and of the user's."""
-    yield Check("documented", "base is not what the model's authors mean by a reply", model_checks.documented)
-    yield Check("noise floor", "rounding hides what the other checks look for", model_checks.noise_floor)
+    """Yield every check in order, with those of all registered methods and of the user's methods."""
+    yield Check("documented", "base does not reply as the model's documentation says", model_checks.documented)
+    yield Check("noise floor", "rounding hides what the other checks test", model_checks.noise_floor)
     yield Check("greedy", "replies change from run to run, or are sampled", model_checks.greedy)
-    yield Check("hears", "answers do not come from the audio, or not from all of it", model_checks.hears)
-    yield Check("audio mask", "text would be pruned as audio, or audio missed", model_checks.audio_mask)
-    yield Check("adapter", "the speech adapter is off: replies are another model's", model_checks.adapter)
+    yield Check("hears", "replies ignore the audio, or part of it", model_checks.hears)
+    yield Check("audio mask", "text may be pruned as audio, or audio missed", model_checks.audio_mask)
+    yield Check("adapter", "the speech adapter is off: these are another model's replies", model_checks.adapter)
     methods = tuple({method.key: method for method in (*all_methods(), *own)}.values())
     zero = functools.partial(method_checks.ratio_zero, methods=methods)
-    yield Check("ratio 0", "a method changes the model even where it removes nothing", zero)
+    yield Check("ratio 0", "a method changes the model even if it removes nothing", zero)
     for method in methods:
         if isinstance(method, TokenPruner):
             look: Any = functools.partial(method_checks.dropping, method=method)
-            yield Check(f"dropping {method.key}", "other tokens are dropped than said, or not everywhere", look)
+            yield Check(f"dropping {method.key}", "other tokens are dropped than reported, or not in all layers", look)
         elif isinstance(method, KVPress):
             look = functools.partial(method_checks.pressing, method=method)
-            yield Check(f"pressing {method.key}", "other cache entries go than said, or decode sees them", look)
-    yield Check("batch", "a reply depends on what shares its batch", model_checks.batch)
-    yield Check("timing", "times in records are not those of the stages", timing_checks.timing)
+            yield Check(
+                f"pressing {method.key}", "other cache entries are removed than reported, or decode uses them", look
+            )
+    yield Check("batch", "a reply depends on the other samples of its batch", model_checks.batch)
+    yield Check("timing", "recorded times are not the stages' times", timing_checks.timing)
     yield Check(
-        "shared encoder", "a setting hears another sample, or times are not shared", timing_checks.shared_encoder
+        "shared encoder", "a setting hears another sample, or the encoder runs too often", timing_checks.shared_encoder
     )
-    yield Check("leftovers", "one setting changes what the next one runs", model_checks.leftovers)
+    yield Check("leftovers", "one setting changes the next one's result", model_checks.leftovers)
 
 
 def usual_seconds(engine: LocalEngine) -> float:
-    """Return a length for the clips: 30 s, or as many windows of it as outgrow those of the model's attention."""
+    """Return the clips' length: a multiple of 30 s that exceeds the model's attention window."""
     config: Any = engine.lm.decoder.config
     widest = max(window_of(config, layer) or 0 for layer in range(config.num_hidden_layers))
     return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))
@@ -123,14 +125,14 @@ def certify(
     say: Callable[[str], None] = lambda _line: None,
     methods: Sequence[Method] = (),
 ) -> Certificate:
-    """Make every check on a loaded model.
+    """Run every check on a loaded model.
 
     Parameters
     ----------
     seconds
-        Length of the synthetic clips; one is three times as long. None for :func:`usual_seconds`.
+        Length of the synthetic clips; one is three times as long. None: :func:`usual_seconds`.
     methods
-        Methods of the user's own to check beside those of the registry.
+        The user's methods, to check beside the registered ones.
     """
     start = time.monotonic()
     seconds = seconds or usual_seconds(engine)
@@ -152,7 +154,7 @@ def certify(
 
 
 def _made(check: Check, bench: Bench) -> Finding:
-    """Make a check; one that cannot even be made has failed."""
+    """Run a check; an error counts as a failure."""
     try:
         return check.look(bench)
     except (AudioMarathonError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -161,7 +163,7 @@ def _made(check: Check, bench: Bench) -> Finding:
 
 
 def store(certificate: Certificate) -> Path:
-    """Keep a certificate, passed or failed, for later runs; return its file."""
+    """Store a certificate, passed or failed, for later runs; return its file."""
     path = place(certificate.about)
     write_json(path, certificate.as_json())
     return path

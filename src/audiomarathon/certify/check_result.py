@@ -1,4 +1,4 @@
-"""What one check found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_APPLICABLE = "not applicable"
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's verdict, and the figure that it rests on."""
+    """A check's verdict, and the measured figure behind it."""
 
     verdict: str
     figure: str
@@ -33,5 +33,5 @@ class Finding:
 
     @classmethod
     def not_applicable(cls, why: str) -> Finding:
-        """There is nothing to check on this model."""
+        """The check does not apply to this model."""
         return cls(NOT_APPLICABLE, why)

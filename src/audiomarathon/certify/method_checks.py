@@ -1,4 +1,4 @@
-"""The checks of the methods: ratio 0 is base, dropping is masking, pressing is hiding."""
+"""Checks of methods: ratio 0 equals base, dropping equals masking, pressing equals hiding cache entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATIO = 0.7
 
 
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
-    """Ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
+    """Check that ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
     able, why_not = applicable(bench.lm, methods)
     moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, _base(bench))]
     if moved:
@@ -41,7 +41,7 @@ def _base(bench: Bench) -> torch.Tensor:
 
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:
-    """Dropping tokens at layer K equals keeping them and hiding them from all attention from layer K on."""
+    """Check that dropping tokens at layer K equals hiding them from all attention from layer K on."""
     usual = dataclasses.replace(method, ratio=RATIO)
     others = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
     method = next((one for one in (usual, *others) if not applicable(bench.lm, [one])[1]), usual)
@@ -70,7 +70,7 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
         rows[0] = rows[0].index_copy(-2, places.to(rows[0].device), merged(whole[0], audio, merge))
     same = torch.equal if merge is None else partial(torch.allclose, rtol=1e-5, atol=1e-6)  # sums round
     if not all(same(part, row) for part, row in zip(pruned, rows, strict=True)):
-        return Finding.fail(f"what enters layer {method.layer} is not the tokens that were said to be kept")
+        return Finding.fail(f"what enters layer {method.layer} is not the tokens reported as kept")
     reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
     found, moves = bench.match(reply, hidden), match(reply, bench.base).distance
@@ -80,19 +80,19 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
 
 
 def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
-    """Say what is wrong with the prompt positions that stayed; "" when all text and k audio tokens did."""
+    """Return what is wrong with the kept prompt positions; "" if all text and k audio tokens were kept."""
     audio = inputs.audio_mask[0].cpu()
     stays = torch.zeros_like(audio)
     stays[kept] = True
     if bool((~audio & ~stays).any()):
         return f"{int((~audio & ~stays).sum())} text tokens were dropped"
     if (left := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
-        return f"{left} audio tokens were kept where {planned} are to stay"
+        return f"{left} audio tokens were kept, planned {planned}"
     return ""
 
 
 def pressing(bench: Bench, method: KVPress) -> Finding:
-    """A press leaves each layer the entries and bytes that it plans, and decode as if the others were hidden."""
+    """Check that a press keeps the planned entries and bytes, and that decode equals hiding the others."""
     method = dataclasses.replace(method, ratio=RATIO)
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])
@@ -113,7 +113,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
         for name in ("keys", "values"):
             rows = getattr(before, name)[0][kept.to(getattr(before, name).device)]
             if not torch.equal(rows, getattr(after, name)[0].flatten(0, 1)):
-                return Finding.fail(f"layer {index}: the cached {name} are not the entries said to be kept")
+                return Finding.fail(f"layer {index}: the cached {name} are not the entries reported as kept")
     del caches[:]
     reply = bench.reply(inputs, method)
     hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
@@ -125,7 +125,7 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
 
 @contextmanager
 def _caches_caught(lm: AudioLM, caches: list[Any]) -> Iterator[None]:
-    """Collect the cache of each `generate` inside the block."""
+    """Collect the cache of each `generate` call inside the block."""
 
     def catch(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
         caches.append(kwargs["past_key_values"])
@@ -139,7 +139,7 @@ def _caches_caught(lm: AudioLM, caches: list[Any]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Watched(Method):
-    """Another method, and what enters a layer in prefill under it: hidden states, and the rotary cos and sin."""
+    """Wrap a method, and record what enters a layer in prefill: hidden states, and rotary cos and sin."""
 
     key: ClassVar[str] = "watched"
 
@@ -149,7 +149,7 @@ class _Watched(Method):
 
     @contextmanager
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
-        """See :meth:`Method.applied_to`; looks after the method's own hooks have changed what enters."""
+        """See :meth:`Method.applied_to`; records after the method's own hooks have run."""
 
         def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()

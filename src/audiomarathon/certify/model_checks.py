@@ -1,4 +1,4 @@
-"""The checks of the model itself: what it replies, what it hears, and that nothing of ours stays on it."""
+"""Checks of the model: its replies, its use of the audio, and that no hooks are left on it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SAMPLING = {"do_sample": True, "temperature": 5.0, "top_k": 0, "top_p": 1.0}
 
 
 def noise_floor(bench: Bench) -> Finding:
-    """Equivalent computations of base agree so far that something can be told in this precision."""
+    """Check that rounding is small enough in this precision for the other checks."""
     highest = highest_floor(bench.lm.model.dtype)
     figure = f"rounding moves base by {bench.floor:.1e}; at most {highest:.1e}; tolerance {bench.tolerance:.1e}"
     return Finding.of(bench.floor <= highest, figure)
 
 
 def documented(bench: Bench) -> Finding:
-    """Base replies as the family's documented `generate` does, on its own processor's inputs: to a clip, and longer."""
-    # Below 30 s: where a processor cuts (we never do), its last frame has no zeros after it and comes out otherwise.
+    """Check that base replies like the family's documented `generate` on its processor's inputs, for two lengths."""
+    # Below 30 s: a processor that cuts (ours never does) computes its last frame without zero padding.
     short, longer = bench.clip(1, 0.9), bench.clip(3, 0.9 * LONGER)
     found = _documented(bench, Prompt(bench.prompt.text, (short,), seed=1))
     if found.verdict != PASS:
@@ -53,7 +53,7 @@ def _documented(bench: Bench, prompt: Prompt) -> Finding:
 
 
 def _on_device(theirs: Mapping[str, Any], own: Inputs) -> dict[str, torch.Tensor]:
-    """Move a processor's tensors to where our inputs are, in their precision."""
+    """Move a processor's tensors to the device and precision of our inputs."""
     precision = next(tensor.dtype for tensor in own.tensors.values() if tensor.is_floating_point())
     device = own.audio_mask.device
     tensors = {name: value for name, value in theirs.items() if torch.is_tensor(value)}
@@ -63,7 +63,7 @@ def _on_device(theirs: Mapping[str, Any], own: Inputs) -> dict[str, torch.Tensor
 
 
 def greedy(bench: Bench) -> Finding:
-    """The same call twice is the same to the bit, each token is its logits' best, and a sampling config is ignored."""
+    """Check that calls are equal to the bit, tokens are the most likely ones, and sampling configs are ignored."""
     again = bench.reply(bench.inputs)
     if again.tokens != bench.base.tokens or not torch.equal(again.logits, bench.base.logits):
         return Finding.fail("the same call twice gave two replies or other logits")
@@ -77,24 +77,27 @@ def greedy(bench: Bench) -> Finding:
     finally:
         bench.lm.model.generation_config = kept
     figure = f"three calls bit-identical over {STEPS} tokens, one beside a sampling generation config"
-    return Finding.of(sampled.tokens == again.tokens, figure if sampled.tokens == again.tokens else "sampling heeded")
+    return Finding.of(
+        sampled.tokens == again.tokens,
+        figure if sampled.tokens == again.tokens else "a sampling config changed the reply",
+    )
 
 
 def hears(bench: Bench) -> Finding:
-    """Silence, another clip, and another ending of the longer clip each change the first token's logits."""
+    """Check that silence, another clip, and another end of the longer clip change the first token's logits."""
     silence = np.zeros_like(bench.clip(1))
     moved = {"silence": _moved(bench, bench.prompt, silence), "another": _moved(bench, bench.prompt, bench.clip(2))}
     figure = ", ".join(f"{name} {value:.2g}" for name, value in moved.items())
-    # That there is audio must be plain; two voices may differ in little, and a faint difference is heard all the same.
+    # Silence must change much. Two voices may differ little, so any change above the floor counts.
     good = moved["silence"] > bench.tolerance and moved["another"] > bench.floor
-    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # as some models are published; records say so
+    if any(bench.lm.prepare([bench.long_prompt]).truncated):  # some published models do; records say so
         return Finding.of(good, f"first logits move by: {figure}; longer clips are cut, and flagged")
     ending = bench.long_prompt.clips[0].copy()
     tail = min(len(ending) // 4, bench.lm.sampling_rate)
     ending[-tail:] = bench.clip(4)[:tail]
     last = _moved(bench, bench.long_prompt, ending)
     figure += f", the last second of {bench.seconds * LONGER:.0f} s {last:.2g}"
-    # Any effect at all counts for the ending: one second of many may move the logits by less than other kernels do.
+    # For the end, any change counts: one second of many may move the logits less than rounding does.
     return Finding.of(good and last > 0, f"first logits move by: {figure}")
 
 
@@ -105,7 +108,7 @@ def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
 
 
 def audio_mask(bench: Bench) -> Finding:
-    """The positions that change with the audio, as they enter the first layer, are those that the mask names."""
+    """Check that the positions that change with the audio, at the first layer, are those of the audio mask."""
     other = bench.lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])
     if other.audio_mask.shape != bench.inputs.audio_mask.shape:
         return Finding.fail("two clips of one length gave prompts of different lengths")
@@ -114,11 +117,11 @@ def audio_mask(bench: Bench) -> Finding:
     mask = bench.inputs.audio_mask[0].cpu()
     missed, extra = int((changed & ~mask).sum()), int((mask & ~changed).sum())
     counts = f"{int(mask.sum())} of {len(mask)} positions"
-    # What fills up the last window may be the same for every clip (Gemma 3n's is one learnt vector).
+    # Padding of the last window may be equal for all clips (Gemma 3n uses one learnt vector).
     padding = sum(bench.inputs.window_padding)
     if missed or extra > padding:
-        return Finding.fail(f"{counts} are named; {missed} audio positions are not, {extra} others are")
-    return Finding.ok(f"{counts} carry audio, exactly those named")
+        return Finding.fail(f"{counts} are in the mask; {missed} audio positions are not, {extra} other positions are")
+    return Finding.ok(f"{counts} carry audio, exactly those of the mask")
 
 
 def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
@@ -137,7 +140,7 @@ def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
 
 
 def batch(bench: Bench) -> Finding:
-    """Three clips of unequal lengths in one batch give what they give alone, with and without pruning."""
+    """Check that three clips of different lengths reply in a batch as alone, with and without pruning."""
     short = Prompt("And here?", (bench.clip(5, 0.5),), seed=5)
     prompts = [bench.long_prompt, bench.prompt, short]
     together = bench.lm.prepare(prompts)
@@ -153,7 +156,7 @@ def batch(bench: Bench) -> Finding:
 
 
 def adapter(bench: Bench) -> Finding:
-    """Switching the family's adapter off changes the logits: it is on."""
+    """Check that the family's adapter is on: switching it off changes the logits."""
     off = bench.lm.without_adapter()
     if off is None:
         return Finding.not_applicable("this family has no adapter")
@@ -162,13 +165,13 @@ def adapter(bench: Bench) -> Finding:
     back = bench.reply(bench.inputs, steps=1)
     on = bench.base.logits[:1]
     if not torch.equal(back.logits, on):
-        return Finding.fail("switched off and on again, the adapter does not do what it did")
+        return Finding.fail("switched off and on again, the adapter gives other logits")
     moved = float((bare.logits - on).square().mean().sqrt() / on.std())
     return Finding.of(moved > bench.tolerance, f"without it first logits move by {moved:.1e}")
 
 
 def leftovers(bench: Bench) -> Finding:
-    """After all checks the model is as it was loaded: no hook, no wrapper, no memory, no other generation config."""
+    """Check that the model is as loaded: no hooks, wrappers, cached outputs or other generation config."""
     lm, found = bench.lm, []
     for name, module in lm.model.named_modules():
         if module._forward_pre_hooks or module._forward_hooks:

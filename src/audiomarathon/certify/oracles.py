@@ -1,6 +1,6 @@
-"""What pruning and presses must be equal to: nothing removed, but hidden from attention by masks.
+"""Oracles for pruning and presses: remove nothing, but hide tokens or cache entries with attention masks.
 
-Written without a line of the code that removes: same tokens and same logits must come out (METHODS.md, section 1).
+They share no code with the methods; tokens and logits must come out equal.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
 
     def hook(index: int) -> Any:
         attention: Any = layers[index].self_attn
-        # Phi-4-multimodal's layers do not know theirs: its config's is for all of them.
+        # Phi-4-multimodal's layers have no window of their own; the config's applies to all.
         window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             hidden = args[0] if args else kwargs["hidden_states"]
             length = hidden.shape[-2]
-            # Asked of layer 0, since some layers have no cache; it has been given this token already.
+            # Ask layer 0, because some layers have no cache; it already holds this token.
             past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length() - (index > 0)
             given = kwargs.get("attention_mask")
             mask = mask_for(torch.arange(past, past + length), past + length, given, hidden, window)
@@ -63,7 +63,7 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
-    """Return what a merge makes of the audio tokens of (…, S, D): (…, k, D), by one product with a matrix (k, N)."""
+    """Return the merged audio tokens of states (…, S, D), shape (…, k, D): one product with a (k, N) matrix."""
     weights = torch.zeros(len(merge.kept), len(audio), dtype=torch.float64)
     weights[merge.group.cpu(), torch.arange(len(audio))] = merge.weight.double().cpu()
     found: torch.Tensor = weights.to(states.device) @ states[..., audio.to(states.device), :].double()
@@ -72,7 +72,7 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
 
 @contextmanager
 def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Iterator[None]:
-    """Put, in prefill, the merged states in the places of the tokens that are kept; batch of one."""
+    """Write, in prefill, the merged states to the kept tokens' places; batch of one."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -93,7 +93,7 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Iterator
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
 ) -> Iterator[None]:
-    """Mask, in decode, each layer's cache entries that are not kept, for each head its own; batch of one.
+    """Mask, in decode, the cache entries that each layer and head does not keep; batch of one.
 
     Parameters
     ----------
@@ -138,13 +138,13 @@ def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
 
 @contextmanager
 def _masks_possible(lm: AudioLM) -> Iterator[None]:
-    """Attend by sdpa in the LLM where its implementation is flash attention, which takes no such masks."""
+    """Use sdpa in the LLM instead of flash attention, which does not accept these masks."""
     config: Any = lm.decoder.config
     active = lm.attn_implementation
     if "flash" not in active:
         yield
         return
-    config._attn_implementation = {"": "sdpa"}  # a plain name would be set on the configs of the encoders as well
+    config._attn_implementation = {"": "sdpa"}  # a plain name would also be set on the encoders' configs
     try:
         yield
     finally:
@@ -153,14 +153,14 @@ def _masks_possible(lm: AudioLM) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Hidden(Method):
-    """The oracle of token pruning: hides, in layers from `first` on, what another run dropped.
+    """The oracle of token pruning: hides, from layer `first` on, the tokens that another run dropped.
 
     Attributes
     ----------
     kept
         Prompt positions that stay.
     merge
-        How audio tokens are merged into those that stay; None where they are dropped.
+        How audio tokens are merged into kept tokens; None if they are dropped.
     """
 
     key: ClassVar[str] = "hidden"

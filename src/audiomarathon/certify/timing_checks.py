@@ -1,4 +1,4 @@
-"""The checks of what is measured: the stages of one call, and the encoder that settings share."""
+"""Checks of measurements: the stages of one call, and the encoder output that settings share."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _STAGES = ("encoder", "llm_prefill", "decode")
 
 @dataclass(frozen=True)
 class _Timed:
-    """The stages that a call reported, and what a watch around it showed."""
+    """The stages that a call reported, and its wall time."""
 
     stages: Stages
     wall: float
 
 
 def timing(bench: Bench) -> Finding:
-    """Stages are there and add up to the call; decode grows with tokens; prefill is as long as a call of one token.
+    """Check that stages add up to the call, decode grows with tokens, and prefill lasts as long as a one-token call.
 
-    Other work on the machine can only make a call longer, and may hit any: so the quickest of several counts, and the
-    check is made anew where it fails. A fault fails every time.
+    Other work on the machine can only make a call longer. So the fastest of several calls counts, and a failed check is
+    repeated; a real fault fails every time.
     """
     found = _attempt(bench)
     for _ in range(_ATTEMPTS - 1):
@@ -83,7 +83,7 @@ def _timed(bench: Bench, tokens: int) -> _Timed:
 
 
 def shared_encoder(bench: Bench) -> Finding:
-    """Settings that share the encoder's output run it once a sample, hear their own sample, and reply as when alone."""
+    """Check that settings that share the encoder's output run it once per sample and reply as when alone."""
     lm, pruned = bench.lm, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))
     samples = [bench.inputs, lm.prepare([Prompt(bench.prompt.text, (bench.clip(2),))])]
     with _counted(lm.audio_tower) as runs:
@@ -112,7 +112,7 @@ def _logits(lm: AudioLM, inputs: Inputs, method: Method) -> torch.Tensor:
 
 @contextmanager
 def _counted(tower: nn.Module) -> Iterator[list[nn.Module]]:
-    """Collect the calls of the modules inside the tower; the tower's own forward may be shadowed by a memory."""
+    """Collect the calls of modules inside the tower; the tower's own forward may be replaced by its cached output."""
     runs: list[nn.Module] = []
     inner = [module for module in tower.modules() if module is not tower]
     handles = [module.register_forward_hook(lambda module, _args, _out: runs.append(module)) for module in inner]

@@ -36,7 +36,7 @@ from audiomarathon.errors import AudioMarathonError
 
 
 class CommandGroups(TyperGroup):
-    """A program whose help lists its commands under headings; a command that none names stands under `Commands`."""
+    """Group commands under headings in the help; a command without a heading stands under `Commands`."""
 
     headings: ClassVar[Mapping[str, str]] = {
         "First": "demo doctor list models data",
@@ -59,7 +59,7 @@ class CommandGroups(TyperGroup):
 
 app = typer.Typer(
     cls=CommandGroups,
-    help="How well audio LLMs understand long audio, and what dropping audio tokens or KV cache costs and buys.",
+    help="Measure how well audio LLMs understand long audio, and what dropping tokens or KV cache costs and buys.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -84,7 +84,7 @@ def _options(
 
 
 def score(runs: Runs) -> int:
-    """Judge stored replies again, without a model, and write the verdicts and summary.json anew.
+    """Score stored replies again, without a model, and rewrite the verdicts and summary.json.
 
     Example: audiomarathon score results/tau
     """
@@ -106,7 +106,7 @@ def score(runs: Runs) -> int:
 def list_command(
     what: Annotated[str, typer.Argument(help="tasks, models, methods, judges or all.")] = "all",
 ) -> None:
-    """Show the tasks, models, methods and judges there are, third parties' included."""
+    """List tasks, models, methods and judges, including those of plug-ins."""
     from audiomarathon.errors import SettingsError
     from audiomarathon.report.render import show as show_tables
     from audiomarathon.report.tables import LISTINGS
@@ -122,9 +122,9 @@ def download(
         typer.Argument(help="Model (audiomarathon list models), hub id, or fense.", autocompletion=complete_models),
     ],
 ) -> None:
-    """Fetch a checkpoint into the hub's cache; goes on where an earlier download stopped.
+    """Download a checkpoint into the hub's cache; the same command resumes an interrupted download.
 
-    fense is the two small models (some 700 MB) by which captions are scored beside CIDEr-D.
+    fense stands for the two small models (about 700 MB) that the caption metric FENSE needs.
     """
     from audiomarathon.models.checkpoint import find_checkpoint
     from audiomarathon.models.registry import get_local_model
@@ -138,7 +138,7 @@ def download(
 
 
 def _download_fense() -> None:
-    """Bring the sentence encoder, the fluency checker and the BERT that it was made from; use each once."""
+    """Download FENSE's sentence encoder, its fluency checker and BERT, and run each of them once."""
     from audiomarathon.data.archive import from_web
     from audiomarathon.scoring.caption_models import CHECKER_URL, Echecker, SentenceEncoder, checker_file
 
@@ -148,7 +148,7 @@ def _download_fense() -> None:
     try:
         Echecker(file).error(["rain falls"])
     except AudioMarathonError:
-        file.unlink()  # another file under that name would be refused for ever
+        file.unlink()  # else this file would be refused every time
         raise
     say(f"{encoder.name} is in the hub's cache, the fluency checker in {file}")
 
@@ -157,33 +157,33 @@ _COMMANDS = (run, score, judge, demo, certify, doctor, explain, plot, compare, r
 for _command in _COMMANDS:
     app.command(cls=Grouped)(reporting_errors(_command))
 app.command("list", cls=Grouped)(reporting_errors(list_command))
-app.add_typer(group("Fetch checkpoints.", {"download": download}), name="models")
+app.add_typer(group("Download checkpoints.", {"download": download}), name="models")
 app.add_typer(data_app, name="data")
 app.add_typer(jasco_app, name="jasco")
 app.add_typer(encoder_app, name="encoder")
 app.add_typer(attention_app, name="attention")
 app.add_typer(experiment_app, name="experiment")
-app.add_typer(group("Make runs of replies from elsewhere.", {"lalm": import_lalm}), name="import")
-app.add_typer(group("Write other programs' result files.", {"lalm": export_lalm}), name="export")
+app.add_typer(group("Turn replies of other programs into runs.", {"lalm": import_lalm}), name="import")
+app.add_typer(group("Write runs as result files of other programs.", {"lalm": export_lalm}), name="export")
 
 
 def main() -> None:
     """Entry point of the `audiomarathon` command."""
 
-    def command() -> None:  # its help and version are printed outside of any command of ours
+    def command() -> None:  # typer prints help and version outside our commands
         app()
 
     reporting_errors(command)()
 
 
 def durations_script(*tasks: str) -> None:
-    """Measure tasks as the scripts in `analyse_audio_duration/` do; `-o` is `durations/` by default."""
+    """Measure tasks for the scripts in `analyse_audio_duration/`; the default output folder is `durations/`."""
     app(["data", "durations", *tasks, "-o", "durations", *sys.argv[1:]], prog_name=Path(sys.argv[0]).name)
 
 
 @reporting_errors
 def run_task(task: str, *, model: str) -> int:
-    """Run one task on one model, as the scripts in the model folders do: settings come from env vars.
+    """Run one task on one model for the scripts in the model folders; settings come from env vars.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def run_task(task: str, *, model: str) -> int:
 def _script_help(task: str, model: str) -> int:
     from audiomarathon.settings import described, settings_fields
 
-    say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars before it:\n")
+    say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars instead:\n")
     for setting in settings_fields():
         say(f"  {setting.metadata['env']:20} {described(setting)}")
     script = Path(sys.argv[0]).name

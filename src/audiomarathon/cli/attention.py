@@ -1,4 +1,4 @@
-"""`audiomarathon attention`: what a model attends to, captured beside a run, and drawn."""
+"""`audiomarathon attention`: capture and draw what a model attends to."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from audiomarathon.errors import DataError, SettingsError
 def capture(
     tasks: Tasks,
     model: ModelOrNone = None,
-    sample: Annotated[list[str] | None, typer.Option(help="Only the sample of this id; may be repeated.")] = None,
+    sample: Annotated[list[str] | None, typer.Option(help="Capture only the sample with this id; repeatable.")] = None,
     full: Annotated[
         bool,
         typer.Option(
-            "--attn-full", "--full", help="Write whole maps too: 4·L·S² bytes a sample, for LALM Bench's tools."
+            "--attn-full", "--full", help="Also write whole maps, 4·L·S² bytes per sample, for LALM Bench's tools."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Whole maps of prompts over 4,096 tokens too.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Also write whole maps of prompts over 4,096 tokens.")
+    ] = False,
     **settings: Any,
 ) -> int:
-    """Capture what a model attends to, under any method: one more call a sample, never a timed one.
+    """Capture what a model attends to, with any method. It takes one extra, untimed call per sample.
 
     Examples:
     audiomarathon attention capture tau --model qwen2.5-omni --limit 20
     audiomarathon attention capture tau --model qwen2.5-omni --limit 20 --method fast_v --ratio 0.5
     audiomarathon attention plot results/tau
 
-    What is kept of a sample (0.3 MB at 30 s of audio, 1.1 MB at 300 s) lies in attention/ of the run's folder. Samples
-    without a reply on record are run first, as by `audiomarathon run --save-attn`; a run that has them stays as it is.
+    Each sample's attention (0.3 MB for 30 s of audio, 1.1 MB for 300 s) goes to attention/ in the run's folder. Samples
+    without a stored reply are run first, as by `audiomarathon run --save-attn`; stored replies are kept.
     """
     from audiomarathon.cli.run import evaluate_under
     from audiomarathon.engine.attention_capture import LONGEST_FULL
@@ -56,12 +58,12 @@ def plot(
         int,
         typer.Option(
             min=0,
-            help="K: does layer K − 1, by which K drops tokens, foretell later ones? 0: 2, or the lowest there is.",
+            help="Test layer K − 1, whose attention decides what is dropped at K; 0 = 2, or the lowest captured.",
         ),
     ] = 0,
-    sample: Annotated[str, typer.Option(help="Draw this sample alone.")] = "",
+    sample: Annotated[str, typer.Option(help="Draw only this sample.")] = "",
 ) -> None:
-    """Draw captured attention: heads, layers, maps, one sample over time, and what early layers tell of later ones.
+    """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later ones.
 
     Example: audiomarathon attention plot results/tau -o pictures
     """
@@ -73,26 +75,26 @@ def plot(
 
 
 def visualize(
-    prompt: Annotated[str, typer.Option(help="A prompt.")] = "",
+    prompt: Annotated[str, typer.Option(help="Prompt to draw.")] = "",
     input_jsonl: Annotated[
-        Path | None, typer.Option(help='Lines "prompt", {"prompt": …} or {"messages": […]}, with "id" if you like.')
+        Path | None, typer.Option(help='Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
     ] = None,
-    model: Annotated[str, typer.Option(help="Model (audiomarathon list models), or its hub id.")] = "gemma3n",
-    model_path: Annotated[str, typer.Option(help="Checkpoint to load, if not the model's own.")] = "",
+    model: Annotated[str, typer.Option(help="Model (audiomarathon list models) or hub id.")] = "gemma3n",
+    model_path: Annotated[str, typer.Option(help="Checkpoint to load instead of the model's default.")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     layers: Annotated[str, typer.Option(help="all, or numbers: 0 5 8.")] = "all",
-    max_layers: Annotated[int, typer.Option(min=0, help="The first N of them; 0 = all.")] = 0,
-    limit_samples: Annotated[int, typer.Option(min=0, help="The first N prompts; 0 = all.")] = 0,
-    output_dir: Annotated[Path, typer.Option(help="Where results go.")] = Path("outputs/attn"),
-    run_name: Annotated[str, typer.Option(help="Folder under it; default the time, in UTC.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of methods that draw at random.")] = 42,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Prompts over 4,096 tokens too.")] = False,
+    max_layers: Annotated[int, typer.Option(min=0, help="Draw the first N layers; 0 = all.")] = 0,
+    limit_samples: Annotated[int, typer.Option(min=0, help="Draw the first N prompts; 0 = all.")] = 0,
+    output_dir: Annotated[Path, typer.Option(help="Output folder.")] = Path("outputs/attn"),
+    run_name: Annotated[str, typer.Option(help="Subfolder; default the time in UTC.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random methods.")] = 42,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also draw prompts over 4,096 tokens.")] = False,
     faithful: Annotated[
-        bool, typer.Option("--faithful", help="Mean of unequal prompts: cut to the shortest, as the original does.")
+        bool, typer.Option("--faithful", help="Average unequal prompts as the original does: cut all to the shortest.")
     ] = False,
 ) -> None:
-    """Draw a model's whole attention maps on prompts, called as LALM Bench's script.
+    """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
 
     Examples:
     python visualization.py --prompt "Hello" --layers 0 1 --limit-samples 1
@@ -129,12 +131,12 @@ def visualize(
 
 
 def utc_name() -> str:
-    """Return the name that LALM Bench gives a run of captures: the time."""
+    """Return LALM Bench's default name for captures: the time in UTC."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d_%H%M%S}"
 
 
 def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]]:
-    """Return by id the text of each prompt, and its clips."""
+    """Return each prompt's text and clips, by id."""
     from audiomarathon.benchmarks.rows import read_text
 
     found: dict[str, tuple[str, list[Path]]] = {"prompt_0000": (prompt, [])} if prompt else {}
@@ -164,7 +166,7 @@ def _prompts(prompt: str, file: Path | None) -> dict[str, tuple[str, list[Path]]
 
 
 def door() -> None:
-    """Run :func:`visualize` as the original's script, whose `--layers` takes several words."""
+    """Run :func:`visualize` like the original script, whose `--layers` takes several words."""
     words = list[str]()
     for word in sys.argv[1:]:
         joins = len(words) > 1 and words[-2] == "--layers" and not word.startswith("-")
@@ -172,4 +174,4 @@ def door() -> None:
     run_script(visualize, words, no_args_is_help=True)
 
 
-attention_app = group("What a model attends to.", {"capture": capture, "plot": plot})
+attention_app = group("Capture and draw what a model attends to.", {"capture": capture, "plot": plot})

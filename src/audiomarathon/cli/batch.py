@@ -1,6 +1,6 @@
-"""What `batch_test.sh` in a model folder runs: a sweep in the words of the first release's script.
+"""Run a sweep with the options of the first release's `batch_test.sh`.
 
-The shell files are doors that hand over their folder's name; everything else is here and in `cli/sweep.py`.
+The shell files in the model folders only pass their folder's name; the rest is here and in `cli/sweep.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
 
-#: The folder of the KV presses; it belongs to no one model.
+#: The folder of the KV presses; it has no model of its own.
 PRESSES = "kvpress"
 _DEFAULT_MODEL = "qwen2.5-omni"
 
@@ -28,25 +28,25 @@ examples:
   ./batch_test.sh                                    all ten tasks, base and nine ratios
   ./batch_test.sh -s 100 -r 0.5 -m fast_v,dart TAU GTZAN
   ./batch_test.sh -g 1 -r 0.0,0.3,0.6 -o out HAD      0.0 is base
-  ./batch_test.sh -g 0,1,2,3 TAU                      a worker a GPU, samples shared out (needs Ray)
-  ./batch_test.sh --plan                              what it would take, without running
+  ./batch_test.sh -g 0,1,2,3 TAU                      one worker per GPU (needs Ray)
+  ./batch_test.sh --plan                              print the expected hours and memory, and stop
 
-Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in any case; none means all ten. JASCO, Clotho,
-AudioCaps and MMAU_Pro run when they are named. All settings of a task run side by side on each sample; an interrupted
-batch goes on where it stopped. A task that fails does not stop the others. Everything else is set by env vars (README,
-"Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
+Tasks are DESED GTZAN HAD LibriSpeech RACE SLUE TAU VESUS Vox Vox_age, in upper or lower case; default all ten. JASCO,
+Clotho, AudioCaps and MMAU_Pro run if you name them. All settings of a task run side by side on each sample. The same
+command resumes an interrupted batch. A task that fails does not stop the others. Set everything else by env vars
+(README, "Settings"): AUDIOMARATHON_DATA, MODEL_PATH, ...
 
-It leaves <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and each setting's records under
-<output>/<task>/. Exit code: 0 all well, 1 a task or a sample failed, 2 the command is wrong.
+It writes <output>/logs/<task>.log, <output>/summary.txt, .csv and .json, and records under <output>/<task>/.
+Exit code: 0 success, 1 a task or a sample failed, 2 wrong command.
 """
 
 
 def batch(folder: str, arguments: Sequence[str]) -> None:
-    """Run `batch_test.sh` of a folder, tasks and options in any order; exit with its code unless 0."""
+    """Run a folder's `batch_test.sh`, with tasks and options in any order; exit with its code unless 0."""
     methods = "all presses" if folder == PRESSES else DEFAULT_METHOD
     about = (
-        f"Runs tasks at many pruning ratios ({folder}) and sums up accuracy and timing. Methods are {methods}, and "
-        f"results go to ./{folder}_Results, unless an option or an env var says otherwise."
+        f"Run tasks at many pruning ratios ({folder}) and summarise accuracy and timing. Defaults: methods {methods}, "
+        f"results in ./{folder}_Results."
     )
     command = with_options(_batch, (), functools.partial(_batch, folder), but="folder")
     run_script(command, arguments, name="batch_test.sh", help=about, epilog=_EXAMPLES)
@@ -54,29 +54,34 @@ def batch(folder: str, arguments: Sequence[str]) -> None:
 
 def _batch(
     folder: str,
-    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks; none = all ten.")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks (default: all ten).")] = None,
     gpu_id: Annotated[
         str | None,
         typer.Option("--gpu-id", "-g", help="GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0]."),
     ] = None,
     sample_limit: Annotated[
-        str | None, typer.Option("--sample-limit", "-s", help="Samples a task; 0 = all [env: SAMPLE_LIMIT].")
+        str | None, typer.Option("--sample-limit", "-s", help="Samples per task; 0 = all [env: SAMPLE_LIMIT].")
     ] = None,
     pruned_layer: Annotated[
-        str | None, typer.Option("--pruned-layer", "-l", help="Layer to drop at [env: PRUNE_LAYER_IDX; default: 2].")
+        str | None,
+        typer.Option(
+            "--pruned-layer", "-l", help="Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2]."
+        ),
     ] = None,
     ratios: Annotated[
-        str, typer.Option("--ratios", "-r", help="0.5, a list 0.1,0.5 or first:last:step.")
+        str, typer.Option("--ratios", "-r", help="Fractions to remove: 0.5, a list 0.1,0.5 or first:last:step.")
     ] = DEFAULT_RATIOS,
     methods: Annotated[
-        str | None, typer.Option("--methods", "-m", help="Methods, by commas, or all [env: PRUNE_METHOD].")
+        str | None, typer.Option("--methods", "-m", help="Methods joined by commas, or all [env: PRUNE_METHOD].")
     ] = None,
-    output_dir: Annotated[str | None, typer.Option("--output-dir", "-o", help="Results [env: RESULTS_DIR].")] = None,
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-o", help="Results folder [env: RESULTS_DIR].")
+    ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model (default: the folder's); MODEL_PATH names a checkpoint.")
+        str | None, typer.Option(help="Model (default: the folder's); set its checkpoint with MODEL_PATH.")
     ] = None,
     no_base: Annotated[
-        bool, typer.Option("--no-base", help="Leave base out (then nothing measured can be compared).")
+        bool, typer.Option("--no-base", help="Do not run base (then savings cannot be measured).")
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")
@@ -87,7 +92,7 @@ def _batch(
     if empty := [name for name, value in given.items() if value == ""]:
         raise SettingsError(f"{empty[0]} is empty; leave it out for the default")
     gpus = _gpus(gpu_id)
-    if gpus:  # the driver reads it when CUDA is first used, which is after this
+    if gpus:  # set before CUDA is first used
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
@@ -100,7 +105,7 @@ def _batch(
     except SettingsError as error:
         flag, equals, rest = str(error).partition("=")
         raise SettingsError(f"{names.get(flag[2:], flag)}{equals}{rest}") from None
-    if gpus and settings.device != "cpu" and not plan:  # a plan is often made where the GPUs are not
+    if gpus and settings.device != "cpu" and not plan:  # plans are often made on machines without GPUs
         _check_seen(gpus)
     methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)
     return run_sweep(
@@ -117,7 +122,7 @@ def _batch(
 
 
 def _gpus(given: str | None) -> list[str]:
-    """Return the GPUs that are named, none when none is; several take a worker each."""
+    """Return the named GPUs; several GPUs get a worker each."""
     named = [] if given is None else given.split(",")
     if not all(name.isdecimal() for name in named) or len(set(named)) < len(named):
         raise SettingsError(f"--gpu-id={given}: not allowed; allowed: a GPU's number, from 0, or several: 0,1,2,3")
@@ -125,7 +130,7 @@ def _gpus(given: str | None) -> list[str]:
 
 
 def _check_seen(gpus: list[str]) -> None:
-    """Refuse GPUs that are not there: what is asked of a GPU is not to run for days on the CPU instead."""
+    """Refuse missing GPUs: else the sweep would run on the CPU for days."""
     import torch
 
     if (seen := torch.cuda.device_count()) < len(gpus):

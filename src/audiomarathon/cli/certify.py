@@ -1,4 +1,4 @@
-"""`audiomarathon certify`: prove on this machine and these weights that the numbers are what they are said to be."""
+"""`audiomarathon certify`: check on this machine and these weights that methods and times do what they claim."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def certify(
     model: Model = "embedded",
     seconds: Annotated[
         float | None,
-        typer.Option(help="Length of the synthetic clips; one is three times as long [default: 30]."),
+        typer.Option(help="Length of the synthetic clips; one clip is three times as long [default: 30]."),
     ] = None,
     methods: Annotated[
         str,
-        typer.Option("--methods", "--method", help="Methods of your own to check too: FILE.py:CLASS, commas between."),
+        typer.Option("--methods", "--method", help="Your own methods to check too: FILE.py:CLASS, joined by commas."),
     ] = "",
-    output: Annotated[Path | None, output_option("Also write the certificate, as JSON.")] = None,
+    output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
     **settings: Any,
 ) -> int:
-    """Check that this model, on this machine, does what the records will say; its stamp goes into later runs.
+    """Check on your machine and weights that every method does what it claims. Later runs record the result.
 
     Example: audiomarathon certify --model qwen2.5-omni -o certificate.json
 
-    --methods my_pruner.py:Novelty checks a method of your own beside those that audiomarathon list methods shows.
+    --methods my_pruner.py:Novelty also checks your own method, beside those of audiomarathon list methods.
 
-    Takes minutes. Exit code 1 when a check fails.
+    Takes minutes. Exit code 1 if a check fails.
     """
     from audiomarathon.settings import RunSettings, cache_folder
 
@@ -57,7 +57,10 @@ def certify(
     own = [find_method(name, 0.0) for name in listed(methods)]
     if foreign := [method.key for method in own if isinstance(method, Foreign)]:
         raise SettingsError(f"--methods: {foreign[0]} does not say what it keeps; allowed: TokenPruner, KVPress")
-    for folder in (cache_folder(), *([output.absolute().parent] if output else [])):  # minutes before it is written
+    for folder in (
+        cache_folder(),
+        *([output.absolute().parent] if output else []),
+    ):  # the certificate is written minutes later
         check_writable(folder)
     certificate = make(open_local(model, read, (), say=say), seconds, say, own)
     path = store(certificate)
@@ -65,7 +68,7 @@ def certify(
         write_json(output, certificate.as_json())
     with showing_records():
         show(_table(certificate))
-    say(f"certificate: {output or path}; later runs of this checkpoint on this machine carry its stamp")
+    say(f"certificate: {output or path}; later runs of this checkpoint on this machine record it")
     return 0 if certificate.verdict == "pass" else 1
 
 

@@ -1,4 +1,4 @@
-"""`audiomarathon compare`: settings or models against each other, on the samples that all of them answered."""
+"""`audiomarathon compare`: compare settings or models on the samples that both answered."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ def compare(
     runs: Runs,
     against: Annotated[
         str | None,
-        typer.Option(help="The setting to compare with, or its method; default base, else the first."),
+        typer.Option(help="Setting to compare with, or its method (default: base, else the first)."),
     ] = None,
     at_latency: Annotated[
         float | None,
-        typer.Option(help="Name the best score within this share of the reference's time to first token (0.5)."),
+        typer.Option(help="Find the best score within this share of the reference's time to first token, such as 0.5."),
     ] = None,
     at_score: Annotated[
-        float | None, typer.Option(help="Name the fastest setting with this share of the reference's score (0.95).")
+        float | None,
+        typer.Option(help="Find the fastest setting with at least this share of the reference's score, such as 0.95."),
     ] = None,
-    output: Annotated[Path | None, output_option("Also write the rows: .json, .csv or .md.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
+    output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")] = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.
 
@@ -37,15 +38,15 @@ def compare(
     audiomarathon compare results --at-latency 0.5 --at-score 0.95
     audiomarathon compare results/tau/M/base-0 results/tau/M/dart-0.5-layer2
 
-    Differences are paired: the interval is a bootstrap over clusters (speakers, passages, locations), p a sign-flip
-    permutation test over clusters, Holm's p corrects for the number of rows of the same kind (tasks, groups, overall).
-    Speed-ups are medians of reference ÷ setting, of samples timed in one session, or in several where machine,
-    precision and sharing agree and no process of others was busy, which is then said.
-    The control `random` stands beside every pruner, or "not run".
+    Differences are paired. Intervals come from a bootstrap over clusters (speakers, passages, locations), p from a
+    sign-flip permutation test over clusters. Holm's p corrects for the number of rows of one kind (tasks, groups,
+    overall). A speed-up is the median of reference ÷ setting over samples timed in one session. Times of different
+    sessions are used only if machine, precision and sharing agree and no other process was busy; a note says so.
+    Every pruner is shown with the control `random` of the same ratio, or "not run".
     """
     from audiomarathon.report import render, tables
     from audiomarathon.report.comparison_text import answer, notes, ranked
-    from audiomarathon.results.best import field_of
+    from audiomarathon.results.best import ranking_of
     from audiomarathon.results.compare import compare_with
     from audiomarathon.results.systems import missing_controls, read_systems
     from audiomarathon.terminal import console
@@ -53,19 +54,19 @@ def compare(
 
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
-            raise SettingsError(f"{name} {share}: allowed is a share above 0, such as 0.5")
+            raise SettingsError(f"{name} {share}: allowed: a share above 0, such as 0.5")
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
-        raise SettingsError(f"-o {output}: allowed are names that end in .json, .csv or .md")
+        raise SettingsError(f"-o {output}: allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
     compared = compare_with(systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
     answers: list[dict[str, Any]] = []
     if at_latency is not None or at_score is not None:
-        field = field_of(compared)
-        answers += [answer(field, latency=at_latency)] if at_latency is not None else []
-        answers += [answer(field, score=at_score)] if at_score is not None else []
-        lines += [*(str(one["text"]) for one in answers), ranked(field)]
+        ranking = ranking_of(compared)
+        answers += [answer(ranking, latency=at_latency)] if at_latency is not None else []
+        answers += [answer(ranking, score=at_score)] if at_score is not None else []
+        lines += [*(str(one["text"]) for one in answers), ranked(ranking)]
     out, table = console(), tables.comparison(compared, list(missing))
     render.show(*([table] if render.fits(table, out.width) else tables.in_halves(table)))
     for line in lines:

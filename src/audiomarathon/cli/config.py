@@ -1,4 +1,4 @@
-"""`--config` and `--save-config`: a command's arguments and settings in a YAML file."""
+"""`--config` and `--save-config`: read or write a command's arguments and settings as a YAML file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SETTINGS = {setting.name: setting for setting in settings_fields()}
 
 
 def with_config(command: Command) -> Command:
-    """Give a command `--config` and `--save-config`; it takes `file` and `where` too, for :meth:`RunSettings.read`.
+    """Add `--config` and `--save-config`; the command also receives `file` and `where` for :meth:`RunSettings.read`.
 
-    The command's own arguments are click's to fill: its `default_map` comes after flags and env vars.
+    Click fills the command's own arguments from its `default_map`, after flags and env vars.
     """
 
     def call(ctx: typer.Context, config: None, save_config: Path | None, **given: Any) -> Any:
@@ -39,9 +39,9 @@ def with_config(command: Command) -> Command:
 
 @reporting_errors
 def _read(ctx: typer.Context, path: Path | None) -> None:
-    """Read the file before all other options, and leave in `ctx` what it holds.
+    """Read the file before all other options, and store its content in `ctx`.
 
-    Every value is the text that is written, as on a command line: YAML itself would make `no` false, and `010` eight.
+    Values are read as text, as on a command line: YAML would turn `no` into false and `010` into 8.
     """
     if path is None or ctx.resilient_parsing:
         return
@@ -68,7 +68,7 @@ def _read(ctx: typer.Context, path: Path | None) -> None:
 
 
 def _root(path: Path) -> Any:
-    """Return the YAML node that a file holds."""
+    """Return the root node of a YAML file."""
     import yaml
 
     from audiomarathon.plain_file import read_plain
@@ -98,16 +98,16 @@ def _pairs(path: Path, node: Any) -> dict[str, Any]:
 
 
 def _texts(place: str, node: Any) -> list[str]:
-    """Return a value, or a list's values, as text."""
+    """Return a value, or the values of a list, as text."""
     items = node.value if node.id == "sequence" else [node]
     if any(item.id != "scalar" for item in items):
         raise SettingsError(f"{place}: expected a value or a list of values, found a {node.id} in its place")
-    # A null that is not in quotes is a value that is not given.
+    # An unquoted null counts as not given.
     return ["" if item.style is None and item.value.lower() in ("~", "null") else item.value for item in items]
 
 
 def _paths(path: Path, node: Any) -> dict[str, str]:
-    """Return single tasks' folders by env var."""
+    """Return the folders of single tasks by env var."""
     found = {name: ",".join(_texts(f"{path}: {name}", value)) for name, value in _pairs(path, node).items()}
     if wrong := [name for name in found if not name.endswith(PATH_ENDING)]:
         raise SettingsError(f"{path}: {_PATHS}: unknown name {wrong[0]!r}; allowed: such as TAU{PATH_ENDING}")
@@ -115,7 +115,7 @@ def _paths(path: Path, node: Any) -> dict[str, str]:
 
 
 def _argument(ctx: typer.Context, parameter: Any, place: str, texts: list[str]) -> Any:
-    """Return the value of one of the command's own arguments, of its type; None for an empty one."""
+    """Return the value of a command's argument, converted to its type; None if empty."""
     several = parameter.nargs != 1 or parameter.multiple
     value = [word for text in texts for word in text.split()] if several else ",".join(texts)
     try:
@@ -129,12 +129,12 @@ def _words(parameter: Any) -> list[str]:
 
 
 def _key(parameter: Any) -> str:
-    """Return what a parameter is called in a file: its flag without dashes."""
+    """Return a parameter's name in the file: its flag without dashes."""
     return str(parameter.opts[0].lstrip("-"))
 
 
 def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
-    """Write what differs from the defaults; read again, it is the same run. No key or token is a setting."""
+    """Write the values that differ from the defaults. Keys and tokens are not settings, so none is written."""
     import yaml
 
     from audiomarathon.files import write_text
@@ -148,8 +148,8 @@ def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: Ru
     if settings.data_paths:
         content[_PATHS] = dict(settings.data_paths)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    write_text(path, f"# {ctx.command_path} --config {path.name}\n# Flags and env vars win over this file.\n{text}")
-    say(f"written: {path}; run it with: {ctx.command_path} --config {path}")
+    write_text(path, f"# {ctx.command_path} --config {path.name}\n# Flags and env vars override this file.\n{text}")
+    say(f"wrote {path}; run it with: {ctx.command_path} --config {path}")
     return 0
 
 
@@ -161,14 +161,14 @@ def _options(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file of this command's options; flags and env vars win over it.",
+            help="YAML file with this command's options; flags and env vars override it.",
             callback=_read,
             is_eager=True,
             **_FILE,
         ),
     ] = None,
     save_config: Annotated[
-        Path | None, typer.Option(help="Write what would be run to a file for --config, and stop.", **_FILE)
+        Path | None, typer.Option(help="Write these options to a file for --config, and stop.", **_FILE)
     ] = None,
 ) -> None:
-    """Hold the options of :func:`with_config`."""
+    """Declare the options of :func:`with_config`."""

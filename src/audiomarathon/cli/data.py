@@ -1,4 +1,4 @@
-"""`audiomarathon data …`: from nothing to a verified data root, and what is in it."""
+"""`audiomarathon data …`: download, verify, measure, vary, review and describe data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHOWN_PROBLEMS = 20
 
 Tasks = Annotated[
     list[str] | None,
-    typer.Argument(help="Tasks, or 'all'; without any: those that are there.", autocompletion=complete_tasks),
+    typer.Argument(help="Tasks, or 'all' (default: all tasks found).", autocompletion=complete_tasks),
 ]
-Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one a core.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one per core.")]
 
 
 def download(
@@ -29,22 +29,27 @@ def download(
         list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)
     ] = None,
     data: Data = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the samples of a run with this limit; 0 = all.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of that run.")] = 42,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Download only the samples that a run with this limit uses; 0 = all.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of that run.")] = 42,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A folder or archive (.zip, .tar, .tar.gz, .7z) instead of the hub.")
+        Path | None,
+        typer.Option("--from", help="Folder or archive (.zip, .tar, .tar.gz, .7z) to read instead of the hub."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Part of the data; of clotho evaluation, validation, development.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
+    split: Annotated[
+        str, typer.Option(help="Part of the data, such as clotho's evaluation, validation or development.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
 ) -> None:
-    """Bring tasks' data into the data root: from the hub, or from a copy on disk.
+    """Download tasks' data into the data root, from the hub or from a copy on disk.
 
     Example: audiomarathon data download vesus --data data
 
-    An interrupted download goes on where it stopped. Without --data or AUDIOMARATHON_DATA the root is ./data.
+    The same command resumes an interrupted download. Without --data or AUDIOMARATHON_DATA, the root is ./data.
 
-    lalm/clotho and lalm/mmau_pro get a folder each. Their archives are read on the hub: with a limit only its clips
-    come from a .zip, and no archive stays on disk. A folder after --from may hold archives (.zip, .tar, .7z) too.
+    lalm/clotho and lalm/mmau_pro get a folder each. Their archives are read on the hub, and none stays on disk: with a
+    limit, only its clips are read from a .zip. A folder after --from may also contain archives (.zip, .tar, .7z).
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.finding import HUB_DATASET, OWN_ARCHIVES
@@ -55,23 +60,23 @@ def download(
     from audiomarathon.errors import SettingsError
 
     if not tasks:
-        raise SettingsError("say which tasks: the smallest is vesus (under 1 GB), 'all' are 59 GB")
+        raise SettingsError("name at least one task (smallest: vesus, under 1 GB) or 'all' (59 GB)")
     root = _root(data) or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
     chosen = _named(tasks)
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:
-        raise SettingsError(f"tasks of {' and '.join(keys)} lie in different places: download them one by one")
+        raise SettingsError(f"tasks of {' and '.join(keys)} come from different places; download them one by one")
     own = next(one for one in all_benchmarks() if one.key == keys[0]) if keys != [OTHER] else AUDIOMARATHON
     for task in chosen:
         if split and split not in (allowed := getattr(task, "splits", ())):
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
         if source is None and (keys == [OTHER] or (own.hubs and task.key not in own.hubs)):
-            get = task.source or "there is no public copy to fetch"
+            get = task.source or "no public copy to download"
             raise SettingsError(f"{task.key}: {get}; name yours: --from FOLDER or ARCHIVE")
     if (source is None or own.archive) and not own.hubs:
-        say(f"the data of {own.key} is under {own.licence}: not for commercial use, name its makers")
+        say(f"the data of {own.key} has the licence {own.licence}: no commercial use, credit its authors")
     if source is None and own.archive:
-        say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size not known']))}")
+        say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size unknown']))}")
         source = from_web(own.archive, root / f"{own.key}.zip", say)
     for together in [[task] for task in chosen] if own.hubs else [chosen]:
         key, place, licence = together[0].key, root, ""
@@ -97,17 +102,17 @@ def download(
 def verify(
     tasks: Tasks = None,
     data: Data = None,
-    deep: Annotated[bool, typer.Option(help="Decode every clip, not its header only.")] = False,
+    deep: Annotated[bool, typer.Option(help="Decode every clip, not only its header.")] = False,
     jobs: Jobs = 0,
-    tolerance: Annotated[float, typer.Option(min=0, help="Seconds a clip may miss the range.")] = 1.0,
-    report: Annotated[Path | None, typer.Option("--json", help="Write everything found into this file.")] = None,
+    tolerance: Annotated[float, typer.Option(min=0, help="Seconds by which a clip may miss the expected range.")] = 1.0,
+    report: Annotated[Path | None, typer.Option("--json", help="Write all results to this file.")] = None,
 ) -> int:
-    """Check rows, clips, durations and counts against what is expected of each task.
+    """Check each task's rows, clips, durations and counts against the expected ones.
 
     Example: audiomarathon data verify tau --deep
 
-    Exit code 0: nothing is wrong; 1: something is. A task that is not there is wrong when it was named, 'all' names the
-    ten; without names at least one must be there.
+    Exit code 0: no problem; 1: problems found. A missing task is a problem if you name it ('all' names all ten).
+    Without names, at least one task must be found.
     """
     from audiomarathon.data.verify import verify as verify_task
     from audiomarathon.files import write_json
@@ -140,11 +145,11 @@ def durations(
     tasks: Tasks = None,
     data: Data = None,
     jobs: Jobs = 0,
-    output: Annotated[Path | None, output_option("Folder for JSON, CSV and a PNG a task and of all.")] = None,
+    output: Annotated[Path | None, output_option("Folder for JSON, CSV, and PNGs per task and overall.")] = None,
 ) -> int:
-    """Say how long the clips are, and how many audio tokens they cost each model.
+    """Show how long the clips are, and how many audio tokens they take in each model.
 
-    Exit code 1 when a clip cannot be read; the others are measured all the same.
+    Exit code 1 if a clip cannot be read; the other clips are still measured.
     """
     from audiomarathon.data.durations import durations as durations_of
     from audiomarathon.data.durations import write_durations
@@ -167,24 +172,24 @@ def durations(
 
 def controls(
     tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.", autocompletion=complete_tasks)],
-    output: Annotated[Path, output_option("Folder in which each variant is a data root.")],
+    output: Annotated[Path, output_option("Output folder; each variant in it is a data root.")],
     data: Data = None,
-    durations: Annotated[str, typer.Option(help="Lengths in seconds, such as 30,60,90,180,300.")] = "",
+    durations: Annotated[str, typer.Option(help="Clip lengths in seconds, such as 30,60,90,180,300.")] = "",
     control: Annotated[
         str,
         typer.Option(
-            help="What is heard: audio, silence, noise, mismatched, joined by commas; of jasco also text-both, "
+            help="Audio of the variant: audio, silence, noise, mismatched, joined by commas; jasco also has text-both, "
             "text-sound, text-speech, speech-first, speech-last."
         ),
     ] = "audio",
-    seed: Annotated[int, typer.Option(min=0, help="Of noise, and of whose audio is swapped in.")] = 42,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise, and of the choice of mismatched audio.")] = 42,
     jobs: Jobs = 0,
 ) -> None:
-    """Make variants of tasks: clips of one length, cut or extended; or nothing to hear, at the same lengths.
+    """Make control variants of tasks: clips cut or extended to one length, or clips with other audio or none.
 
     Example: audiomarathon data controls desed --durations 30,60,90 --control audio,silence -o controls
 
-    Each variant is a data root for --data of a run, whose records say which control it is.
+    Each variant is a data root: pass it to --data of a run. The run's records name the control.
     """
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.data.controls import KINDS, build_controls
@@ -205,9 +210,11 @@ def controls(
                 f"{'; '.join([', '.join(KINDS), *more])}"
             )
     if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
-        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which cuts no clip")
+        raise SettingsError(
+            f"--durations={durations}: not allowed with --control {own[0]}, which keeps the clips' lengths"
+        )
     if not lengths and "audio" in kinds:
-        raise SettingsError("--control audio without --durations would be the task as it is; name one of the two")
+        raise SettingsError("--control audio needs --durations: without it nothing changes")
     loaded = _present(tasks, data)
     for length in lengths or [None]:
         for kind in kinds:
@@ -215,14 +222,14 @@ def controls(
             for key, count in left_out.items():
                 if count:
                     say(f"{key}: {counted(count, 'sample')} left out: their transcripts cannot be cut with the clip")
-            say(f"{root}: run it with --data {root} --results results/{root.name}")
+            say(f"wrote {root}; run it with: --data {root} --results results/{root.name}")
 
 
 def plot_controls(
     runs: Runs,
-    output: Annotated[Path, output_option("The picture.")] = Path("controls.png"),
+    output: Annotated[Path, output_option("Picture to write.")] = Path("controls.png"),
 ) -> None:
-    """Draw score against duration, a line a control, from finished runs on the task and on its variants."""
+    """Plot score against duration, one line per control, from finished runs on a task and its variants."""
     from audiomarathon.report import tables
     from audiomarathon.report.controls import control_runs
     from audiomarathon.report.pictures import plot_controls as plot
@@ -234,14 +241,14 @@ def plot_controls(
 
 
 def review(
-    task: Annotated[str, typer.Argument(help="A task.", autocompletion=complete_tasks)],
+    task: Annotated[str, typer.Argument(help="Task.", autocompletion=complete_tasks)],
     data: Data = None,
-    share: Annotated[float, typer.Option(min=0, max=1, help="Of the task's samples.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Which samples.")] = 42,
-    output: Annotated[Path | None, output_option("Verdicts, JSONL; default review-TASK.jsonl.")] = None,
-    play: Annotated[bool, typer.Option(help="Play clips (ffplay, aplay, paplay or afplay).")] = True,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the task's samples to review.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed that chooses the samples.")] = 42,
+    output: Annotated[Path | None, output_option("JSONL file of verdicts (default: review-TASK.jsonl).")] = None,
+    play: Annotated[bool, typer.Option(help="Play clips with ffplay, aplay, paplay or afplay.")] = True,
 ) -> None:
-    """Show and play a sample of a task row by row, and store for each whether it is right; goes on where it stopped."""
+    """Show and play a task's samples one by one, and store whether each is right; resumes an earlier review."""
     from audiomarathon.data.review import review as ask_for_verdicts
 
     chosen, loaded = load_task(task, _root(data))
@@ -251,12 +258,12 @@ def review(
 
 
 def card(
-    output: Annotated[Path, output_option("Folder of card.md, card.html and audio/.")],
+    output: Annotated[Path, output_option("Folder for card.md, card.html and audio/.")],
     tasks: Tasks = None,
     data: Data = None,
     jobs: Jobs = 0,
 ) -> None:
-    """Describe a data root on a Markdown and an HTML page: counts, durations, classes, licence, ten audio examples."""
+    """Describe a data root in Markdown and HTML: counts, durations, classes, licence, ten audio examples."""
     from audiomarathon.data.card import write_card
 
     for path in write_card(_present(tasks, data), output, jobs=jobs):
@@ -264,7 +271,7 @@ def card(
 
 
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
-    """Return the named tasks, or without names those that are there; none at all is an error."""
+    """Return the named tasks, or without names the tasks found; raise if none is found."""
     from audiomarathon.benchmarks import task_folder
     from audiomarathon.errors import MissingDataError
 
@@ -284,7 +291,7 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
 
 
 def _named(names: list[str] | None) -> list[Task]:
-    """Return the tasks that names stand for; none and 'all' stand for every task."""
+    """Return the named tasks; no name means every task, 'all' AudioMarathon's ten."""
     from audiomarathon.benchmarks import all_tasks, get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 
@@ -300,7 +307,7 @@ def _root(data: Path | None) -> Path | None:
 
 
 def _env(data: Path | None) -> dict[str, str]:
-    """Return the environment in which tasks are found: a flag wins over every variable, those of single tasks too."""
+    """Return the env vars used to find tasks; --data overrides all of them."""
     return {} if data else dict(os.environ)
 
 

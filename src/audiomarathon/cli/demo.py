@@ -1,4 +1,4 @@
-"""`audiomarathon demo`: the whole suite on a tiny model and synthetic audio, on any machine."""
+"""`audiomarathon demo`: run the whole suite on a tiny model and synthetic audio, on any machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from audiomarathon.cli.output import say, show
 
 
 def demo(
-    results: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo_results"),
-    limit: Annotated[int, typer.Option(help="Samples a task; 0 = all of the mini benchmark.")] = 6,
+    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("demo_results"),
+    limit: Annotated[int, typer.Option(help="Samples per task; 0 = all of the mini benchmark.")] = 6,
 ) -> int:
-    """Run the whole suite here: ten tasks of synthetic long audio, an embedded tiny model, three settings."""
+    """Run the whole suite offline: ten tasks of synthetic long audio, a tiny embedded model, three settings."""
     import shlex
 
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
@@ -32,12 +32,12 @@ def demo(
     try:
         _ = library("altair"), library("vl_convert")
     except AudioMarathonError as error:
-        say(f"there will be no picture: {error}")
+        say(f"no picture will be drawn: {error}")
     with writing(cache_folder()):
         data = mini_benchmark()
     say(f"mini benchmark: {data}")
     here = results / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    # The longest transcript has 20 words; a tiny model that loops would otherwise talk for minutes.
+    # The longest transcript has 20 words; without a limit, a tiny model that loops would reply for minutes.
     settings = RunSettings.read({}, data=str(data), results=here, limit=limit, max_new_tokens=64)
     # At the input the model has read nothing yet: a dropped event is lost. By layer 2 it has read every event.
     methods = [get_method("base"), get_method("frame", 0.5, at="input"), get_method("random", 0.9, at="input")]
@@ -47,7 +47,7 @@ def demo(
     try:
         picture = plot_settings([one.folder for one in finished], here / "demo.png", f"{title}, n = {limit} a task")
         say(f"picture: {picture}")
-    except AudioMarathonError as error:  # the records matter more
+    except AudioMarathonError as error:  # records are saved; a missing picture is no failure
         say(f"no picture: {error}")
     say(f"records of all runs: {here}")
     prefix = Path(sys.prefix)

@@ -1,4 +1,4 @@
-"""`audiomarathon doctor`: what is there, what is missing, what to do; with a model, whether it fits."""
+"""`audiomarathon doctor`: check the installation; with a model, whether it fits this GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from audiomarathon.cli.options import complete_models, with_settings
 
 if TYPE_CHECKING:
-    from audiomarathon.cli.doctor_checks import Finding
+    from audiomarathon.cli.doctor_checks import Check
     from audiomarathon.costs.memory import MemoryPlan
     from audiomarathon.report.render import Table
 
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 def doctor(
     model: Annotated[
         str | None,
-        typer.Option(help="Tell instead what this model takes, and whether it fits.", autocompletion=complete_models),
+        typer.Option(
+            help="Instead, estimate this model's memory, and whether it fits.", autocompletion=complete_models
+        ),
     ] = None,
     **flags: Any,
 ) -> int:
-    """Check versions, GPU, model cache and data: what is there, what is missing, what to do.
+    """Check versions, GPU, model cache and data; say what is missing and how to fix it.
 
     Example: audiomarathon doctor --model qwen2.5-omni
 
-    With --model: the memory that 90, 180 and 300 s of audio take, by the checkpoint's config, and the longest audio
-    that fits. Exit code 1 when 300 s do not fit the GPU at hand. With --model openai: whether the endpoint answers.
+    With --model: estimate from the checkpoint's config the memory for 90, 180 and 300 s of audio, and the longest audio
+    that fits. Exit code 1 if 300 s do not fit this GPU. With --model openai: check whether the endpoint answers.
     """
     if model is not None or flags["model_path"] is not None:
         return _memory(model, flags)
@@ -36,17 +38,17 @@ def doctor(
     return _tell(examine())
 
 
-def _tell(findings: list[Finding]) -> int:
+def _tell(checks: list[Check]) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path is no markup, and ":b:" is no picture
-    for finding in findings:
-        mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
-        console.print(f"{mark} {escape(finding.text)}")
-        if finding.remedy:
-            console.print(f"   {finding.remedy}", markup=False)
-    return 1 if any(finding.fatal for finding in findings) else 0
+    console = Console(soft_wrap=True, highlight=False, emoji=False)  # a path may hold [brackets] or :b:
+    for check in checks:
+        mark = "[green]ok[/]" if check.good else "[yellow]--[/]"
+        console.print(f"{mark} {escape(check.text)}")
+        if check.remedy:
+            console.print(f"   {check.remedy}", markup=False)
+    return 1 if any(check.fatal for check in checks) else 0
 
 
 def _memory(model: str | None, flags: dict[str, Any]) -> int:
@@ -55,7 +57,7 @@ def _memory(model: str | None, flags: dict[str, Any]) -> int:
     from audiomarathon.settings import RunSettings
 
     if model is None:
-        raise SettingsError(f"--model-path {flags['model_path']}: say with --model which model's checkpoint this is")
+        raise SettingsError(f"--model-path {flags['model_path']}: name the checkpoint's model with --model")
     spec = get_model(model)
     settings = RunSettings.read(**flags)
     if spec.remote:
@@ -78,7 +80,7 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
     from audiomarathon.report.render import Kind, Table
 
     title = f"{plan.spec.key} ({plan.checkpoint}), {plan.dtype}, batch 1, base: GB, estimated"
-    last = "a GPU that would do" if plan.room is None else "fits"
+    last = "GPU needed" if plan.room is None else "fits"
     rows = []
     for seconds in lengths:
         need, card = plan.need(seconds), plan.card(seconds)
@@ -99,7 +101,9 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
 def _lines(plan: MemoryPlan, most: int) -> list[str]:
     kib = plan.facts.kv_bytes / 1024
     lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position."]
-    lines.append("Not measured. What the audio encoder takes for itself, before the LLM does, is not in it.")
+    lines.append(
+        "An estimate, not a measurement. It leaves out the memory that the audio encoder needs before the LLM runs."
+    )
     if plan.room is None:
         if card := plan.card(most):
             lines.append(f"No GPU here. On one of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")
@@ -107,7 +111,7 @@ def _lines(plan: MemoryPlan, most: int) -> list[str]:
     longest = plan.longest(plan.room)
     lines.append(f"{plan.room_name}: {plan.room / 1e9:.1f} GB free; the longest audio that fits: {_length(longest)}.")
     if longest < min(most, plan.spec.heard_seconds or most):
-        lines.append("Less takes: a smaller checkpoint, DTYPE=bfloat16, or DEVICE_MAP=auto over several GPUs.")
+        lines.append("To use less memory: a smaller checkpoint, DTYPE=bfloat16, or DEVICE_MAP=auto over several GPUs.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What is there, what is missing, what to do: the checks behind `audiomarathon doctor`."""
+"""Check versions, devices, checkpoints, data and disk for `audiomarathon doctor`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from audiomarathon.text import counted
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing looked at: whether it is in order, what was seen, and what would mend it."""
+class Check:
+    """Result of one check: whether it passed, what was found, and how to fix it."""
 
     good: bool
     text: str
@@ -29,15 +29,15 @@ class Finding:
     fatal: bool = False
 
 
-def examine() -> list[Finding]:
-    """Look at versions, devices, checkpoints and data."""
+def examine() -> list[Check]:
+    """Check versions, devices, checkpoints, data and disk."""
     return [*_versions(), *_devices(), *_checkpoints(), *_data(), _disk()]
 
 
-def _versions() -> list[Finding]:
+def _versions() -> list[Check]:
     from packaging.requirements import Requirement
 
-    found = [Finding(True, f"Python {sys.version.split()[0]}")]
+    found = [Check(True, f"Python {sys.version.split()[0]}")]
     for text in importlib.metadata.requires("audiomarathon") or []:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -45,60 +45,60 @@ def _versions() -> list[Finding]:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding(False, f"{requirement.name} is missing", f"pip install '{requirement}'", fatal=True))
+            found.append(Check(False, f"{requirement.name} is missing", f"pip install '{requirement}'", fatal=True))
             continue
         if requirement.specifier.contains(version, prereleases=True):
-            found.append(Finding(True, f"{requirement.name} {version}"))
+            found.append(Check(True, f"{requirement.name} {version}"))
         else:
             seen = f"{requirement.name} {version} is outside {requirement.specifier}"
-            found.append(Finding(False, seen, f"pip install '{requirement}'", fatal=True))
+            found.append(Check(False, seen, f"pip install '{requirement}'", fatal=True))
     return found
 
 
-def _devices() -> list[Finding]:
+def _devices() -> list[Check]:
     import torch
 
     if not torch.cuda.is_available():
-        remedy = "the embedded model runs on the CPU; real models want a CUDA build of PyTorch and an NVIDIA GPU"
-        return [Finding(False, f"no GPU that PyTorch {torch.__version__} can use", remedy)]
+        remedy = "the embedded model runs on the CPU; real models need a CUDA build of PyTorch and an NVIDIA GPU"
+        return [Check(False, f"no GPU that PyTorch {torch.__version__} can use", remedy)]
     found = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         text = f"GPU {index}: {torch.cuda.get_device_name(index)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
-        found.append(Finding(True, text))
+        found.append(Check(True, text))
     return found
 
 
-def _checkpoints() -> list[Finding]:
+def _checkpoints() -> list[Check]:
     found = []
     for model in all_models():
         if model.remote:
-            text = f"model {model.key}: behind an endpoint; audiomarathon doctor --model {model.key} asks it"
-            found.append(Finding(True, text))
+            text = f"model {model.key}: behind an endpoint; check it with: audiomarathon doctor --model {model.key}"
+            found.append(Check(True, text))
             continue
         again = f"delete that file, and the one it links to; then: audiomarathon models download {model.key}"
         try:
             checkpoint = find_checkpoint(model.checkpoint, download=False)
         except (ConfigError, WeightsError) as error:
-            found.append(Finding(False, f"model {model.key} is damaged: {error}", again))
+            found.append(Check(False, f"model {model.key} is damaged: {error}", again))
         except AudioMarathonError:
             text = f"model {model.key}: {model.checkpoint} is not in {hub_cache()}"
-            found.append(Finding(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
+            found.append(Check(False, text, f"audiomarathon models download {model.key}  ({model.download_gb:g} GB)"))
         else:
             text, remedy = f"model {model.key}: {checkpoint.path}", ""
             if damage := _damage(checkpoint.path):
                 text += f" is damaged: {damage}"
-                remedy = f"audiomarathon models download {model.key}  (goes on where it stopped)"
+                remedy = f"audiomarathon models download {model.key}  (resumes the download)"
                 if model.checkpoint == EMBEDDED:
                     remedy = "reinstall audiomarathon"
                 elif "cut short" in damage:
                     remedy = again
-            found.append(Finding(not damage, text, remedy))
+            found.append(Check(not damage, text, remedy))
     return found
 
 
 def _damage(folder: Path) -> str:
-    """Return what a checkpoint's folder lacks, as half a download does; "" when its weights are whole."""
+    """Return what a checkpoint's folder lacks, such as after half a download; "" if its weights are whole."""
     from safetensors import SafetensorError, safe_open
 
     if not (folder / "config.json").is_file():
@@ -121,8 +121,8 @@ def _damage(folder: Path) -> str:
     return ""
 
 
-def _data() -> list[Finding]:
-    found: list[Finding] = []
+def _data() -> list[Check]:
+    found: list[Check] = []
     missing: dict[str, tuple[str, str]] = {}
     for task in all_tasks():
         try:
@@ -134,32 +134,32 @@ def _data() -> list[Finding]:
             continue
         except AudioMarathonError as error:
             text, _, remedy = str(error).partition(". ")
-            found.append(Finding(False, f"data {text}", remedy))
+            found.append(Check(False, f"data {text}", remedy))
             continue
         bad = f", {counted(len(loaded.bad_rows), 'bad row')}: {loaded.bad_rows[0]}" if loaded.bad_rows else ""
         licence = next((one.licence for one in all_benchmarks() if one.archive and task in one.tasks), "")
         under = f" ({licence}: not for commercial use)" if licence else ""
         there = f"{counted(len(loaded.samples), 'sample')} in {folder}{under}"
-        found.append(Finding(not bad, f"data {task.key}: {there}{bad}"))
+        found.append(Check(not bad, f"data {task.key}: {there}{bad}"))
     return [*found, *_missing(missing)]
 
 
-def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Finding]:
-    """Return what is said of tasks that are not there: what holds for all once, and once what to do."""
+def _missing(tasks: Mapping[str, tuple[str, str]]) -> list[Check]:
+    """Return a check per missing task; shared reasons and the remedy are given once."""
     if len(tasks) < 2:
-        return [Finding(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
+        return [Check(False, f"data {key}: {text}", remedy) for key, (text, remedy) in tasks.items()]
     lines = [f"data {key}: {text}" for key, (text, _) in tasks.items()]
     if len(texts := {text for text, _ in tasks.values()}) == 1:
         lines = [f"data: {texts.pop()}"]
-    remedy = "audiomarathon data download vesus (the smallest task, under 1 GB), and so the others by their names"
+    remedy = "audiomarathon data download vesus (the smallest task, under 1 GB), or other tasks by name"
     remedy += " (--limit 20: 20 samples each); then set AUDIOMARATHON_DATA to the data root"
-    return [*(Finding(False, line) for line in lines[:-1]), Finding(False, lines[-1], remedy)]
+    return [*(Check(False, line) for line in lines[:-1]), Check(False, lines[-1], remedy)]
 
 
-def _disk() -> Finding:
+def _disk() -> Check:
     cache = hub_cache()
     place = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(place).free / 1e9
-    return Finding(
-        free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model wants 23 GB"
+    return Check(
+        free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model needs 23 GB"
     )

@@ -1,4 +1,4 @@
-"""`audiomarathon encoder`: what frozen audio encoders know, probed on X-ARES' tasks."""
+"""`audiomarathon encoder`: probe frozen audio encoders on X-ARES' tasks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ _Encoder = Annotated[
 ]
 _Tasks = Annotated[
     str,
-    typer.Option("--tasks", help="Names joined by commas, a domain (speech, …), all, private, or a *_task.py file."),
+    typer.Option(
+        "--tasks", help="Task names joined by commas, a domain (speech, …), all, private, or a *_task.py file."
+    ),
 ]
 _Data = Annotated[
     Path | None,
-    typer.Option(help="Folder of the tasks' folders; default $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env."),
+    typer.Option(help="Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env)."),
 ]
-_Results = Annotated[Path, typer.Option(help="Where run folders go.")]
+_Results = Annotated[Path, typer.Option(help="Results folder.")]
 _Arguments = Annotated[
     list[str] | None, typer.Option("--encoder-arg", help="name=value for the encoder's constructor; repeatable.")
 ]
@@ -43,14 +45,15 @@ _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 _Llm = Annotated[
     str,
     typer.Option(
-        envvar="XARES_LLM", help="Causal LM of X-ARES' recognition probe: a hub id or folder; Qwen/Qwen2.5-0.5B is its."
+        envvar="XARES_LLM",
+        help="Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.",
     ),
 ]
 _Tokenizer = Annotated[
-    str, typer.Option(envvar="XARES_TOKENIZER", help="Tokenizer of captions: a hub id or folder; default BERT's.")
+    str, typer.Option(envvar="XARES_TOKENIZER", help="Tokenizer of captions: a hub id or folder (default: BERT's).")
 ]
 _RESULTS = Path("results")
-_TRIED = 20  # clips, to tell how long all take
+_TRIED = 20  # clips to encode for a time estimate
 
 
 @with_executor
@@ -60,30 +63,32 @@ def run(
     protocol: Annotated[str, typer.Option(help="both, standard or as_published (X-ARES 0.1.3).")] = "both",
     data: _Data = None,
     results: _Results = _RESULTS,
-    limit: Annotated[
-        int, typer.Option(min=0, help="So many clips of each part, at least one of each class; 0 = all.")
-    ] = 0,
-    mini: Annotated[bool, typer.Option("--mini", help="X-ARES' small variants of its large tasks.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of probes that are trained: X-ARES', Clotho's.")] = 5,
+    limit: Annotated[int, typer.Option(min=0, help="Clips per part, at least one per class; 0 = all.")] = 0,
+    mini: Annotated[bool, typer.Option("--mini", help="Use X-ARES' small variants of its large tasks.")] = False,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of seeds for trained probes (X-ARES' and Clotho's).")
+    ] = 5,
     llm: _Llm = "",
     tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
     device: _Device = "auto",
-    allow_bad_rows: Annotated[bool, typer.Option("--allow-bad-rows", help="Go on with over 1 % of bad rows.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what is there and what it would take, and stop.")] = False,
+    allow_bad_rows: Annotated[
+        bool, typer.Option("--allow-bad-rows", help="Continue if over 1 % of rows are bad.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print available data and estimated time, and stop.")] = False,
     ray: Ray | None = None,
 ) -> int:
-    """Probe an encoder: encode each clip once, then fit the corrected probes and X-ARES' own.
+    """Probe an encoder: encode each clip once, then fit our probes and X-ARES' own.
 
     Examples:
     audiomarathon encoder run hf:openai/whisper-base --tasks esc50,gtzan_genre
     audiomarathon encoder run my_encoder.py --tasks speech --limit 200
     audiomarathon encoder run control:logmel --tasks esc50          # what any encoder should beat
 
-    linear (shrinkage LDA; ridge where a clip has several labels) and kNN are the scores to trust, with 95 % intervals.
-    X-ARES MLP and kNN are its released probes, faults included, for its published tables only. Embeddings are kept
-    in $AUDIOMARATHON_CACHE: a run that was stopped, given again, goes on, and nothing is encoded twice.
-    With --executor ray each worker reads the audio: the package, encoder and data lie at the same paths everywhere.
+    Trust linear (shrinkage LDA; ridge if clips have several labels) and kNN; both have 95 % intervals. X-ARES MLP and
+    kNN are its released probes with their faults; compare them only with its published tables. Embeddings are kept in
+    $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With --executor ray, package, encoder
+    and data must have the same paths on every machine.
     """
     from audiomarathon.benchmarks.xares.tasks import equipped
     from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks, tried
@@ -120,12 +125,12 @@ def run(
 
 
 def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: _Device = "auto", long: bool = False) -> int:
-    """Check that an encoder keeps X-ARES' interface, and tell what else one should know of it.
+    """Check that an encoder follows X-ARES' interface, and report other findings.
 
     Example: audiomarathon encoder check my_encoder.py
 
-    Exit code 1: it breaks one of X-ARES' ten rules, or is not finite. Findings alone give 0. --long adds ten minutes
-    of audio.
+    Exit code 1: it breaks one of X-ARES' ten rules, or its output is not finite. Findings alone give 0. --long also
+    tests ten minutes of audio.
     """
     from audiomarathon.encoders.check import check_encoder
     from audiomarathon.encoders.encoder import load_encoder
@@ -140,7 +145,7 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: _Device = "
 
 
 def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tasks") -> None:
-    """Show the tasks, or the encoders that have names."""
+    """List the tasks, or the named encoders."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
     from audiomarathon.encoders.encoder import all_encoders
     from audiomarathon.report import render
@@ -166,14 +171,14 @@ def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tas
 
 
 def download(
-    tasks: Annotated[str, typer.Argument(help="As --tasks of encoder run.")],
+    tasks: Annotated[str, typer.Argument(help="Tasks, as for encoder run.")],
     data: _Data = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say sizes and licences, and stop.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print sizes and licences, and stop.")] = False,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A folder or archive with the tars, downloaded by hand.")
+        Path | None, typer.Option("--from", help="Folder or archive with the tars, downloaded by hand.")
     ] = None,
 ) -> int:
-    """Fetch tasks from Zenodo, file by file, each checked; given again, it goes on.
+    """Download tasks from Zenodo and check each file; the same command resumes.
 
     Examples:
     audiomarathon encoder download esc50 --plan
@@ -185,7 +190,7 @@ def download(
     root, failed = data or data_root(), False
     chosen = _named(tasks)
     if source and len(chosen) > 1:
-        raise SettingsError("--from: allowed with one task at a time")
+        raise SettingsError("--from: name one task")
     for task in chosen:
         try:
             if source:
@@ -205,11 +210,11 @@ def download(
 
 def compare(
     runs: Runs,
-    probe: Annotated[str, typer.Option(help="linear, knn, knn-centred, or one of X-ARES'.")] = "linear",
-    against: Annotated[str | None, typer.Option(help="The encoder that all others are compared with.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the intervals and tests.")] = 42,
+    probe: Annotated[str, typer.Option(help="Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
+    against: Annotated[str | None, typer.Option(help="Encoder to compare all others with.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")] = 42,
 ) -> None:
-    """Compare encoders by one probe, paired on the clips that both have; Holm's p corrects over tasks.
+    """Compare encoders by one probe, paired on the clips of both; Holm's p corrects for the number of tasks.
 
     Example: audiomarathon encoder compare results --probe linear --against logmel
     """
@@ -221,7 +226,7 @@ def compare(
     systems = [one for one in systems_of(_runs(runs)) if one.method == probe]
     if len(systems) < 2:
         names = ", ".join(one.checkpoint for one in systems) or "none"
-        raise SettingsError(f"encoders with the probe {probe}: {names}; a comparison wants two or more")
+        raise SettingsError(f"encoders with the probe {probe}: {names}; compare needs at least two")
     named = against and next((f"{one.checkpoint} {probe}" for one in systems if one.checkpoint == against), against)
     compared = compare_systems(systems, find_reference(systems, named), seed=seed)
     render.show(tables.comparison(compared, []))
@@ -230,7 +235,7 @@ def compare(
 
 
 def table(runs: Runs) -> None:
-    """Show the scores on record: every encoder on every task, and its means. Reads only."""
+    """Show stored scores: every encoder on every task, and its means."""
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
     from audiomarathon.results.encoders import task_scores
@@ -242,7 +247,9 @@ def table(runs: Runs) -> None:
 def reproduce(
     encoder: Annotated[str, typer.Argument(help="dasheng, wav2vec2, whisper or data2vec.")],
     tasks: _Tasks = "all",
-    table: Annotated[str, typer.Option(help="readme, or first (of the first README, on mini sets).")] = "readme",
+    table: Annotated[
+        str, typer.Option(help="Published table: readme, or first (of X-ARES' first README, on mini sets).")
+    ] = "readme",
     data: _Data = None,
     results: _Results = _RESULTS,
     llm: _Llm = "",
@@ -251,7 +258,7 @@ def reproduce(
     device: _Device = "auto",
     ray: Ray | None = None,
 ) -> int:
-    """Run one of X-ARES' baselines by its own protocol, beside what it published; tasks without data are left out.
+    """Run a baseline of X-ARES by its protocol, and show its published scores beside ours.
 
     Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
     """
@@ -265,7 +272,7 @@ def reproduce(
 
     if encoder not in ENCODERS or table not in TABLES:
         allowed = f"{', '.join(ENCODERS)}; --table {', '.join(TABLES)}"
-        raise SettingsError(f"nothing is published of {encoder!r} in the table {table!r}; allowed: {allowed}")
+        raise SettingsError(f"the table {table!r} has no encoder {encoder!r}; allowed: {allowed}")
     name, folder = f"baseline:{encoder}", results / f"{REPRODUCED}{table}"
     loaded = _loaded(name, encoder_arg, device)
     chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
@@ -282,13 +289,13 @@ def reproduce(
 
 
 def import_(
-    env: Annotated[Path, typer.Argument(help="X-ARES' env folder, or one task's folder in it.")],
-    encoder: Annotated[str, typer.Option(help="Whose embeddings: the class's name, as X-ARES names the folder.")],
+    env: Annotated[Path, typer.Argument(help="X-ARES' env folder, or a task's folder in it.")],
+    encoder: Annotated[str, typer.Option(help="Class name of the encoder, as in X-ARES' folder names.")],
     tasks: _Tasks = "all",
     results: _Results = _RESULTS,
     tokenizer: _Tokenizer = "",
 ) -> int:
-    """Probe embeddings that X-ARES stored (wds-encoded-*.tar); what made them is not known, so they stay apart.
+    """Probe embeddings that X-ARES stored (wds-encoded-*.tar). Their runs are marked, because their encoder is unknown.
 
     Example: audiomarathon encoder import env --encoder DashengEncoder --tasks esc50
     """
@@ -308,7 +315,7 @@ def import_(
 
 
 def demo(results: _Results = Path("encoder_demo")) -> int:
-    """Probe the controls on a task of synthetic sounds, without a network, in under a minute, and write a page."""
+    """Probe the control encoders on synthetic sounds and write a page; offline, under a minute."""
     from audiomarathon.embedded.sounds import write_task
     from audiomarathon.probing.evaluate import probe_task
 
@@ -331,7 +338,7 @@ def _loaded(name: str, arguments: Sequence[str] | None, device: str) -> Encoder:
 def _shared(
     loaded: Encoder, name: str, arguments: Sequence[str] | None, device: str, ray: Ray | None
 ) -> AbstractContextManager[Encoder]:
-    """Return the encoder for a block, shared out to Ray's workers if asked for."""
+    """Return the encoder, run by Ray's workers if asked for."""
     if ray is None:
         return nullcontext(loaded)
     from audiomarathon.probing.ray_encoder import shared_out
@@ -352,7 +359,7 @@ def _named(tasks: str, encoder: object = None) -> list[EncoderTask]:
 
 
 def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
-    """Say what encoding would take, measured on some clips, and what is to be fetched first."""
+    """Estimate the encoding time from some clips, and list missing downloads."""
     import time
 
     from audiomarathon.data import zenodo
@@ -372,14 +379,14 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
         size = len(heard) * encoder.output_dim * 4 / 1e6
         size = hours * 7.2 / encoder.hop_size_in_ms * encoder.output_dim if task.framed else size  # in half precision
         say(
-            f"{task.name}: {counted(len(heard), 'clip')}, {hours:.2f} hours, of which {to_do:.2f} are to be encoded: "
+            f"{task.name}: {counted(len(heard), 'clip')}, {hours:.2f} hours, {to_do:.2f} not encoded yet: "
             f"about {to_do * pace:.2f} hours here, without the probes "
-            f"(as much again for X-ARES' batches where clips differ in length); cache {size:.1f} MB"
+            f"(twice that with X-ARES' batches if clips differ in length); cache {size:.1f} MB"
         )
     for task in missing:
         try:
             said = zenodo.plan(task)
-            say(f"{task.name}: to be fetched, {said.size / 1e9:.2f} GB, licence {said.licence}")
+            say(f"{task.name}: to download, {said.size / 1e9:.2f} GB, licence {said.licence}")
         except AudioMarathonError as error:
             say(f"{task.name}: {error}")
 
@@ -390,7 +397,7 @@ def _told_of(checked: Checked) -> int:
     for finding in checked.findings:
         typer.echo(f"finding: {finding.name}: {finding.line}")
     if not checked.errors:
-        typer.echo("the encoder keeps X-ARES' interface")
+        typer.echo("the encoder follows X-ARES' interface")
     return int(bool(checked.errors))
 
 
@@ -402,7 +409,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 
 
 encoder_app = group(
-    "Audio encoders: what they know, probed on X-ARES' tasks.",
+    "Audio encoders: probe them on X-ARES' tasks.",
     {
         "run": run, "check": check, "list": list_, "download": download, "table": table, "compare": compare,
         "report": report, "status": status, "reproduce": reproduce, "import": import_, "demo": demo,

@@ -1,4 +1,4 @@
-"""`audiomarathon experiment …`: side experiments of LALM Bench on finished runs, and its scripts for them."""
+"""`audiomarathon experiment …`: LALM Bench's side experiments on finished runs, and their original scripts."""
 
 from __future__ import annotations
 
@@ -22,25 +22,31 @@ if TYPE_CHECKING:
     from audiomarathon.records import Record
     from audiomarathon.runs.read import Run
 
-_RUN = "A run folder, or predictions.json or .parquet of LALM Bench."
+_RUN = "Run folder, or LALM Bench's predictions.json or .parquet."
 _CLOTHO = "clotho_captions_"
 _BGE = "BAAI/bge-base-en-v1.5"
 _SEED = 42  # of the intervals
-_NEXT = "run the same command again for requests that failed, or --with another model for unreadable answers"
-Captions = Annotated[str, typer.Argument(help="clotho, audiocaps, or a CSV file with caption_1, caption_2, ….")]
-Split = Annotated[str, typer.Option(help="Of clotho or audiocaps (default: its test split), or all.")]
+_NEXT = "run the same command again to retry failed requests, or use --with another model for unreadable answers"
+Captions = Annotated[
+    str, typer.Argument(help="clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")
+]
+Split = Annotated[str, typer.Option(help="Split of clotho or audiocaps, or all (default: the test split).")]
 Encoder = Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
-With = Annotated[str, typer.Option("--with", help="As of audiomarathon judge; `write` takes one, `judge` A,B,C.")]
+With = Annotated[
+    str, typer.Option("--with", help="Models, as for audiomarathon judge; `write` takes one, `judge` A,B,C.")
+]
 
 
 def similarity(
     run_a: Annotated[Path, typer.Argument(help=_RUN)],
-    run_b: Annotated[Path, typer.Argument(help="The same, with noise for one.")],
+    run_b: Annotated[Path, typer.Argument(help="Second run, such as the same model on noise.")],
     encoder: Encoder = _BGE,
-    output: Annotated[Path, output_option("JSON file, or its folder; CSV goes beside it.")] = Path("similarity.json"),
+    output: Annotated[Path, output_option("JSON file or its folder; a CSV file goes beside it.")] = Path(
+        "similarity.json"
+    ),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Say how alike two runs' replies to the same samples are, and how alike replies to different samples are.
+    """Measure how similar two runs' replies to the same samples are, and to different samples as a floor.
 
     Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
     """
@@ -61,7 +67,7 @@ def similarity(
     write_text(file.with_suffix(".csv"), render.csv(render.Table(frame)))
     notes = [f"by {opened.name}; floor: replies to different samples of a category"]
     notes.append(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items()))
-    # A single category is all there is: one row.
+    # With a single category, show one row.
     render.show(render.Table.of(rows[len(rows) == 2 :], title="Similarity", notes=notes).without_empty("category"))
     say(f"wrote {file} and {file.with_suffix('.csv').name}")
 
@@ -70,16 +76,16 @@ def references(
     captions: Captions = "clotho",
     data: Data = None,
     split: Split = "",
-    run: Annotated[Path | None, typer.Option(help=f"Score its replies, too. {_RUN}")] = None,
+    run: Annotated[Path | None, typer.Option(help=f"Also score these replies. {_RUN}")] = None,
     encoder: Encoder = "BAAI/bge-m3",
-    output: Annotated[Path, output_option("Folder for the files.")] = Path("references"),
+    output: Annotated[Path, output_option("Output folder.")] = Path("references"),
     batch_size: BatchSize = 32,
 ) -> None:
-    """Find captions that stand apart from their clip's others, and say what scores are without them. No audio is read.
+    """Find captions unlike the other captions of their clip, and score without them. No audio is read.
 
     Example: audiomarathon experiment references clotho --data data --run results/lalm/clotho/m/base-0
 
-    It writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; of FILE.csv
+    Writes clotho_pairs_SPLIT.csv, clotho_outliers_SPLIT.csv and clotho_references_SPLIT.json; for FILE.csv,
     captions_pairs_FILE.csv and so on.
     """
     import pandas as pd
@@ -122,21 +128,21 @@ def references(
 def write(
     captions: Captions = "clotho",
     with_: With = "",
-    output: Annotated[Path, output_option("One line a clip.")] = Path("rubrics.jsonl"),
+    output: Annotated[Path, output_option("JSONL file, one line per clip.")] = Path("rubrics.jsonl"),
     data: Data = None,
     split: Split = "",
-    limit: Annotated[int, typer.Option(min=0, help="The first N clips.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Use the first N clips; 0 = all.")] = 0,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
     cache: Cache = True,
 ) -> int:
-    """Let a model write criteria for each clip from its captions, and merge those that say the same.
+    """Let a model write criteria for each clip from its captions, and merge equal criteria.
 
     Example: audiomarathon experiment rubrics write clotho --data data --with qwen2.5-7b
 
-    Answers are kept in OUTPUT.run, and a clip that has a line in OUTPUT is not asked about: the same command goes on,
-    and another model fills in what the first left unreadable.
+    Answers are kept in OUTPUT.run, and clips with a line in OUTPUT are skipped. So the same command resumes, and
+    another model can fill in clips whose first answer was unreadable.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import MergeRubric, WriteRubric, read_rubrics, with_criteria
     from audiomarathon.files import check_writable, write_lines
@@ -163,7 +169,7 @@ def write(
     if records:
         write_lines(output, known.values())
     made = counted(len(known), "rubric") if known else "not written"
-    say(f"{output}: {made}; criteria dropped for want of a quote from a caption: {dropped:,}")
+    say(f"{output}: {made}; criteria dropped because they quote no caption: {dropped:,}")
     if missing := sum(id_ not in known for id_ in asked):
         say(f"error: no rubric for {counted(missing, 'clip')}: {_NEXT}")
     return 1 if missing else 0
@@ -171,21 +177,21 @@ def write(
 
 def judge(
     run: Annotated[Path, typer.Argument(help=_RUN)],
-    rubrics: Annotated[Path, typer.Option(help="File of `rubrics write`.")],
+    rubrics: Annotated[Path, typer.Option(help="JSONL file from `rubrics write`.")],
     with_: With,
     output: Annotated[
-        Path | None, output_option("JSON file (default rubrics/rubrics.json in the run's folder).")
+        Path | None, output_option("JSON file (default: rubrics/rubrics.json in the run's folder).")
     ] = None,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
     cache: Cache = True,
 ) -> int:
-    """Let judges say which criteria each stored reply meets; its score is the share of their weight.
+    """Let judges check which criteria each reply meets, and score it by their weight.
 
     Example: audiomarathon experiment rubrics judge results/lalm/clotho/m/base-0 --rubrics rubrics.jsonl --with A,B
 
-    Answers are kept in the run's folder, and are not asked for again.
+    Answers are kept in the run's folder; the same command asks only for missing ones.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import RubricScore, read_rubrics, with_criteria
     from audiomarathon.files import write_json
@@ -197,7 +203,7 @@ def judge(
     read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()
     records = [with_criteria(one, known[id_]["criteria"]) for id_, one in read.records.items() if id_ in known]
     if not records:
-        raise DataError(f"{rubrics}: holds no rubric for a reply of {run}")
+        raise DataError(f"{rubrics}: has no rubric for a reply of {run}")
     place = (read.folder or run.with_name(f"{run.name}.run")) / "rubrics"
     judges = open_judges(with_, batch_size=batch_size, download=not plan)
     if (answers := _answers(place, records, scorer.protocol, judges, plan=plan, cache=cache, yes=yes)) is None:
@@ -210,18 +216,18 @@ def judge(
     ]
     left = {"without_rubric": len(read.records) - len(records), "failed": len(read.failed)}
     notes = [*scorer.notes(verdicts), ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in left.items())]
-    render.show(render.Table.of(rows, title="Share of its rubric's weight that a reply meets", notes=notes))
+    render.show(render.Table.of(rows, title="Share of the rubric's weight that replies meet", notes=notes))
     detailed = [{"id": one.record.id, "readings": one.values["readings"]} for one in verdicts]
     content = {"rows": rows, **_cells({"rubric_score": figures["rubric_score"]}), **left, **summary}
     write_json(file := output or place / "rubrics.json", content | {"detailed": detailed})
     say(f"wrote {file}")
     if silent := [name for name in judges if not told[name][0]]:
-        say(f"error: no judgement of {', '.join(silent)}: {_NEXT}")
+        say(f"error: no judgement by {', '.join(silent)}: {_NEXT}")
     return 1 if answers[0] or silent else 0
 
 
 def _run(path: Path) -> Run:
-    """Return the one run in a folder, or a file of predictions as a run."""
+    """Return the only run in a folder, or a file of predictions as a run."""
     from audiomarathon.benchmarks.lalm_bench.exchange import read_answers, read_captions
     from audiomarathon.runs.read import Run, read_runs
 
@@ -231,14 +237,14 @@ def _run(path: Path) -> Run:
         answered, failed = ({one.id: one for one in records if one.answered is fine} for fine in (True, False))
         return Run({"task": task}, answered, failed)
     if len(found := read_runs([path])) > 1:
-        raise SettingsError(f"{path}: holds {len(found)} runs; name one, such as {found[0].folder}")
+        raise SettingsError(f"{path}: contains {len(found)} runs; name one, such as {found[0].folder}")
     return found[0]
 
 
 def _captions(
     captions: str, data: Path | None, split: str
 ) -> tuple[str, list[tuple[str, Sequence[str]]], dict[str, str]]:
-    """Return how files are called (a pattern), the clips, and the replies in a CSV file."""
+    """Return a pattern for file names, the clips with their captions, and the replies in a CSV file."""
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.lalm_bench.captions import ALL, Captioning
     from audiomarathon.benchmarks.lalm_bench.references import read_captions_table
@@ -246,7 +252,7 @@ def _captions(
 
     if captions.lower().endswith(".csv"):
         if split or data:
-            raise SettingsError(f"{captions}: a file is all of the data; leave out --split and --data")
+            raise SettingsError(f"{captions}: --split and --data do not apply to a file; leave them out")
         stem = Path(captions).stem.replace("%", "_")
         who = "clotho" if stem.startswith(_CLOTHO) else "captions"
         return f"{who}_%s_{stem.removeprefix(_CLOTHO)}.csv", *read_captions_table(Path(captions))
@@ -263,7 +269,7 @@ def _captions(
 def _answers(
     folder: Path, records: Sequence[Record], protocol: Protocol, judges: Mapping[str, Judge], **how: bool
 ) -> tuple[int, list[Record]] | None:
-    """Ask judges; return how many requests failed, and the records with all answers; None where nothing was asked."""
+    """Ask judges; return the number of failed requests and the answered records, or None if nothing was asked."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import with_context
 
@@ -273,7 +279,7 @@ def _answers(
 
 
 def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return figures as columns of a table; None for one without a value."""
+    """Return figures with their intervals as columns."""
     from audiomarathon.report.render import with_interval
 
     cells: dict[str, Any] = {}
@@ -283,11 +289,12 @@ def _cells(figures: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 experiment_app = group(
-    "Side experiments of LALM Bench: similarity, references, rubrics.",
+    "LALM Bench's side experiments: similarity, references, rubrics.",
     {"similarity": similarity, "references": references},
 )
 experiment_app.add_typer(
-    group("Criteria for captions, written and checked by models.", {"write": write, "judge": judge}), name="rubrics"
+    group("Let models write criteria for captions and check replies against them.", {"write": write, "judge": judge}),
+    name="rubrics",
 )
 
 
@@ -301,7 +308,7 @@ def similarity_door(folder: Path) -> None:
         model: Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.")] = _BGE,
         batch_size: BatchSize = 32,
     ) -> None:
-        """Say how alike the replies to the same questions are, with noise and with the audio."""
+        """Measure how similar the replies to the same questions are, with noise and with the audio."""
         similarity(noise_file, audio_file, model, output, batch_size)
 
     run_script(calculate)
@@ -312,13 +319,13 @@ def judge_door() -> None:
 
     def check(
         model: Annotated[str, typer.Option(help="Judges A,B,C, as of audiomarathon judge --with.")],
-        rubrics: Annotated[Path, typer.Option("--rubric_path", help="rubrics.jsonl, of run.py.")],
+        rubrics: Annotated[Path, typer.Option("--rubric_path", help="rubrics.jsonl from run.py.")],
         run: Annotated[Path, typer.Option("--model_outputs_path", help=_RUN)],
         output: Annotated[Path, typer.Option("--output_json_path", help="JSON file of scores.")],
         use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
         yes: Yes = False,
     ) -> int:
-        """Let judges say which criteria of its clip's rubric each reply meets."""
+        """Let judges check which criteria of its clip's rubric each reply meets."""
         if use_vllm:
             raise SettingsError("--use_vllm: start vllm serve, set OPENAI_BASE_URL, and give --model endpoint:NAME")
         return judge(run, rubrics, model, output, yes=yes)

@@ -1,4 +1,4 @@
-"""`audiomarathon explain`: one sample, several methods, and a picture of which moments of the audio survive."""
+"""`audiomarathon explain`: draw which moments of a sample's audio each method keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Question:
-    """What is asked, about which clips, and who judges the reply."""
+    """A question, its clips, and how to score the reply."""
 
     title: str
     prompt: str
@@ -34,26 +34,24 @@ class _Question:
 
 @with_settings("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 def explain(
-    sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or audio files of your own.")],
+    sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or your own audio files.")],
     methods: Annotated[
         str,
-        typer.Option(
-            help="Methods with their ratios, joined by commas; base is added.", autocompletion=complete_methods
-        ),
+        typer.Option(help="Methods with ratios, joined by commas; base is added.", autocompletion=complete_methods),
     ] = "fast_v:0.5,frame:0.5,random:0.5",
     model: Model = "embedded",
     task: Annotated[str | None, typer.Option(help="The sample's task.", autocompletion=complete_tasks)] = None,
-    prompt: Annotated[str | None, typer.Option(help="What to ask about files of your own.")] = None,
-    output: Annotated[Path, output_option("The picture.")] = Path("explain.png"),
+    prompt: Annotated[str | None, typer.Option(help="Question about your own files.")] = None,
+    output: Annotated[Path, output_option("Picture to write.")] = Path("explain.png"),
     **settings: Any,
 ) -> None:
-    """Draw which moments of a sample's audio survive each method, with what the model then replies.
+    """Draw which moments of a sample's audio each method keeps, with the model's reply.
 
     Examples:
     audiomarathon explain desed:mini_desed_03 --methods fast_v:0.5,snapkv:0.5 -o explain.png
     audiomarathon explain talk.wav --prompt "Who speaks?" --model qwen2.5-omni-3b --methods dart:0.7
 
-    With the embedded model and no data root the mini benchmark's samples are meant.
+    With the embedded model and no data root, samples come from the mini benchmark.
     """
     from audiomarathon.settings import RunSettings
 
@@ -77,12 +75,12 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
         task, given = head, [rest, *given[1:]]
     if task is not None:
         if len(given) > 1:
-            raise SettingsError(f"one sample at a time, {len(given)} are named")
+            raise SettingsError(f"name one sample, got {len(given)}")
         return _of_task(given[0], task, model, settings)
     if missing := [name for name in given if not Path(name).exists()]:
         raise SettingsError(f"{missing[0]}: no such file; to name a sample of a task, give --task, or task:id")
     if prompt is None:
-        raise SettingsError(f"{given[0]}: say with --prompt what to ask about this file")
+        raise SettingsError(f"{given[0]}: --prompt is required for your own audio file")
     clips = tuple(Path(name) for name in given)
     return _Question(f"{', '.join(clip.name for clip in clips)}\n{prompt}", prompt, clips)
 
@@ -161,7 +159,7 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
 
 
 def _label(method: Any) -> str:
-    """Return a method's label for a reader: `fast_v 0.5`, one part a line."""
+    """Return a method's label for the picture: `fast_v 0.5`, one line per part."""
     if method.key == "base":
         return "base"
     parts = [part for part in (getattr(method, "first", None), getattr(method, "second", None)) if part is not None]

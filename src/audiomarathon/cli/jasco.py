@@ -1,4 +1,4 @@
-"""`audiomarathon jasco …`: replies from elsewhere, the original's evaluation call, and its tables."""
+"""`audiomarathon jasco …`: import replies, judge CSV files like the original, and print its tables."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 _LEANINGS = ("audio", "both", "speech", "neither")
 
 
-def example(output: Annotated[Path, output_option("The file.")] = Path("jasco.csv"), data: Data = None) -> None:
-    """Write the 640 rows to fill in: a row a clip and instruction, `allm_output` empty."""
+def example(
+    output: Annotated[Path, output_option("CSV file to write.")] = Path("jasco.csv"), data: Data = None
+) -> None:
+    """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""
     from audiomarathon.benchmarks.jasco.exchange import REPLY
     from audiomarathon.benchmarks.jasco.exchange import example as rows
     from audiomarathon.files import write_text
@@ -51,9 +53,9 @@ def example(output: Annotated[Path, output_option("The file.")] = Path("jasco.cs
 
 def speech(
     data: Data = None,
-    output: Annotated[Path | None, output_option("The file; default speech.csv beside v0.csv.")] = None,
+    output: Annotated[Path | None, output_option("CSV file to write (default: speech.csv beside v0.csv).")] = None,
 ) -> None:
-    """Find where each clip's speech lies (silero-vad), for the controls speech-first and speech-last."""
+    """Find the speech in each clip with silero-vad, for the controls speech-first and speech-last."""
     from audiomarathon.audio.decode import decode, probe
     from audiomarathon.benchmarks.jasco.exchange import as_csv
     from audiomarathon.benchmarks.jasco.speech import SPEECH_FILE, find_speech
@@ -77,18 +79,18 @@ def speech(
     write_text(file, as_csv(rows, ("id", "start", "end")))
     share = sum(end - start for _id, start, end in spans) / seconds
     without = ", ".join(id_ for id_, own in found.items() if not own)
-    say(f"wrote {file}: speech in {share:.1%} of the audio; clips without: {without or 'none'}")
+    say(f"wrote {file}: speech in {share:.1%} of the audio; clips without speech: {without or 'none'}")
 
 
 def import_(
     file: Annotated[Path, typer.Argument(help="CSV with the columns of the original's example.csv.")],
-    model_name: Annotated[str, typer.Option("--model-name", help="What the model is called in tables.")],
+    model_name: Annotated[str, typer.Option("--model-name", help="Name of the model in tables.")],
     results: Results = DEFAULT_RESULTS,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Leave out clips that lack a reply; they are not counted as 0.")
+        bool, typer.Option("--allow-missing", help="Leave out clips without replies instead of refusing the file.")
     ] = False,
 ) -> int:
-    """Make a run of replies that were generated elsewhere; it is judged, scored and compared like any other.
+    """Turn replies of another program into a run, which can be judged, scored and compared like any run.
 
     Example: audiomarathon jasco import my.csv --model-name SALMONN-7B
     """
@@ -102,21 +104,23 @@ def import_(
 
 
 def evaluate(
-    judge: Annotated[str, typer.Argument(help="A folder or hub id, openai:MODEL, or replay:FILE.")],
-    input_file: Annotated[Path, typer.Argument(help="CSV with replies (allm_output), or with judgements as well.")],
-    output_file: Annotated[Path, typer.Argument(help="The same rows with judgements, CSV.")],
+    judge: Annotated[str, typer.Argument(help="Judge: a folder or hub id, openai:MODEL, or replay:FILE.")],
+    input_file: Annotated[Path, typer.Argument(help="CSV with replies (allm_output), and perhaps judgements.")],
+    output_file: Annotated[Path, typer.Argument(help="CSV to write: the same rows with judgements.")],
     parser: Annotated[
-        Parser, typer.Option(help="Whose reading the added columns hold: the original's, or the strict one.")
+        Parser, typer.Option(help="How to read judgements for the added columns: as the original does, or strictly.")
     ] = "original",
-    judge_prompt: Annotated[Prompt, typer.Option(help="v2: three judges; v1: the older single judge.")] = "v2",
+    judge_prompt: Annotated[
+        Prompt, typer.Option(help="v2: the prompt for three judges; v1: the older prompt for one.")
+    ] = "v2",
     batch_size: BatchSize = 8,
 ) -> int:
     """Judge replies in a CSV file and print the benchmark's figures, as the original's evaluation/eval.py does.
 
     Example: python eval.py meta-llama/Llama-3.1-70B-Instruct example.csv llama.csv
 
-    A file that holds judgements (`llama3_extract`) is read again without a judge. A command that was stopped goes on
-    where it was: judgements are kept in <output>.run.
+    If the file has judgements (`llama3_extract`), they are read again without a judge. The same command resumes an
+    interrupted one: judgements are kept in <output>.run.
     """
     from audiomarathon.benchmarks import get_task
     from audiomarathon.benchmarks.jasco.exchange import JUDGEMENT, as_csv, judged_columns, read_replies
@@ -152,15 +156,15 @@ def evaluate(
     write_text(output_file, as_csv(written, names))
     _print_figures(scorer, verdicts)
     if missing := sum(bool({"absent", "failed"} & {*one.values["missing"].values()}) for one in verdicts):
-        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, and in no figure")
+        say(f"error: {missing} of {counted(len(rows), 'row')} without a judgement, not in the figures")
     return 1 if missing else 0
 
 
 def table(
     runs: Runs,
-    output: Annotated[Path | None, output_option("Also write exact values here, CSV.")] = None,
+    output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None,
 ) -> None:
-    """Print best-means by judge, and what replies depend on, a row a model and setting."""
+    """Print best-means by judge and what replies depend on, one row per model and setting."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.files import write_text
     from audiomarathon.report import render, tables
@@ -189,18 +193,18 @@ def survival(
     runs: Runs,
     speech: Annotated[
         Path | None,
-        typer.Option(help="Where the speech of each clip lies; default speech.csv where the runs' data is."),
+        typer.Option(help="Speech times of each clip (default: speech.csv beside the runs' data)."),
     ] = None,
-    output: Annotated[Path | None, output_option("Folder for survival.json, survival.csv and survival.png.")] = None,
+    output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
-    """Say what pruning takes first, the sound of a clip or its speech. No judge is needed.
+    """Measure what pruning removes first, a clip's sound or its speech. No judge is needed.
 
     Examples:
     audiomarathon sweep jasco --model qwen2-audio --methods random,fast_v --ratios 0.5,0.7
     audiomarathon jasco survival results/jasco -o survival
 
-    Runs on the controls speech-first and speech-last (audiomarathon data controls jasco), given too, tell a love of
-    speech from a love of what comes late: the figures are then the mean of both.
+    Speech comes late in most clips. To tell a preference for speech from a preference for late audio, add runs on the
+    controls speech-first and speech-last (audiomarathon data controls jasco); figures are then the mean of both.
     """
     from audiomarathon.benchmarks.jasco.speech import read_speech
     from audiomarathon.files import write_json, write_text
@@ -211,9 +215,9 @@ def survival(
     systems = _systems(runs)
     found = survivals(systems, read_speech(speech) if speech else None)
     if names := left_out(systems):
-        say(f"left out, for want of a base with replies to the same clips: {', '.join(names)}")
+        say(f"left out, because no base answered the same clips: {', '.join(names)}")
     if all(one.system.is_base for one in found):
-        raise DataError(f"{', '.join(map(str, runs))}: no setting beside its base there; run a sweep, which runs both")
+        raise DataError(f"{', '.join(map(str, runs))}: found no setting with its base; run a sweep, which runs both")
     render.show(*shown.tables(found))
     for line in shown.sentences(found):
         say(line)
@@ -221,12 +225,12 @@ def survival(
         write_json(output / "survival.json", shown.to_json(found))
         write_text(output / "survival.csv", render.csv(render.Table.of(shown.long_rows(found))))
         if drawn := shown.panels(found):
-            charts.save(charts.side_by_side(drawn, title="What pruning takes first"), output / "survival.png")
-        say(f"written to {output}" + ("" if drawn else "; no picture, for nothing can be measured"))
+            charts.save(charts.side_by_side(drawn, title="What pruning removes first"), output / "survival.png")
+        say(f"wrote {output}" + ("" if drawn else "; no picture: nothing can be measured"))
 
 
 def beside_published(runs: Sequence[Path], model: str) -> None:
-    """Print a model's figures beside the published ones, and say whose judges they are of."""
+    """Print a model's figures beside the published ones, and name the judges of both."""
     from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
     from audiomarathon.judges.judgements import read_judgements
     from audiomarathon.judges.registry import KNOWN
@@ -261,7 +265,7 @@ def beside_published(runs: Sequence[Path], model: str) -> None:
 
 
 def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
-    """Return the model that a judge says it is, without its owner."""
+    """Return the model name that a judge reports, without its owner."""
     identities = (one.identity for requests in judgements.values() for one in requests.values())
     return str(next(identities, {}).get("model", "")).rpartition("/")[2].lower()
 
@@ -269,7 +273,7 @@ def _model_of(judgements: Mapping[str, Mapping[str, Judgement]]) -> str:
 def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
-    """Let a judge answer both readings' questions; return its name, and the records with its answers."""
+    """Let a judge answer the questions of both protocols; return its name, and the records with its answers."""
     from audiomarathon.engine.imported import as_run
     from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.registry import open_judges
@@ -292,7 +296,7 @@ def _judged(
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
-    """Print the original's four lines (as it reads), then what the strict reading gives, beside them."""
+    """Print the original's four lines, read as it reads, then the strict reading's figures."""
     own, published = scorer.sums(verdicts).figures, scorer.published(verdicts).figures
     typer.echo(f"best-mean :  {published['best_mean']}")
     for name in _LEANINGS[:3]:
@@ -300,7 +304,7 @@ def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:
     shares = ", ".join(f"{name} {_percent(own[name])} %" for name in _LEANINGS)
     judged = sum(not any(scorer.lacks(one, judge) for judge in one.record.judgements) for one in verdicts)
     if open_ := sum(one["unanswered"] for verdict in verdicts for one in verdict.values["as_published"].values()):
-        say(f"{open_} judgements call for the original's second question, which has no answer here: counted as '?'")
+        say(f"{open_} judgements need the original's second question, which was not asked here: counted as '?'")
     best = "–" if own["best_mean"] is None else f"{own['best_mean']:.2f}"
     say(f"strict reading: best-mean {best}, {shares}; {judged} of {len(verdicts)} rows read")
 
@@ -310,7 +314,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 
     found = [run for run in read_runs(paths) if run.key == "jasco"]
     if not found:
-        raise DataError(f"{', '.join(map(str, paths))}: no run of jasco there")
+        raise DataError(f"{', '.join(map(str, paths))}: no run of jasco found")
     return found
 
 
@@ -321,16 +325,16 @@ def _systems(paths: Sequence[Path]) -> list[System]:
 
 
 def _percent(value: float | None) -> str:
-    """Return whole percent, halves rounded up as the original's tables are."""
+    """Return whole percent, with halves rounded up as in the original's tables."""
     return "–" if value is None else str(int(100 * value + 0.5))
 
 
 jasco_app = group(
-    "JASCO: replies from elsewhere, judged CSV files, and its tables.",
+    "JASCO: import replies, judge CSV files, print its tables.",
     {"example": example, "import": import_, "eval": evaluate, "speech": speech, "table": table, "survival": survival},
 )
 
 
 def door() -> None:
-    """Evaluate as the original's `evaluation/eval.py` does: a judge, a file to read and a file to write."""
+    """Run :func:`evaluate` as the original's `evaluation/eval.py`."""
     run_script(evaluate)

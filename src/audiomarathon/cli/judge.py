@@ -1,4 +1,4 @@
-"""`audiomarathon judge`: models judge the stored replies of runs."""
+"""`audiomarathon judge`: let models judge the stored replies of runs."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def judge(
     with_: Annotated[
         str, typer.Option("--with", help="Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….")
     ],
-    protocol: Annotated[str, typer.Option(help="What judges are asked (default: the task's first protocol).")] = "",
+    protocol: Annotated[str, typer.Option(help="Protocol of questions (default: the task's first).")] = "",
     plan: Plan = False,
     anchors_only: Annotated[
         bool,
-        typer.Option("--anchors-only", help="Judge only replies whose verdict is known: is the judge good enough?"),
+        typer.Option("--anchors-only", help="Judge only replies with a known verdict, to test the judge."),
     ] = False,
     batch_size: BatchSize = 8,
     cache: Cache = True,
     yes: Yes = False,
 ) -> int:
-    """Let models judge stored replies, and write the verdicts and summary.json anew.
+    """Let models judge stored replies, and rewrite the verdicts and summary.json.
 
     Examples:
     audiomarathon judge results/jasco --with llama-3.1-70b,qwen2.5-72b --plan
     OPENAI_BASE_URL=http://localhost:8000/v1 audiomarathon judge results/jasco --with endpoint:llama-3.1-70b
     audiomarathon judge results/jasco --with replay:other/judgements-llama-3.1-70b.jsonl
 
-    Answers go to judgements-JUDGE.jsonl in each run's folder; a command that was stopped goes on where it was. Each
-    judge first reads replies whose verdict is known (anchors), and is marked where it misreads them.
+    Answers go to judgements-JUDGE.jsonl in each run's folder; the same command resumes. Each judge first gets replies
+    with a known verdict (anchors), and is marked weak if it misjudges them.
     """
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.judges.registry import open_judges
@@ -65,12 +65,12 @@ def judge(
 def ask(
     cases: Sequence[Case], judges: Mapping[str, Judge], *, plan: bool = False, cache: bool = True, yes: bool = False
 ) -> int | None:
-    """Print what judging takes, and ask for every answer that is not on file.
+    """Print the expected calls, tokens and price; then ask for every answer that is not on file.
 
     Returns
     -------
     int or None
-        How many requests failed; None where nothing was asked, for a plan or since the user said no.
+        Number of failed requests; None if nothing was asked, because of --plan or because the user declined.
     """
     from audiomarathon.judges.judgements import judgements_file, lines_in
     from audiomarathon.judges.room import Bench, judge_run, plan_of
@@ -92,7 +92,9 @@ def ask(
             tasks.append((bench, case, todo.calls + todo.cached))
             calls += 0 if one.stored else todo.calls
     if len(tasks) > 1:
-        say(f"in all {calls:,} calls" + ("; what runs share is asked once" if cache and len(cases) > 1 else ""))
+        say(
+            f"in all {calls:,} calls" + ("; requests that runs share are sent once" if cache and len(cases) > 1 else "")
+        )
     if plan or (calls > MOST_CALLS and not yes and not _confirmed(calls)):
         return None
     for bench, case, requests in tasks:
@@ -108,7 +110,7 @@ def ask(
 
 def _confirmed(calls: int) -> bool:
     if not sys.stdin.isatty():
-        raise SettingsError(f"{calls:,} calls, and no terminal to ask whether to make them; add --yes to make them")
+        raise SettingsError(f"{calls:,} calls need your consent, and there is no terminal to ask on; add --yes")
     return typer.confirm(f"Make {calls:,} calls?", err=True)
 
 
@@ -116,13 +118,13 @@ def _cache(judge: Judge) -> answer_cache.Cache | None:
     from audiomarathon.judges import cache as answer_cache
     from audiomarathon.settings import cache_folder
 
-    with suppress(ModelError):  # a checkpoint that cannot be had; judging says why, and to plan takes none
+    with suppress(ModelError):  # the checkpoint is missing; judging reports it, planning does not need it
         return answer_cache.Cache(cache_folder(), judge.identity())
     return None
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:
-    """Return the runs whose tasks are judged, each with its protocol; others are left out with a line."""
+    """Return the runs whose tasks are judged, with their protocols; print a line for each other run."""
     from audiomarathon.judges.room import Case
     from audiomarathon.runs.read import Run, run_folders
     from audiomarathon.scoring.judged import Judged
@@ -132,7 +134,7 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
         try:
             run = Run.read(folder)
             if run.task is None or not isinstance(run.task.scorer, Judged):
-                raise SettingsError(f"{folder}: no judge is asked about the task {run.key!r}")
+                raise SettingsError(f"{folder}: the task {run.key!r} is not judged by models")
             asked = {one.name: one for one in run.task.scorer.protocols}
             if (name := protocol or next(iter(asked))) not in asked:
                 raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(asked)}")
@@ -142,12 +144,12 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
                 raise
             say(f"left out: {error}")
     if not found:
-        raise SettingsError(f"{', '.join(map(str, paths))}: no run there whose task is judged by models")
+        raise SettingsError(f"{', '.join(map(str, paths))}: no run of a task that is judged by models")
     return found
 
 
 def _certificates(cases: Sequence[Case], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return how judges read the replies whose verdict is known, by title; runs with the same table share one."""
+    """Return how judges read the anchors, as tables by title; runs with equal tables share one."""
     from audiomarathon.report import render
     from audiomarathon.runs.read import Run
     from audiomarathon.scoring.judged import Judged
@@ -165,6 +167,6 @@ def _certificates(cases: Sequence[Case], names: Sequence[str]) -> dict[str, list
                 weak = "weak" * (kind in certificates[name].weak)
                 rows.append({"judge": name, "anchor": kind, "n": row["n"], **share, "": weak})
         if rows and rows not in found.values():
-            more = ", and of runs with the same" if len(cases) > 1 else ""
-            found[f"Anchors: replies whose verdict is known, of {case.folder}{more}"] = rows
+            more = ", and of runs with equal results" if len(cases) > 1 else ""
+            found[f"Anchors: replies with a known verdict, of {case.folder}{more}"] = rows
     return found

@@ -1,4 +1,4 @@
-"""LALM Bench: its files in and out (`import lalm`, `export lalm`), and the commands of the folder `LALM_Bench/`."""
+"""LALM Bench: read and write its files (`import lalm`, `export lalm`), and run the scripts of `LALM_Bench/`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SEED = 42  # of --sample_size, as published
 _TAIL = 50  # lines of a log
 _FAITHFUL_TOKENS = 2048
 _TYPES = ("closed", "open", "following")
-#: By benchmark, and whether figures are as published, what result_….txt calls the figures of a summary.
+#: By (benchmark, as published), the names of a summary's figures in result_….txt.
 _FIGURES = {
     ("clotho", False): {"cider_d": "CIDEr-D", "fense": "FENSE"},
     ("clotho", True): {"cider_d_as_published": "CIDEr-D", "fense": "FENSE"},
@@ -64,24 +64,24 @@ _FIGURES = {
 
 def import_(
     file: Annotated[Path, typer.Argument(help="predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
-    model_name: Annotated[str, typer.Option("--model-name", help="What the model is called in tables.")],
+    model_name: Annotated[str, typer.Option("--model-name", help="Name of the model in tables.")],
     results: Results = DEFAULT_RESULTS,
     control: Annotated[
-        Literal["noise", "silence"] | None, typer.Option(help="What the model heard instead of the clips.")
+        Literal["noise", "silence"] | None, typer.Option(help="Audio that the model heard instead of the clips.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of Clotho: weigh words by its whole split, not by the file.")
+        Path | None, typer.Option(help="Folder of Clotho: take word weights from its whole split, not from the file.")
     ] = None,
-    column: Annotated[str, typer.Option(help="Of the parquet file, the column that holds the replies.")] = "",
+    column: Annotated[str, typer.Option(help="Column of the parquet file with the replies.")] = "",
     faithful: Annotated[
-        bool, typer.Option("--faithful", help="Score the reply ERROR as that word, not as a failed sample.")
+        bool, typer.Option("--faithful", help="Score the reply ERROR as text, not as a failed sample.")
     ] = False,
 ) -> int:
-    """Make a run of replies that LALM Bench's scripts, or yours, have written.
+    """Turn replies that LALM Bench's scripts, or yours, wrote into a run.
 
     Example: audiomarathon import lalm predictions.parquet --model-name gemma3n --control noise
 
-    It is judged, scored and compared like any other run.
+    The run can be judged, scored and compared like any run.
     """
     folder = results / _TASKS[_bench_of(file)] / file_name(model_name)
     place = folder / ("imported" + (f"-{control}" if control else ""))
@@ -90,9 +90,9 @@ def import_(
 
 def export(
     runs: Runs,
-    output: Annotated[Path, output_option("Folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
+    output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
 ) -> None:
-    """Write the result files of LALM Bench from the records of runs.
+    """Write runs as LALM Bench's result files.
 
     Example: audiomarathon export lalm results/lalm -o outputs
     """
@@ -105,7 +105,9 @@ def export(
             model = file_name(run.checkpoint) + _suffix(run.control)
             place = _place_of(run, output / model / _bench_of_run(run))
             if place in targets:
-                raise RecordError(f"{run.folder}: its files would replace those of {targets[place].folder}; name one")
+                raise RecordError(
+                    f"{run.folder}: its files would overwrite those of {targets[place].folder}; name one of the two"
+                )
             targets[place] = run
     if not targets:
         raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} there")
@@ -116,69 +118,72 @@ def export(
 
 
 def bench(
-    phase: Annotated[Phase, typer.Argument(help="What to do: both, the model's replies, or their scores.")],
-    benchmark: Annotated[Bench, typer.Argument(help="Which benchmark.")],
-    file: Annotated[Path | None, typer.Argument(help="eval: score this file of predictions instead.")] = None,
+    phase: Annotated[Phase, typer.Argument(help="run (both), inference (get replies) or eval (score them).")],
+    benchmark: Annotated[Bench, typer.Argument(help="Benchmark.")],
+    file: Annotated[Path | None, typer.Argument(help="eval: score this file of predictions.")] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help=f"Model; may be repeated (default {', '.join(_MODELS)}).")
+        list[str] | None, typer.Option("--model", "-m", help=f"Model; repeatable (default: {', '.join(_MODELS)}).")
     ] = None,
-    output_root: Annotated[Path, typer.Option(help="Where results go; relative to the folder LALM_Bench.")] = Path(
-        "outputs"
-    ),
+    output_root: Annotated[Path, typer.Option(help="Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[
         str | None,
-        typer.Option(help="Root of the data [env: AUDIOMARATHON_DATA]; eval of a file: as of `import lalm`."),
+        typer.Option(help="Data root [env: AUDIOMARATHON_DATA]; for eval of a file, as in `import lalm`."),
     ] = None,
     input_: Annotated[
-        Path | None, typer.Option("--input", help="MMAU-Pro: test.parquet, beside the folder data.")
+        Path | None, typer.Option("--input", help="MMAU-Pro: test.parquet, beside its folder data.")
     ] = None,
     split: Annotated[str, typer.Option(help="Clotho: evaluation, validation, development or all.")] = "",
-    prompt: Annotated[str, typer.Option(help="Another prompt (TASK_PROMPT).")] = "",
+    prompt: Annotated[str, typer.Option(help="Prompt to use (TASK_PROMPT).")] = "",
     sample_size: Annotated[
-        int, typer.Option("--sample_size", "--sample-size", min=0, help="N random samples, as published.")
+        int, typer.Option("--sample_size", "--sample-size", min=0, help="Use N random samples, as published; 0 = all.")
     ] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="The first N rows.")] = 0,
-    use_white_noise: Annotated[bool, typer.Option(help="Let the model hear noise instead of the clips.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Use the first N rows; 0 = all.")] = 0,
+    use_white_noise: Annotated[bool, typer.Option(help="Play noise to the model instead of the clips.")] = False,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples a batch (default 1); above 1 nothing is timed.")
+        int | None, typer.Option(min=1, help="Samples per batch (default 1); above 1, nothing is timed.")
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Compression methods A,B beside base.", autocompletion=complete_methods)
+        str, typer.Option(help="Compression methods A,B to run beside base.", autocompletion=complete_methods)
     ] = "",
-    ratios: Annotated[
-        str, typer.Option(help="Fractions that they remove (default 0.5): a list, or first:last:step.")
+    ratios: Annotated[str, typer.Option(help="Fractions to remove: a list, or first:last:step (default 0.5).")] = "",
+    judge: Annotated[
+        str, typer.Option(help="MMAU-Pro: judges A,B of open replies, as for audiomarathon judge --with.")
     ] = "",
-    judge: Annotated[str, typer.Option(help="MMAU-Pro: judges A,B of open replies (audiomarathon judge --with).")] = "",
     faithful: Annotated[
-        bool, typer.Option("--faithful", help="As published: prompts, 2048 tokens a reply, and the printed numbers.")
+        bool,
+        typer.Option(
+            "--faithful", help="Use the published prompts, 2048 tokens per reply, and print figures as published."
+        ),
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output_json_path", "--output", help="Folder of the predictions, or of eval's scores (or scores.json)."
+            "--output_json_path", "--output", help="Folder for predictions, or folder or .json file for eval's scores."
         ),
     ] = None,
-    input_json: Annotated[Path | None, typer.Option("--input_json_path", help="eval: like FILE.")] = None,
+    input_json: Annotated[Path | None, typer.Option("--input_json_path", help="eval: same as FILE.")] = None,
     column: Annotated[str, typer.Option("--model_output_column", help="eval: column of FILE with the replies.")] = "",
-    save_attn: Annotated[bool, typer.Option(help="Keep each sample's attention, some 0.3 MB, in attn/RUN/.")] = False,
+    save_attn: Annotated[bool, typer.Option(help="Save each sample's attention (about 0.3 MB) in attn/RUN/.")] = False,
     attn_full: Annotated[
-        bool, typer.Option("--attn-full", help="Write its whole maps (attn.npy) too, to 4,096 tokens.")
+        bool, typer.Option("--attn-full", help="Also save whole maps (attn.npy), up to 4,096 tokens.")
     ] = False,
-    attn_layers: Annotated[list[str] | None, typer.Option(help="Layer; may be repeated (default all).")] = None,
-    attn_run_name: Annotated[str, typer.Option(help="RUN; default the time, in UTC.")] = "",
-    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", help="Draw it there.")] = False,
+    attn_layers: Annotated[list[str] | None, typer.Option(help="Layer to save; repeatable (default: all).")] = None,
+    attn_run_name: Annotated[str, typer.Option(help="Name of RUN (default: the time in UTC).")] = "",
+    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", help="Draw the saved attention.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print replies.")] = False,
-    verbose_n: Annotated[int, typer.Option("--verbose_n", "--verbose-n", min=0, help="How many.")] = 5,
+    verbose_n: Annotated[
+        int, typer.Option("--verbose_n", "--verbose-n", min=0, help="Number of replies to print.")
+    ] = 5,
     _t: Annotated[bool, typer.Option("-t", hidden=True)] = False,
 ) -> int:
-    """Run LALM Bench's Clotho or MMAU-Pro on models, one after the other, and write its result files.
+    """Run LALM Bench's Clotho or MMAU-Pro on one model after the other, and write its result files.
 
     Examples:
     python cli.py run clotho --model gemma3n
     python cli.py inference mmau-pro --model qwen2.5-omni --limit 100 --batch-size 8
     python cli.py eval mmau-pro --model qwen2.5-omni --judge qwen2.5-7b
 
-    The same command, given again, goes on where it stopped.
+    The same command resumes an interrupted one.
     """
     from audiomarathon.engine.attention_capture import LONGEST_FULL
     from audiomarathon.judges.registry import open_judges
@@ -202,31 +207,31 @@ def bench(
         phase != "eval" and input_ and (benchmark == "clotho" or input_.name != "test.parquet" or not input_.is_file())
     )
     refused = {
-        "--attn-…: nothing is kept of attention; add --save-attn": (attn_layers or attn_run_name or attn_plot_now)
+        "--attn-…: attention is not saved; add --save-attn": (attn_layers or attn_run_name or attn_plot_now)
         and not kept,
-        "--judge: no judge is asked about captions; leave it out": judge and benchmark == "clotho",
-        "--sample_size and --limit both say which samples; give one": sample_size and limit,
+        "--judge: captions need no judge; leave it out": judge and benchmark == "clotho",
+        "--sample_size and --limit: give only one": sample_size and limit,
         f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": odd,
     }
     if why := next((text for text, holds in refused.items() if holds), ""):
         raise SettingsError(why)
     if judge:
-        open_judges(judge, download=False)  # an unknown one is found before hours of inference
+        open_judges(judge, download=False)  # refuse unknown judges before hours of inference
     unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
     unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
     unread |= {"--save-attn": save_attn, "--attn-full": attn_full}
     unread |= {"--data": data} if benchmark == "mmau-pro" else {}
     if phase == "eval" and (given := [option for option, value in unread.items() if value]):
-        raise SettingsError(f"{', '.join(given)}: only inference reads that; leave it out of eval")
+        raise SettingsError(f"{', '.join(given)}: only for inference; leave out of eval")
     if (predictions := input_json or file) is not None:
         if phase != "eval":
-            raise SettingsError(f"{predictions}: files of predictions are for eval")
+            raise SettingsError(f"{predictions}: a file of predictions is only for eval")
         return asked.eval_file(predictions, column)
     names = list(dict.fromkeys(model or _MODELS))
     for name in names:
         get_model(_OUR_NAMES.get(name, name))
     if output and len(names) > 1:
-        raise SettingsError("--output takes the files of one model; name it with --model")
+        raise SettingsError("--output needs a single model; name it with --model")
     data_and_settings = None
     if phase != "eval":
         flags: dict[str, Any] = {"split": split, "prompt": prompt, "batch_size": batch_size or 1}
@@ -242,19 +247,19 @@ def bench(
     code = 0
     for name in names:
         code |= asked.one_model(phase, name, data_and_settings, methods, ratios or "0.5", verbose_n * verbose)
-        gc.collect()  # whatever holds the last model's weights
+        gc.collect()  # frees the last model's weights
     return code
 
 
 def door(folder: Path, *arguments: str) -> None:
-    """Run :func:`bench` as a script of the folder `LALM_Bench/`, the script's own arguments first."""
+    """Run :func:`bench` as a script of `LALM_Bench/`; `arguments` come before the command line's."""
     os.environ["LALM_BENCH_ROOT"] = os.environ.get("LALM_BENCH_ROOT") or str(folder)
     run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What to run: settings with samples, and the name of the folder for runs of such settings."""
+    """Settings with their samples, and the folder name for runs with these settings."""
 
     settings: RunSettings
     part: str
@@ -262,22 +267,22 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Door:
-    """What a command asks of every model.
+    """The options that apply to every model.
 
     Attributes
     ----------
     root
-        Folder of results, in which each model has its own.
+        Results folder, with a subfolder per model.
     output
-        Where files of predictions and scores go instead.
+        Folder for predictions and scores, if not the results folder.
     judge
         Judges to ask after a run, joined by commas.
     captions
-        Folder of Clotho whose captions weigh words in a file of predictions.
+        Folder of Clotho whose captions give the word weights.
     faithful, noise
-        Whether to print figures as published, and whether noise is heard.
+        Whether to print figures as published, and whether models hear noise.
     kept, drawn
-        Name of the folder of captured attention, "" for none; whether to draw it.
+        Folder name for captured attention ("" for none), and whether to draw it.
     """
 
     bench: str
@@ -291,12 +296,12 @@ class _Door:
     drawn: bool
 
     def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int) -> _Chosen:
-        """Find the data, choose samples in the order of its file, without bad rows, and make noise of their clips.
+        """Find the data, choose samples in file order without bad rows, and make their noise clips if asked.
 
         Raises
         ------
         AudioMarathonError
-            The data is not there, rows are bad though that is not allowed, all chosen ones are, or a setting is wrong.
+            The data is missing, too many rows are bad, every chosen row is bad, or a setting is wrong.
         """
         from audiomarathon.benchmarks import get_task
         from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
@@ -309,7 +314,7 @@ class _Door:
         from audiomarathon.settings import RunSettings
 
         settings, task = RunSettings.read(**flags), get_task(_TASKS[self.bench])
-        loaded = load_task(task, settings, lambda _line: None)  # what it says, the run says again
+        loaded = load_task(task, settings, lambda _line: None)  # the run prints the same lines
         if isinstance(task, Captioning):
             split = settings.split or next(iter(task.splits))
             tables = task.tables(loaded.folder, split)
@@ -340,7 +345,7 @@ class _Door:
         return _Chosen(settings, file_name("-".join(filter(None, part))))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
-        """Do the phases on one model and write its files; return 1 when a phase or a sample failed."""
+        """Run the phases for one model and write its files; return 1 if a phase or a sample failed."""
         title, short = _TITLES[self.bench], self.bench.replace("-", "_")
         noun = {"run": "benchmark", "inference": "inference", "eval": "evaluation"}[phase]
         folder = self.root / (file_name(model) + _suffix("noise" * self.noise))
@@ -366,7 +371,7 @@ class _Door:
         return 1 if code is None else code
 
     def eval_file(self, file: Path, column: str) -> int:
-        """Score a file of predictions, write its scores beside it or where `output` says, and print them."""
+        """Score a file of predictions; write the scores beside it or to `output`, and print them."""
         target, name = self.output or file.parent, _SCORES
         if target.suffix == ".json":
             target, name = target.parent, target.name
@@ -393,11 +398,11 @@ class _Door:
             for record in list(done.records.values())[:replies]:
                 say(f"{record.id}: {record.text}")
             if errors := one.summary["errors"]:
-                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; run the same command again to go on")
+                say(f"error: {one.folder}: {what_failed(one.folder, errors)}; run the same command again to continue")
         return [one.folder for one in found], int(not all(one.summary["complete"] for one in found))
 
     def _write_attention(self, run: Run, samples: Sequence[str], place: Path) -> None:
-        """Put what was captured of each sample where the original does: `sample_0000/`, in the order of the data."""
+        """Link each sample's attention where the original writes it: `sample_0000/`, in data order."""
         from audiomarathon.report.attention import draw
         from audiomarathon.runs.attention import FOLDER, WHOLE, Attention, index_of
 
@@ -414,17 +419,17 @@ class _Door:
         if self.drawn and rows:
             try:
                 draw([run], place)
-            except AudioMarathonError as error:  # what was captured is there all the same
+            except AudioMarathonError as error:  # the captured attention is saved already
                 say(f"warning: no pictures: {error}")
 
     def _evaluate(self, model: str, found: Sequence[Path], runs: Path, target: Path) -> tuple[list[Path], int]:
-        """Score the runs that inference made, now or last, or else a file of predictions that lies there."""
+        """Score the latest runs of inference, or else the file of predictions in the folder."""
         if not found and (own := list(runs.glob(f"*/{_TASKS[self.bench]}/*/*/run.json"))):
             last = max(own, key=lambda file: file.stat().st_mtime)
             found = sorted(file.parent for file in last.parent.parent.glob("*/run.json"))
         if not found:
             if not (file := target / _PREDICTIONS[self.bench]).is_file():
-                raise DataError(f"{target}: holds no {file.name}; run inference first")
+                raise DataError(f"{target}: has no {file.name}; run inference first")
             folder, code = self._score_file(file, runs, model, "")
             _write_scores(_read(folder), target, file)
             return [folder], code
@@ -435,7 +440,7 @@ class _Door:
         return list(found), code
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
-        """Import and score a file of predictions; one that was changed goes to another folder."""
+        """Import and score a file of predictions; a changed file goes to a new folder."""
         if _bench_of(file) != self.bench:
             raise SettingsError(f"{file}: {_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}")
         heard, data = "noise" if self.noise else None, self.captions and self.captions.absolute()
@@ -451,7 +456,7 @@ class _Door:
         return judge(list(folders), self.judge, yes=True) if self.judge else show([score(one) for one in folders])
 
     def _score_lines(self, folders: Sequence[Path]) -> list[str]:
-        """Return the figures of runs, a line each; as published, where that is asked for."""
+        """Return the figures of runs, one line each; as published with `faithful`."""
         wanted, lines = _FIGURES[self.bench, self.faithful], []
         for folder in folders:
             run = _read(folder)
@@ -465,7 +470,7 @@ class _Door:
 
 
 class _Results:
-    """The text of `result_….txt`, shown and written anew with each line."""
+    """The text of `result_….txt`; each new line is printed and rewrites the file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -479,7 +484,7 @@ class _Results:
             typer.echo(line)
 
     def phase(self, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]) -> tuple[list[Path], int | None]:
-        """Do one phase, its stderr copied to a log; a code of None says that it failed."""
+        """Run one phase with stderr copied to a log; the code is None if it failed."""
         self.add(f"[{name}] Started at {_now()}")
         begun = time.monotonic()
         found: tuple[list[Path], int | None] = [], None
@@ -490,7 +495,7 @@ class _Results:
                 found = work()
             except AudioMarathonError as error:
                 say(f"error: {error}")
-            except Exception:  # whatever goes wrong with one model must not cost the others
+            except Exception:  # a failing model must not stop the others
                 traceback.print_exc()
         phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
         if found[1] is not None:
@@ -502,7 +507,7 @@ class _Results:
 
 
 class _Both(io.TextIOBase):
-    """A stream that writes to two; it is no terminal, so that no progress bar is drawn in a log."""
+    """A stream that writes to several. It reports no terminal, so progress bars stay out of the log."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
@@ -510,14 +515,14 @@ class _Both(io.TextIOBase):
     def write(self, text: str) -> int:
         """Write a text."""
         for stream in self._streams:
-            with contextlib.suppress(OSError):  # a full disk or a closed terminal ends no run
+            with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end the run
                 stream.write(text)
                 stream.flush()
         return len(text)
 
 
 def _bench_of(file: Path) -> str:
-    """Return the benchmark that a file of predictions is of."""
+    """Return the benchmark of a file of predictions."""
     for bench, name in _PREDICTIONS.items():
         if file.suffix.lower() == Path(name).suffix:
             return bench
@@ -534,7 +539,7 @@ def _imported(
     column: str = "",
     faithful: bool = False,
 ) -> Result:
-    """Make a run folder of a file of predictions."""
+    """Turn a file of predictions into a run folder."""
     from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
     from audiomarathon.engine.imported import as_run
 
@@ -542,7 +547,7 @@ def _imported(
     if task == _TASKS["clotho"]:
         records = read_captions(file, data, faithful=faithful)
         corpus, whose = corpus_of(records, data)
-        say(f"words are weighed by the captions of {whose}")
+        say(f"word weights come from the captions of {whose}")
     else:
         records = read_answers(file, column or REPLY, faithful=faithful)
     records = [replace(one, control=control) for one in records]
@@ -550,7 +555,7 @@ def _imported(
 
 
 def _write_predictions(run: Run, target: Path) -> Path:
-    """Write a run's replies as the original does; return the file."""
+    """Write a run's replies in the original's format; return the file."""
     from audiomarathon.benchmarks.lalm_bench.exchange import answers, predictions
 
     records = [*run.records.values()]
@@ -563,7 +568,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
         place = run.facts.get("data_folder")
         parquet.write_table(answers(records, Path(place) if place else None), out := io.BytesIO())
         content = out.getvalue()
-    if file.is_file() and _content(file) != content:  # scores beside it are of others
+    if file.is_file() and _content(file) != content:  # the scores beside it are of other replies
         for name in (_SCORES, f"{file.stem}{_RESULTS}", _DEBUG):
             (target / name).unlink(missing_ok=True)
     write_bytes(file, content)
@@ -571,7 +576,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
 
 
 def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES) -> list[Path]:
-    """Write a run's scores as the original does; return the files."""
+    """Write a run's scores in the original's format; return the files."""
     from audiomarathon.benchmarks.lalm_bench.exchange import comprehensive, debug_info, scores
     from audiomarathon.version import __version__
 
@@ -594,7 +599,7 @@ def _check_finished(run: Run) -> None:
 
 
 def _summary(run: Run) -> Mapping[str, Any]:
-    """Return what `summary.json` would say now: an encoder may have come or gone since it was written."""
+    """Return the current summary: encoders may have been installed or removed since summary.json was written."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.runs.summary import summarise
 
@@ -613,7 +618,7 @@ def _bench_of_run(run: Run) -> str:
 
 
 def _place_of(run: Run, target: Path) -> Path:
-    """Return where a run's files go: those of base, and of an import, where the original's lie."""
+    """Return the folder of a run's files: for base and imports the original's folder, else a subfolder."""
     from audiomarathon.compression.method import Base
     from audiomarathon.engine.imported import IMPORTED
 

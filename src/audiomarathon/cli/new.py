@@ -1,4 +1,4 @@
-"""`audiomarathon new`: a small package of one's own, with a test, from the templates in `new_templates/`."""
+"""`audiomarathon new`: write a small plug-in package with a test, from the templates in `new_templates/`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from audiomarathon.plugins import Named
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
 _NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
-#: By kind the command that tries what was written.
+#: By kind, the command that tries the new package.
 KINDS = {
     "method": "audiomarathon run tau --data mini --method {name} --ratio 0.5",
     "task": "audiomarathon run {name} --data {folder}/example --model embedded",
@@ -31,10 +31,10 @@ KINDS = {
 
 def new(
     kind: Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))],
-    name: Annotated[str, typer.Argument(help="Name of the package, and what commands call it.")],
-    into: Annotated[Path, typer.Option(help="Folder to write the package's folder into.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of the package, also used in commands.")],
+    into: Annotated[Path, typer.Option(help="Parent folder of the new package.")] = Path(),
 ) -> None:
-    """Write a package with a method, task, model, judge or encoder of your own that works, and its test.
+    """Write a working package for your own method, task, model, judge or encoder, with a test.
 
     Example: audiomarathon new method my_pruner
     """
@@ -45,9 +45,9 @@ def new(
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(f"new {kind} {name}: not allowed; allowed: letters, digits and _, as in my_{kind}")
     if folder.exists():
-        raise SettingsError(f"{folder}: is there already, nothing is overwritten; give another name or --into")
+        raise SettingsError(f"{folder}: already exists; give another name or --into")
     if name.lower() in _taken(kind) or find_spec(name) is not None or _is_installed(name):
-        raise SettingsError(f"new {kind} {name}: a {kind} or a package of that name is there; give another name")
+        raise SettingsError(f"new {kind} {name}: a {kind} or a package of that name exists; give another name")
     _write(_TEMPLATES / kind, folder, name)
     say(f"wrote {folder}; next:")
     for command in (f"pip install -e {folder}", f"pytest {folder}", KINDS[kind].format(name=name, folder=folder)):
@@ -55,7 +55,7 @@ def new(
 
 
 def _taken(kind: str) -> set[str]:
-    """Return in lower case the names that a plug-in of this kind cannot have."""
+    """Return the names in use for this kind, in lower case."""
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.compression.registry import all_methods
     from audiomarathon.encoders.encoder import all_encoders
@@ -74,7 +74,7 @@ def _taken(kind: str) -> set[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a distribution has this name as pip reads it, which does not tell `_` from `-`: pip would replace it."""
+    """Whether pip knows a package of this name (`_` equals `-`); installing ours would replace it."""
     try:
         return bool(distribution(name))
     except PackageNotFoundError:
@@ -82,7 +82,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(template: Path, folder: Path, name: str) -> None:
-    """Copy a template under a name; the folder is whole or not there."""
+    """Copy a template under a name, all of it or nothing."""
     from audiomarathon.files import write_bytes, writing
 
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))

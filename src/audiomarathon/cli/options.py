@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once; those of settings are made from `RunSettings`."""
+"""Options that several commands share; options for settings are made from `RunSettings`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Command = Callable[..., Any]
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
-    """Return what completes a name. Third parties' code is not loaded for that: their names are their entry points'."""
+    """Return a function that completes names. It reads plug-ins' names without loading their code."""
 
     def complete(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
@@ -46,7 +46,7 @@ def _names(kind: str) -> Callable[[str], list[str]]:
             from audiomarathon.compression.registry import BUILT_IN as METHODS
 
             own = [method.key for method in METHODS]
-        before = re.sub(r"[^,+]*$", "", incomplete)  # of joined names the last one is completed
+        before = re.sub(r"[^,+]*$", "", incomplete)  # complete the last of several names
         others = [entry.name for entry in entry_points(group=f"audiomarathon.{kind}")]
         return [before + name for name in own + others]
 
@@ -57,7 +57,7 @@ complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "model
 Tasks = Annotated[
     list[str],
     typer.Argument(
-        help="Tasks (audiomarathon list tasks; FILE.toml, FILE.py:CLASS), or 'all' ten of AudioMarathon.",
+        help="Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
         autocompletion=complete_tasks,
     ),
 ]
@@ -77,19 +77,19 @@ Cache = Annotated[bool, typer.Option(help="Reuse answers that this judge gave be
 Track = Annotated[
     str,
     typer.Option(
-        "--track", help="Show runs in a tracker while they go: mlflow (docs/tracking.md).", rich_help_panel="Tracking"
+        "--track", help="Log runs to a tracker while they run: mlflow (docs/tracking.md).", rich_help_panel="Tracking"
     ),
 ]
 
 
 class Grouped(TyperCommand):
-    """A command whose help lists its options under the headings of `rich_help_panel`.
+    """Group a command's options in the help under the headings of `rich_help_panel`.
 
-    As plain text: rich's panels cost 0.1 s of CPU, take a third of 80 columns, and drop what stands in brackets.
+    The help is plain text: rich's panels cost 0.1 s of CPU and a third of 80 columns, and drop text in brackets.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, group by group, in the order in which the groups first appear."""
+        """Write the options by group, in the order in which the groups first appear."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
@@ -128,16 +128,16 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
 
 
 def with_settings(*names: str, but: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Give a command an option for each setting, or for those named.
+    """Add an option for each setting, or for the named settings.
 
-    It takes them by name, such as in `**flags` for :meth:`RunSettings.read`; one that is not given is None.
+    The command receives them by name, such as in `**flags` for :meth:`RunSettings.read`; None if not given.
     """
     chosen = [one for one in settings_fields() if (one.name in names or not names) and one.name not in but]
     return lambda command: with_options(command, map(_option, chosen))
 
 
 def with_executor(command: Command) -> Command:
-    """Give a command the options that say where samples are run; it takes `ray`."""
+    """Add the options that choose where samples run; the command receives `ray`."""
     asked = inspect.signature(_executor, eval_str=True).parameters
 
     def call(**given: Any) -> Any:
@@ -152,11 +152,11 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
     Parameters
     ----------
     options
-        In the place of the command's `**` parameter, if it has one.
+        Options to add; they replace the command's `**` parameter.
     call
-        Takes all options in the command's place.
+        Function to call with all options instead of the command.
     but
-        A parameter of the command that `call` gives.
+        Parameter of the command that `call` fills in.
     """
     own = inspect.signature(command, eval_str=True).parameters.values()
     kept = [one for one in own if one.kind is not Parameter.VAR_KEYWORD and one.name != but]
@@ -173,32 +173,32 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
 
 
 def run_script(command: Command, arguments: Sequence[str] | None = None, *, name: str = "", **how: Any) -> None:
-    """Run one command as a script of its own; a wrong command line is one line and exit code 2.
+    """Run one command as a script; a wrong command line gives one line and exit code 2.
 
     Parameters
     ----------
     arguments
-        The command line; `sys.argv` when None.
+        The command line; None takes `sys.argv`.
     name
-        What the script is called in its help; by default its file.
+        Name of the script in its help; default its file.
     **how
-        For typer's `command`, such as `help` and `epilog`. With `no_args_is_help` a call without arguments is an error
-        that shows the help.
+        Arguments for typer's `command`, such as `help` and `epilog`. With `no_args_is_help`, a call without arguments
+        shows the help and exits with code 2.
     """
     arguments, name = sys.argv[1:] if arguments is None else arguments, name or Path(sys.argv[0]).name
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    wants = how.pop("no_args_is_help", False) and not arguments
+    no_arguments = how.pop("no_args_is_help", False) and not arguments
     settings = {"help_option_names": ["-h", "--help"]}
     app.command(cls=Grouped, context_settings=settings, **how)(reporting_errors(command))
 
     def run() -> int:
         try:
-            with contextlib.redirect_stdout(sys.stderr if wants else sys.stdout):
-                app(["--help"] if wants else arguments, prog_name=name, standalone_mode=False)
+            with contextlib.redirect_stdout(sys.stderr if no_arguments else sys.stdout):
+                app(["--help"] if no_arguments else arguments, prog_name=name, standalone_mode=False)
         except typer.TyperException as error:
-            told = error.format_message().rstrip(".")
-            raise SettingsError(f"{told[:1].lower()}{told[1:]}; {name} --help explains") from None
-        return 2 if wants else 0
+            text = error.format_message().rstrip(".")
+            raise SettingsError(f"{text[:1].lower()}{text[1:]}; see {name} --help") from None
+        return 2 if no_arguments else 0
 
     reporting_errors(run)()
 
@@ -235,4 +235,4 @@ def _executor(
         float | None, typer.Option(help="GPUs per Ray worker (default 1; fractions share a GPU).", **_SEVERAL)
     ] = None,
 ) -> None:
-    """Hold the options of :func:`with_executor`."""
+    """Declare the options of :func:`with_executor`."""

@@ -1,4 +1,4 @@
-"""What every command says, and its exit code; the tables themselves are made in report/."""
+"""Print lines, results and errors for every command, and set its exit code. Tables are made in report/."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ P = ParamSpec("P")
 
 
 def say(line: str) -> None:
-    """Print a line for the user, beside the results (stderr); that a terminal or a log is gone ends no run."""
+    """Print a line on stderr. A closed terminal or a full log disk does not end the run."""
     with contextlib.suppress(OSError):
         print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Turn a user's errors into one line and an exit code: 2, or 130 for Ctrl-C; a run with errors left gives 1."""
+    """Turn expected errors into one line and an exit code: 2 for errors, 130 for Ctrl-C, 1 if samples failed."""
 
-    # A paragraph under a backspace stays as it is written; click fills the others.
+    # Click reflows paragraphs, except those under a backspace.
     command.__doc__ = re.sub(r"(?m)^( *)(?=Examples?:)", "\\1\b\n\\1", command.__doc__ or "")
 
     @functools.wraps(command)
@@ -43,7 +43,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
                     say(f"error: {error}")
                 code = error.exit_code
             except KeyboardInterrupt:
-                say("\ninterrupted: what is finished is kept; run the same command again to go on from there")
+                say("\ninterrupted: finished samples are kept; run the same command again to continue")
                 code = 130
         if code:
             sys.exit(code)
@@ -52,7 +52,7 @@ def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 def _showing_warnings() -> Callable[..., None]:
-    """Return what shows a command's warnings, each once; Python forgets what it showed when a library sets filters."""
+    """Return a function that prints each warning once; Python repeats them when a library resets the filters."""
     shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *_where: object, **_more: object) -> None:
@@ -64,7 +64,7 @@ def _showing_warnings() -> Callable[..., None]:
 
 
 def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
-    """Print results and, unless told otherwise, their folders; return the exit code: 1 when samples failed."""
+    """Print results and, unless `folders` is False, their folders; return the exit code: 1 if samples failed."""
     from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
     from audiomarathon.terminal import showing_records
@@ -77,10 +77,10 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     for result in incomplete:
         errors = result.summary["errors"]
         missing = result.summary["expected"] - result.summary["n"] - errors
-        what = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not done yet"] * bool(missing)
-        say(f"error: {result.folder}: {', '.join(what)}; run the same command again to go on")
+        what = [what_failed(result.folder, errors)] * bool(errors) + [f"{missing} not run yet"] * bool(missing)
+        say(f"error: {result.folder}: {', '.join(what)}; run the same command again to continue")
     unseen = [result for result in results if result.without_attention]
     for result in unseen:
         number = counted(result.without_attention, "sample")
-        say(f"error: {result.folder}: attention of {number} is missing; run the same command again to go on")
+        say(f"error: {result.folder}: attention of {number} is missing; run the same command again to continue")
     return 1 if incomplete or unseen else 0

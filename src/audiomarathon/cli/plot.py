@@ -1,4 +1,4 @@
-"""`audiomarathon plot`: pictures of finished runs."""
+"""`audiomarathon plot`: draw finished runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from audiomarathon.cli.output import say
 
 def plot(
     runs: Runs,
-    output: Annotated[Path, output_option("Folder of the pictures.")] = Path("plots"),
-    kind: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
+    output: Annotated[Path, output_option("Output folder.")] = Path("plots"),
+    kind: Annotated[str, typer.Option("--format", help="File format: png, pdf or svg.")] = "png",
 ) -> None:
-    """Draw score, LLM prefill and KV cache against the ratio, a line a method: one picture a task, and their mean.
+    """Plot score, LLM prefill and KV cache against the ratio, one line per method: a picture per task, and the mean.
 
     Example: audiomarathon plot results -o plots --format pdf
     """

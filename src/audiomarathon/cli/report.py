@@ -1,4 +1,4 @@
-"""`audiomarathon report`: one HTML page of any number of runs."""
+"""`audiomarathon report`: write one HTML page about any number of runs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from audiomarathon.cli.output import say
 
 def report(
     runs: Runs,
-    output: Annotated[Path, output_option("The page.")] = Path("report.html"),
+    output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "AudioMarathon report",
     samples: Annotated[
-        int, typer.Option(help="At most so many samples to browse; those on which settings disagree come first.")
+        int, typer.Option(help="Most samples to browse; samples on which settings disagree come first.")
     ] = 500,
     audio: Annotated[
-        str, typer.Option(help="link (clips play from where they lie), embed (inside the page), none.")
+        str, typer.Option(help="link (play clips from their files), embed (store them in the page) or none.")
     ] = "link",
-    spectrograms: Annotated[bool, typer.Option(help="Draw the clips, which decodes them.")] = True,
+    spectrograms: Annotated[bool, typer.Option(help="Draw each clip's spectrogram (decodes the clips).")] = True,
     data: Annotated[Path | None, typer.Option(help="Data root (default: the runs' own).")] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Also write vector PDFs, the CSV behind each, tables (.md, .tex) and records.")
+        Path | None,
+        typer.Option(help="Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a browser of samples.
+    """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a sample browser.
 
     Examples:
     audiomarathon report results -o report.html
     audiomarathon report results --figures paper/figures --audio none
 
-    The page needs no network and works from a file. Prompts, players and spectrograms want the data to be there;
-    without it the page has the rest.
+    The page needs no network and no server. Prompts, players and spectrograms need the data; without it the page shows
+    everything else.
     """
     from tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""`audiomarathon reproduce`: the paper's table again, ours beside the published one."""
+"""`audiomarathon reproduce`: measure the paper's table again, beside the published scores."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks, default all ten; or jasco.", autocompletion=complete_tasks)
+        list[str] | None, typer.Argument(help="Tasks (default: all ten), or jasco.", autocompletion=complete_tasks)
     ] = None,
     model: Model = "qwen2.5-omni",
     protocol: Annotated[
-        str, typer.Option(help="paper (the public runs' subsets), or full (every sample of every task).")
+        str, typer.Option(help="paper (the subsets of the public runs) or full (every sample).")
     ] = "paper",
     **flags: Any,
 ) -> int:
-    """Run all ten tasks, or jasco, at base, count as the paper did, and set the scores beside its table.
+    """Run all ten tasks, or jasco, at base; score as the paper did, and show its scores beside ours.
 
     Example: audiomarathon reproduce --model qwen2.5-omni-3b
 
-    --protocol paper takes the public runs' subsets: HAD balanced with seed 42, VESUS without the happy clips of persons
-    2 and 10.
-    Scores are counted the release's way (unparsable replies dropped before F1, per-sample WER averaged); prompts and
-    parsing are ours, so a difference of a few points is no surprise. F1 is macro-F1; the release weighted it by support
-    in some scripts, so that is beside it. A task that fails does not stop the rest. Writes a .md and a .json.
+    --protocol paper uses the subsets of the public runs: HAD balanced with seed 42, VESUS without the happy clips of
+    persons 2 and 10.
+    Scores follow the paper's release: unparsable replies are dropped before F1, and WER is averaged over samples.
+    Prompts and parsing are ours, so expect differences of a few points. F1 is macro-F1; weighted F1, which some of the
+    release's scripts use, is shown too. A task that fails does not stop the others. Writes a .md and a .json file.
     """
     import dataclasses
     import json
@@ -52,7 +52,7 @@ def reproduce(
     if [task.key for task in chosen] == ["jasco"]:
         return _reproduce_jasco(model, RunSettings.read(**flags))
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
-        raise SettingsError(f"{', '.join(foreign)}: the paper has no such task")
+        raise SettingsError(f"{', '.join(foreign)}: not a task of the paper; allowed: its ten tasks, or jasco alone")
     settings, spec = protocol_settings(RunSettings.read(**flags), protocol), get_model(model)
     settings = dataclasses.replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)
@@ -62,7 +62,7 @@ def reproduce(
     notes = caveats(swept.results, swept.failures, settings, spec)
     theirs = AUDIOMARATHON.models.get(spec.key, "")
     checkpoint = swept.results[0].folder.parent.name
-    beside = f"beside the published {theirs}" if theirs else "which the published table does not have"
+    beside = f"beside the published {theirs}" if theirs else "not in the published table"
     title = f"{checkpoint}, protocol {protocol}, {beside}"
     render.show(tables.reproduction(rows, title))
     for note in notes:
@@ -72,11 +72,11 @@ def reproduce(
     write_text(settings.results / f"{checkpoint}.json", text)
     write_text(settings.results / f"{checkpoint}.md", render.markdown(tables.reproduction(rows, f"# {title}", notes)))
     say(f"written: {settings.results / checkpoint}.md and .json")
-    return show(swept.results, "The same runs, counted our way", folders=False) or int(not swept.complete)
+    return show(swept.results, "The same runs, scored our way", folders=False) or int(not swept.complete)
 
 
 def _reproduce_jasco(model: str, settings: RunSettings) -> int:
-    """Run JASCO at base where that is not done, and set the judged figures beside the published ones."""
+    """Run JASCO at base if needed, and show the judged figures beside the published figures."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.cli.jasco import beside_published
     from audiomarathon.compression.registry import get_method

@@ -21,9 +21,9 @@ def run(tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | N
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
 
-    A flag wins over its env var, which wins over the file of --config, which wins over the default. An interrupted run
-    goes on where it stopped. --method my_pruner.py:Novelty is a class of your own in a file. Without data and without
-    --model the embedded toy model runs on the mini benchmark (--data mini).
+    A flag overrides its env var, an env var overrides the --config file, and the file overrides the default. The same
+    command resumes an interrupted run. --method my_pruner.py:Novelty loads your own class from a file. Without data and
+    --model, the embedded toy model runs on the mini benchmark (--data mini).
     """
     return evaluate(tasks, model, ray, track, **settings)
 

@@ -1,4 +1,4 @@
-"""The scripts in `Segment/`: one corpus each, the same options; and one that cuts long recordings."""
+"""Run the scripts in `Segment/`: one per corpus, with the same options, and one that cuts long recordings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from audiomarathon.errors import DataError
 if TYPE_CHECKING:
     from audiomarathon.segment.corpus import Corpus
 
-#: The corpora by task: the module here and its class.
+#: By task, the module and class of its corpus.
 CORPORA = {
     "tau": ("tau", "TauCorpus"),
     "gtzan": ("gtzan", "GtzanCorpus"),
@@ -34,24 +34,24 @@ CORPORA = {
 }
 
 
-_OUTPUT = output_option("Folder of the clips, made if need be.")
+_OUTPUT = output_option("Output folder, created if missing.")
 _LOW = typer.Option("--min", help="Shortest clip in seconds.")
 _HIGH = typer.Option("--max", help="Longest clip in seconds.")
-_GAP = "as the corpus needs; 0 with --crossfade"
-_RATE = typer.Option(help="Of the clips, in Hz.")
+_GAP = "the corpus's default; 0 with --crossfade"
+_RATE = typer.Option(help="Sampling rate of the clips, in Hz.")
 
 
 def corpus_class(task: str) -> type[Corpus]:
-    """Return the corpus of which a task is built."""
+    """Return the corpus class of a task."""
     module, name = CORPORA[task]
     found: type[Corpus] = getattr(import_module(f"audiomarathon.segment.corpora.{module}"), name)
     return found
 
 
 def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Build the task's folder as the command line says, and exit: 0, or 2 where that cannot be done.
+    """Build the task's folder with the command line's options, and exit with 0, or 2 on an error.
 
-    A corpus's own options are its attributes that are annotated with one.
+    A corpus adds options as attributes annotated with typer's `Option`.
     """
     corpus = corpus_class(task)
 
@@ -61,11 +61,13 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         low: Annotated[float, _LOW] = corpus.seconds[0],
         high: Annotated[float, _HIGH] = corpus.seconds[1],
         gap: Annotated[float | None, typer.Option(help="Silence between clips in seconds.", show_default=_GAP)] = None,
-        crossfade: Annotated[float, typer.Option(help="Seconds of overlap, instead of a gap.")] = 0.0,
+        crossfade: Annotated[float, typer.Option(help="Overlap of clips in seconds, instead of a gap.")] = 0.0,
         rate: Annotated[int, _RATE] = corpus.rate,
-        seed: Annotated[int, typer.Option(help="Of lengths, order and options.")] = 42,
-        limit: Annotated[int, typer.Option(min=0, help="Make only so many clips, of all classes; 0 = all.")] = 0,
-        jobs: Annotated[int, typer.Option(min=0, help="Groups to work on at a time.")] = 1,
+        seed: Annotated[int, typer.Option(help="Seed of lengths, order and options.")] = 42,
+        limit: Annotated[
+            int, typer.Option(min=0, help="Number of clips to make, spread over all groups; 0 = all.")
+        ] = 0,
+        jobs: Annotated[int, typer.Option(min=0, help="Groups to build at the same time.")] = 1,
         **own: Any,
     ) -> None:
         from audiomarathon.segment.build_log import reasons
@@ -85,39 +87,46 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
     low, high = corpus.seconds
     about = (
-        f"Build the task `{task}` from {corpus.title}: clips joined to {low:g} to {high:g} s, the task's metadata, and "
-        f"manifest.jsonl, which says what is where in each clip.\n\n\b\n"
-        f"The corpus is expected as it is published:\n{corpus.layout}"
+        f"Build the task `{task}` from {corpus.title}: join clips to {low:g} to {high:g} s, and write the task's "
+        f"metadata and manifest.jsonl, which lists the source clips in each clip.\n\n\b\n"
+        f"Expected layout, as published:\n{corpus.layout}"
     )
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(corpus, name, Parameter.empty), annotation=kind)
         for name, kind in get_type_hints(corpus, include_extras=True).items()
         if get_origin(kind) is Annotated
     ]
-    _script(with_options(build, options), arguments, about, f"{corpus.example}\n\nThe same command continues a build.")
+    _script(
+        with_options(build, options),
+        arguments,
+        about,
+        f"{corpus.example}\n\nThe same command resumes an interrupted build.",
+    )
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Cut as the command line says, and exit: 0, or 2 where that cannot be done."""
+    """Cut recordings with the command line's options, and exit with 0, or 2 on an error."""
     from audiomarathon.segment.cutting import Cutting, cut_all
 
     usual = Cutting()
 
     def cut(
-        raw: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them.")],
+        raw: Annotated[list[Path], typer.Argument(help="Recordings, or folders of recordings.")],
         output: Annotated[Path, _OUTPUT],
         low: Annotated[float, _LOW] = usual.low,
         high: Annotated[float, _HIGH] = usual.high,
         rate: Annotated[int, _RATE] = usual.rate,
-        silence: Annotated[float, typer.Option(help="Silence is so many dB below loud passages.")] = usual.silence,
+        silence: Annotated[
+            float, typer.Option(help="How many dB below loud passages counts as silence.")
+        ] = usual.silence,
     ) -> None:
         with _reading():
             told = cut_all(raw, Cutting(low, high, rate, silence), output, progress=sys.stderr.isatty())
         typer.echo(told)
 
     about = (
-        "Cut long recordings (podcasts, meetings) into clips, at silences where there are any. "
-        "manifest.jsonl says where in its recording each clip was."
+        "Cut long recordings (podcasts, meetings) into clips, at silences if possible. "
+        "manifest.jsonl lists each clip's place in its recording."
     )
     _script(cut, arguments, about, "podcasts -o data/podcasts --min 90 --max 300")
 
@@ -130,7 +139,7 @@ def _script(command: Any, arguments: Sequence[str] | None, about: str, example: 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Make what a corpus's files and the disk refuse one line."""
+    """Turn errors of the corpus's files and the disk into one line."""
     try:
         yield
     except (UnicodeDecodeError, csv.Error) as error:

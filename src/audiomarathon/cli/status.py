@@ -1,4 +1,4 @@
-"""`audiomarathon status`: how runs stand, from another shell."""
+"""`audiomarathon status`: show the progress of runs, from another shell."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 def status(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run folders, or folders that hold some; default RESULTS_DIR, or else results."),
+        typer.Argument(help="Run folders, or folders that contain run folders (default: RESULTS_DIR, else results)."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until nobody is at work.")] = False,
-    every: Annotated[float, typer.Option(help="With --watch: seconds between looks, from 0.1.")] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line a look.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until all runs have stopped.")] = False,
+    every: Annotated[float, typer.Option(help="With --watch: seconds between refreshes, at least 0.1.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per refresh.")] = False,
 ) -> int:
-    """Show how runs stand: what is done, running scores, rates, the expected end, and whether a process is at work.
+    """Show the progress of runs: finished samples, scores so far, speed, expected end, and which runs are active.
 
     Example: audiomarathon status results --watch
 
-    A running score and its interval are what summary.json would say of the samples answered so far. Only reads, and
-    disturbs nobody. Tasks of a sweep that have not begun have no folder yet, so they are not shown; runs of `reproduce`
-    are, when their folder is named.
-    Exit code: 0 when all runs are complete, 1 when not, 2 when there is none.
+    A running score is the score of the samples answered so far. The command only reads; it does not disturb a run. A
+    sweep's tasks appear once they have started. Name the folder of `reproduce` to see its runs.
+    Exit code: 0 if all runs are complete, 1 if not, 2 if there are none.
     """
     from audiomarathon.errors import SettingsError
     from audiomarathon.results.status import read_status
@@ -58,7 +57,7 @@ def status(
 
 
 def _watch(paths: Sequence[Path], every: float, show: Callable[[Sequence[RunStatus]], None]) -> list[RunStatus]:
-    """Show how things stand until nobody is at work in two looks running: a sweep pauses between its tasks."""
+    """Refresh until no process was active twice in a row: a sweep pauses between its tasks."""
     from audiomarathon.results.status import read_status
 
     idle = 0
@@ -81,7 +80,7 @@ def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
 
 
 def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
-    """Return of each checkpoint a table with a row a run and one with a row a running task, then what is unreadable."""
+    """Return two tables per checkpoint, of its runs and of its running tasks, then a line per unreadable run."""
     import datetime
 
     from rich.console import Group

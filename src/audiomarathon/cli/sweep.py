@@ -1,4 +1,4 @@
-"""`audiomarathon sweep`: many methods at many ratios on many tasks, and what each saves against base."""
+"""`audiomarathon sweep`: many methods at many ratios on many tasks, each compared with base."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from audiomarathon.models.registry import ModelSpec
     from audiomarathon.settings import RunSettings
 
-#: What a sweep prunes with when nothing says.
+#: Default method of a sweep.
 DEFAULT_METHOD = "dart"
 DEFAULT_RATIOS = "0.1:0.9:0.1"
 
@@ -50,7 +50,7 @@ def sweep(
             "--ratios", "--ratio", help="Fractions removed: first:last:step, a list 0.1,0.5, or one; 0 = base."
         ),
     ] = DEFAULT_RATIOS,
-    base: Annotated[bool, typer.Option("--base/--no-base", help="Run base too, once: the comparison.")] = True,
+    base: Annotated[bool, typer.Option("--base/--no-base", help="Also run base, to compare with.")] = True,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")
     ] = False,
@@ -62,13 +62,13 @@ def sweep(
     ray: Ray | None = None,
     **settings: Any,
 ) -> int:
-    """Evaluate a model on tasks under every method at every ratio, each measured next to base.
+    """Evaluate a model on tasks with every method at every ratio, each measured beside base.
 
     Example: audiomarathon sweep tau gtzan --model qwen2.5-omni --methods random,fast_v,dart --ratios 0.1:0.9:0.1
 
-    Audio is decoded, and the audio tower run, once a sample for all settings. A task that fails does not stop the
-    rest. RESULTS/summary.txt, .csv and .json hold scores, times, and speed-ups measured and ideal. An interrupted
-    sweep goes on where it stopped. Joined methods have their own ratios: --methods fast_v:0.5+snapkv:0.3
+    All settings of a sample share one decoding and one pass of the audio tower. A task that fails does not stop the
+    others. RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command
+    resumes an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
     """
     from audiomarathon.settings import RunSettings
 
@@ -92,7 +92,7 @@ def run_sweep(
     ray: Ray | None = None,
     track: str = "",
 ) -> int:
-    """Sweep, print and write the summary; return the exit code: 1 when a task or a sample failed.
+    """Sweep, then print and write the summary; return the exit code: 1 if a task or a sample failed.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def run_sweep(
     ratios
         See :func:`audiomarathon.engine.sweep.parse_ratios`.
     ray
-        Workers to share the samples out to; None runs in this process.
+        Workers that share the samples; None runs in this process.
     track
         Names of trackers, joined by commas.
     """
@@ -118,7 +118,7 @@ def run_sweep(
     names = listed(methods) or [DEFAULT_METHOD]
     settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):
-        say("warning: PRUNE_RATIO is not read by a sweep, --ratios says which")
+        say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
         return _plan(chosen, spec, settings, settings_to_run, tflops)
     return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, ray, track)
@@ -171,5 +171,5 @@ def _sweep(
     say(f"summary: {', '.join(str(settings.results / f'summary.{kind}') for kind in ('txt', 'csv', 'json'))}")
     if outcome.groups:
         place = shlex.quote(str(settings.results))
-        say(f"compare them: audiomarathon compare {place}; a page: audiomarathon report {place}")
+        say(f"next: audiomarathon compare {place}; or an HTML page: audiomarathon report {place}")
     return 0 if swept.complete else 1

@@ -1,4 +1,4 @@
-"""X-ARES' own doors, which the folder X-ARES/ holds: `python -m xares.run`, and `XaresTask` from Python."""
+"""X-ARES' own interfaces for the folder X-ARES/: `python -m xares.run`, and `XaresTask` from Python."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from audiomarathon.runs.read import Run
 _LLM = "Qwen/Qwen2.5-0.5B"
 
 Scored = tuple[float, int]
-"""A score and its weight in X-ARES' averages; both 0 where X-ARES has no score."""
+"""A score and its weight in X-ARES' averages; both 0 if X-ARES has no score."""
 
 
 class XaresTask:
-    """A task with its encoder, as in X-ARES' Python interface; `config` is of `xares.task`.
+    """A task with its encoder, as in X-ARES' Python interface.
 
     Raises
     ------
     SettingsError
-        The configuration describes no task that runs here.
+        `config` describes no task that can run here.
     """
 
     def __init__(self, config: TaskConfig, results: Path = Path("results")) -> None:
@@ -59,18 +59,18 @@ class XaresTask:
         return ready(self.config.encoder)
 
     def run(self) -> tuple[Scored, Scored]:
-        """Download what is missing, encode, fit every probe, and return the scores of X-ARES' MLP and kNN."""
+        """Download missing data, encode, fit every probe, and return the scores of X-ARES' MLP and kNN."""
         self.download_audio_tar()
         self.work()
         return self.score()[1]
 
     def download_audio_tar(self) -> None:
-        """Fetch the task's tars from Zenodo, if it has a record there."""
+        """Download the task's tars from Zenodo, if it has a record there."""
         if self.task.zenodo and not self.task.placed(self.root):
             fetch(self.task, self.root, say)
 
     def work(self, to_stage: int = 2) -> None:
-        """Encode the clips, and from stage 2 on fit the probes."""
+        """Encode the clips and, from stage 2, fit the probes."""
         ((_, data),) = read_tasks([self.task], self.root, mini=self.config.use_mini_dataset, bad=True, say=say)[0]
         if to_stage == 1:
             encode_task(self.encoder, self.task, data).released()
@@ -78,7 +78,7 @@ class XaresTask:
             deque(probe_task(self.encoder, self.task, data, self.results, protocol="both", say=say), maxlen=0)
 
     def score(self) -> tuple[Score, tuple[Scored, Scored]]:
-        """Return what is on record of the encoder on this task, and what X-ARES' score files say, which it writes."""
+        """Return the encoder's stored score and X-ARES' own scores, and write X-ARES' score files."""
         folder = self.results / self.task.key / self.encoder.name
         settings = [setting for setting in settings_of(self.task, "both") if (folder / setting).is_dir()]
         runs = [Run.read(folder / setting) for setting in settings]
@@ -90,7 +90,7 @@ class XaresTask:
             found = score.by_probe.get(probe)
             left_out = (
                 float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0
-            )  # X-ARES has 0 for a probe that it does not run
+            )  # X-ARES reports 0 for a probe that it does not run
             pairs.append((float(found.value), self.config.eval_weight) if found else (left_out, 0))
             if found:
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
@@ -100,16 +100,18 @@ class XaresTask:
 def run(
     encoder_py: Annotated[str, typer.Argument(help="Encoder, such as example/dasheng/dasheng_encoder.py.")],
     tasks_py: Annotated[list[str], typer.Argument(help="Task files, such as src/tasks/*.py, or names of tasks.")],
-    max_jobs: Annotated[int, typer.Option(min=0, help="Tasks side by side, each a process; 0 = in this one.")] = 1,
-    from_stage: Annotated[int, typer.Option(min=0, max=2, help="0 download, 1 encode, 2 score.")] = 0,
+    max_jobs: Annotated[
+        int, typer.Option(min=0, help="Tasks to run in parallel, each in a process; 0 = in this process.")
+    ] = 1,
+    from_stage: Annotated[int, typer.Option(min=0, max=2, help="First stage: 0 download, 1 encode, 2 score.")] = 0,
     to_stage: Annotated[int, typer.Option(min=0, max=2, help="Last stage.")] = 2,
-    results: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("results"),
 ) -> int:
-    """Evaluate an encoder on X-ARES' tasks: its own table first, then the corrected scores with intervals.
+    """Evaluate an encoder on X-ARES' tasks; print X-ARES' table, then our scores with intervals.
 
     Example: python -m xares.run --max-jobs 8 example/dasheng/dasheng_encoder.py src/tasks/*.py
 
-    A task that fails does not end the others; the exit code is 1 then.
+    A task that fails does not stop the others; the exit code is then 1.
     """
     failed: set[str] = set()
     encoder = ready(encoder_py, device="cpu" if max_jobs else "auto") if to_stage else None
@@ -135,7 +137,7 @@ def run(
 
 
 def _jobs(words: Sequence[str], results: Path, failed: set[str], encoder: Encoder | None) -> dict[str, XaresTask]:
-    """Return the tasks that can run, by file or name; tell of the others."""
+    """Return the tasks that can run, by file or name; print a line for each other task."""
     jobs: dict[str, XaresTask] = {}
     for word in words:
         with _trying(word, failed, left_out=(MissingDataError,)):
@@ -160,7 +162,7 @@ def _config(word: str, encoder: Encoder | None) -> TaskConfig:
 
 @contextmanager
 def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError], ...] = ()) -> Iterator[None]:
-    """Tell of an error in one line and go on."""
+    """Print an error as one line and continue."""
     try:
         yield
     except left_out as error:
@@ -171,7 +173,7 @@ def _trying(word: str, failed: set[str], left_out: tuple[type[AudioMarathonError
 
 
 def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -> set[str]:
-    """Work on each task in a process, `many` at a time; return those that failed."""
+    """Run each task in a process, `many` at a time; return the failed ones."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
     devices = [f"cuda:{place % gpus}" if gpus else "cpu" for place in range(len(words))]
@@ -206,7 +208,7 @@ def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path
 
 
 def _show(jobs: Sequence[XaresTask]) -> None:
-    """Print X-ARES' table and averages in its words, then our table."""
+    """Print X-ARES' table and averages in its format, then our table."""
     scores, pairs = zip(*(job.score() for job in jobs), strict=True)
     private, names = [job.config.private for job in jobs], [job.config.formal_name for job in jobs]
     (mlp, _), (knn, _) = (zip(*column, strict=True) for column in zip(*pairs, strict=True))
@@ -215,7 +217,7 @@ def _show(jobs: Sequence[XaresTask]) -> None:
     _averages("All", pairs)
     if public := any(private) and [pair for pair, hidden in zip(pairs, private, strict=True) if not hidden]:
         _averages("Public", public)
-        say("note: X-ARES 0.1.3 prints its private tasks' average as the public one; here it is of public tasks")
+        say("note: X-ARES 0.1.3 prints the private tasks' average here; this average is of the public tasks")
     typer.echo()
     render.show(encoder_scores(scores))
     say(f"records in {jobs[0].results}")

@@ -1,4 +1,4 @@
-"""Where a data set's files come from: a folder, or an archive that is not trusted, on disk or read from elsewhere."""
+"""Read a data set's files from a folder or from an untrusted archive, on disk or on the hub."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _DAMAGE = (
 )  # fmt: skip
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"]\0\0\x80", lzma.open))
 
-#: Opens an archive's bytes, to be read and sought in.
+#: Opens an archive's bytes for reading and seeking.
 Opener = Callable[[], AbstractContextManager[Any]]
 
 
 def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
-    """Fetch an archive, whole or not at all, and return where it lies; one that is there is not fetched again.
+    """Download an archive unless it exists, whole or not at all; return its path.
 
     Raises
     ------
     DataError
-        It cannot be had; the message says what to do instead.
+        The download fails; the message says what to do instead.
     """
     import httpx2
 
     if file.is_file():
         return file
     partial = file.with_name(f".{file.name}.partial")
-    say(f"fetching {url} into {file}")
+    say(f"downloading {url} to {file}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as out, httpx2.stream("GET", url, follow_redirects=True, timeout=60) as response:
@@ -60,32 +60,32 @@ def from_web(url: str, file: Path, say: Callable[[str], None]) -> Path:
                 out.write(chunk)
         partial.replace(file)
     except (httpx2.HTTPError, OSError) as error:
-        raise DataError(f"{url}: {told(error)}; fetch it elsewhere and name the copy: --from FOLDER or ZIP") from error
+        raise DataError(f"{url}: {told(error)}; download it by hand and name the copy: --from FOLDER or ZIP") from error
     finally:
         partial.unlink(missing_ok=True)
     return file
 
 
 class Source(Protocol):
-    """Lists files, and brings them one by one as whole files under a staging folder."""
+    """Lists files, and copies them one by one into a staging folder."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
 
     def entries(self) -> list[Entry]:
-        """Return every file there is; paths are relative, without `..`."""
+        """Return all files; paths are relative, without `..`."""
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Yield each wanted entry, in any order, with the file that now holds it, which the caller moves away."""
+        """Yield each wanted entry, in any order, with its copy, which the caller moves away."""
 
 
 @runtime_checkable
 class OpenSource(Source, Protocol):
-    """A source whose files can be read where they lie."""
+    """A source whose files can be read in place."""
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
-        """Open a file, to be read and sought in."""
+        """Open a file for reading and seeking."""
 
 
 def open_source(path: Path) -> Source:
@@ -94,7 +94,7 @@ def open_source(path: Path) -> Source:
     Raises
     ------
     DataError
-        It is neither, or the archive is damaged.
+        The path is neither, or the archive is damaged.
     """
     if path.is_dir():
         return FolderSource(path)
@@ -115,7 +115,7 @@ def _open_archive(archive: Path, content: Opener) -> Source:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Turn what a damaged or hostile archive raises into one line; a full disk keeps its own error."""
+    """Turn errors of a damaged or hostile archive into one line; a full disk keeps its own error."""
     try:
         yield
     except RefusedError as error:
@@ -130,7 +130,7 @@ def _reading(archive: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FolderSource:
-    """A folder as it lies; links are followed, since the hub's own cache is made of them."""
+    """A folder. Links are followed, because the hub's cache consists of them."""
 
     folder: Path
 
@@ -140,7 +140,7 @@ class FolderSource:
         return str(self.folder)
 
     def entries(self) -> list[Entry]:
-        """Return the files in it, hidden ones left out, each folder once: links may lead back."""
+        """Return its files without hidden ones. Each folder is read once: links may lead back."""
         found = [folder.path / name for folder in walk(self.folder) for name in sorted(folder.files)]
         top = self.folder.absolute()
         return [Entry(file.relative_to(top).as_posix(), file.stat().st_size) for file in found if file.is_file()]
@@ -158,7 +158,7 @@ class FolderSource:
 
 @dataclass(frozen=True)
 class ZipSource:
-    """A zip archive; its checksums are checked as it is read."""
+    """A zip archive; checksums are verified while reading."""
 
     archive: Path
     content: Opener
@@ -169,7 +169,7 @@ class ZipSource:
         return str(self.archive)
 
     def entries(self) -> list[Entry]:
-        """Return its files, or refuse it for what one of them is."""
+        """Return its files; raise if a member is not allowed."""
         with _zip(self.archive, self.content) as (opened, file):
             held = opened.infolist()
             found = vetted(
@@ -181,8 +181,8 @@ class ZipSource:
                 )
                 for member in held
             )
-            if isinstance(file, io.FileIO):  # from elsewhere it would cost a request a file; `fetch` looks as well
-                for member in held:  # no checksum covers the names in the directory; each stands before its file too
+            if isinstance(file, io.FileIO):  # on the hub this takes a request per file; `fetch` checks it too
+                for member in held:  # compares names: no checksum covers the directory
                     opened.open(member).close()
             return found
 
@@ -204,7 +204,7 @@ class ZipSource:
 
 
 class _ZipFile(io.BufferedReader):
-    """A zip archive whose directory, which is read in one piece, is bounded."""
+    """A zip archive with a limit on its directory, which is read in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > members.MAX_HEADERS:
@@ -220,7 +220,7 @@ def _zip(archive: Path, content: Opener) -> Iterator[tuple[zipfile.ZipFile, Any]
 
 @dataclass(frozen=True)
 class TarSource:
-    """A tar archive, compressed or not; read from front to back, never by seeking."""
+    """A tar archive, compressed or not, read from front to back without seeking."""
 
     archive: Path
     content: Opener
@@ -231,7 +231,7 @@ class TarSource:
         return str(self.archive)
 
     def entries(self) -> list[Entry]:
-        """Return its files, or refuse it for what one of them is; its compressed content is checked to the end."""
+        """Return its files; raise if a member is not allowed. Compressed content is checked to the end."""
         with _tar(self.archive, self.content) as (opened, content):
             found = vetted(
                 (
@@ -243,7 +243,7 @@ class TarSource:
                 for member in _members(opened)
             )
             after = 0
-            while chunk := content.read(_CHUNK):  # gzip's checksum stands at the very end
+            while chunk := content.read(_CHUNK):  # gzip's checksum comes last
                 after += len(chunk)
                 if after > members.MAX_HEADERS:
                     raise RefusedError(beyond(members.MAX_HEADERS, "bytes after its last member"))
@@ -262,7 +262,7 @@ class TarSource:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a tar archive; an extended one is bounded before it is read, and sparse files are refused."""
+    """A header of a tar archive. Extended headers have a size limit, and sparse files are refused."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
@@ -279,7 +279,7 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _tar(archive: Path, opener: Opener) -> Iterator[tuple[tarfile.TarFile, IO[bytes]]]:
-    """Open a tar archive to be read from front to back, never by seeking, and its unpacked content below it."""
+    """Open a tar archive for sequential reading; yield it with its unpacked stream."""
     with _reading(archive), opener() as raw, io.BufferedReader(raw) as file:
         start = file.peek(8)
         unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
@@ -290,13 +290,13 @@ def _tar(archive: Path, opener: Opener) -> Iterator[tuple[tarfile.TarFile, IO[by
 
 def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := opened.next()) is not None:
-        opened.members.clear()  # type: ignore[attr-defined]  # else every header stays in memory
+        opened.members.clear()  # type: ignore[attr-defined]  # else all headers stay in memory
         yield member
 
 
 @dataclass(frozen=True)
 class SevenZipSource:
-    """A 7z archive. Its files are packed in one piece, so those that are wanted are unpacked in one pass."""
+    """A 7z archive. Files are packed together, so all wanted files are unpacked in one pass."""
 
     archive: Path
     content: Opener
@@ -307,7 +307,7 @@ class SevenZipSource:
         return str(self.archive)
 
     def entries(self) -> list[Entry]:
-        """Return its files, or refuse it for what one of them is."""
+        """Return its files; raise if a member is not allowed."""
         with _seven_zip(self.archive, self.content) as opened:
             kinds = ((one, stat.S_IFDIR if one.is_directory else stat.S_IFREG) for one in opened.list())
             return vetted(
@@ -316,7 +316,7 @@ class SevenZipSource:
             )
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack the wanted files, all before the first is yielded; a pass that is cut off starts over."""
+        """Unpack all wanted files, then yield them; an interrupted pass starts over."""
         folder = stage / "7z"
         with _seven_zip(self.archive, self.content) as opened:
             names = {normal(name): name for name in opened.getnames()}
@@ -341,14 +341,14 @@ def _seven_zip(archive: Path, content: Opener) -> Iterator[Any]:
 
 
 class UnpackedSource:
-    """A source in which an archive counts as the files it holds, lying beside it; archives in archives too.
+    """A source that shows the files of archives, nested ones too, beside the archives.
 
     Parameters
     ----------
     outer
-        The source; where its own file and an archive's have one path, its own counts.
+        The source. A file of its own hides a file of an archive with the same path.
     depth
-        How many archives deep to look.
+        Levels of nested archives to open.
     """
 
     def __init__(self, outer: OpenSource, depth: int = 2) -> None:
@@ -374,7 +374,7 @@ class UnpackedSource:
         return list(found.values())
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Bring the source's own files, then those of each archive."""
+        """Yield the source's own files, then those of each archive."""
         yield from self.outer.fetch([entry for entry in wanted if entry.path not in self._held], stage)
         archives: dict[Source, dict[Entry, Entry]] = {}
         for entry in wanted:
@@ -387,7 +387,7 @@ class UnpackedSource:
 
 
 def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
-    """Copy a stream into the staging folder; one that is longer or shorter than announced is refused."""
+    """Copy a stream into the staging folder; raise if its length differs from the announced size."""
     target = stage / "partial"
     written = 0
     with target.open("wb") as file:
@@ -398,11 +398,11 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
             file.write(chunk)
     if written != entry.size:
         found = "more" if written > entry.size else written
-        raise DataError(f"{entry.path}: announced with {entry.size} bytes, it has {found}")
+        raise DataError(f"{entry.path}: expected {entry.size} bytes, found {found}")
     return target
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free space where a folder lies, or will lie."""
+    """Return the free disk space for a folder, which need not exist yet."""
     place = place.absolute()
     return shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free

@@ -1,4 +1,4 @@
-"""A card of a data root: what is in it, how long, how balanced, under which licence, and how it sounds."""
+"""Write a card of a data root: counts, durations, class balance, licence and audio examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXCERPT_S = 20.0
 
 @dataclass(frozen=True)
 class _Part:
-    """One task of the card."""
+    """One task on the card."""
 
     task: Task
     loaded: Loaded
@@ -32,7 +32,7 @@ class _Part:
     manifest: Manifest
 
     def row(self) -> dict[str, Any]:
-        """Return what the templates show of it."""
+        """Return the task's values for the templates."""
         figures = self.found.statistics()
         expected = self.manifest.expected(self.task)
         balance = Counter(sample.stratum for sample in self.loaded.samples if sample.stratum)
@@ -51,12 +51,12 @@ class _Part:
 
 
 def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int = 42, jobs: int = 0) -> list[Path]:
-    """Write `card.md`, `card.html` and `audio/` with ten excerpts into a folder, and return the two pages.
+    """Write `card.md`, `card.html` and `audio/` with ten excerpts to a folder; return the two pages.
 
     Parameters
     ----------
     tasks
-        The tasks that are there; the examples are shared out among them.
+        The tasks to describe; examples are taken from them in turn.
     seed
         Chooses the examples.
 
@@ -102,13 +102,13 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
 
 
 def markdown(text: object) -> str:
-    """Return a text as one line in which Markdown and HTML see no mark-up."""
+    """Return a text as one line without Markdown or HTML markup."""
     line = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in line)
 
 
 def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str, Any]]:
-    """Write excerpts of ten samples, taken from the tasks in turn, and return what is to be said of each."""
+    """Write excerpts of ten samples, taken from the tasks in turn; return their descriptions."""
     heard = [(part, [sample for sample in part.loaded.samples if sample.clips]) for part in parts]
     orders = [(part, iter(select(samples, EXAMPLES, seed))) for part, samples in heard]
     examples: list[dict[str, Any]] = []
@@ -120,7 +120,7 @@ def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str,
         try:
             _write_excerpt(sample, folder / "audio" / name)
         except AudioError:
-            continue  # counted among the faulty; another sample takes its place
+            continue  # counted as bad; another sample takes its place
         options = list(zip(LETTERS, sample.options, strict=False))
         facts = {"task": part.task.key, "id": sample.id, "question": sample.question, "answer": sample.right}
         examples.append({**facts, "audio": f"audio/{name}", "options": options})
@@ -128,7 +128,7 @@ def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str,
 
 
 def _write_excerpt(sample: Sample, target: Path) -> None:
-    """Write the first seconds of a clip, or those around what decides the answer where that is known."""
+    """Write the first seconds of a clip, or the seconds around the deciding event if it is known."""
     rate = probe(sample.clips[0]).sampling_rate
     clip = decode(sample.clips[0], rate)
     onset = sample.meta.get("event_onset")

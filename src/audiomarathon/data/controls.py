@@ -1,7 +1,7 @@
-"""Variants of a task that ask whether, and how, its score depends on the audio.
+"""Make control variants of a task, to test how its score depends on the audio.
 
-Clips of one length, cut around what decides the answer or extended by background like their own; and clips of the same
-lengths in which there is nothing to hear: silence, noise, or another sample's audio.
+Variants have clips of one length, cut around the deciding event or extended with background noise; or clips of the
+original lengths with silence, noise, or another sample's audio.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 @dataclass(frozen=True)
 class Window:
-    """Which part of a clip a variant keeps.
+    """The part of a clip that a variant keeps.
 
     Attributes
     ----------
     start
-        In seconds of the clip; negative where background comes first.
+        Start in the clip, in seconds; negative if background comes first.
     event
-        The deciding part (onset and end in seconds of the clip), or None where it is unknown or there is none.
+        The deciding event (onset and end in seconds of the clip); None if unknown or absent.
     """
 
     start: float
@@ -53,9 +53,9 @@ class Window:
 
 
 def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> Window | None:
-    """Return the window of a clip that holds all events at the same relative place, or None where they do not fit.
+    """Return a window with all events at the same relative place as in the clip; None if they do not fit.
 
-    Without events it begins where the clip begins. `length` and `seconds` are the clip's and the window's.
+    Without events, the window begins at the clip's start. `length` is the clip's length, `seconds` the window's.
     """
     if not events:
         return Window(0.0, None)
@@ -69,7 +69,7 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 
 @dataclass(frozen=True)
 class _Clip:
-    """One clip to write: for whom, from what, where to."""
+    """One clip to write: its samples, source, window and path."""
 
     samples: tuple[Sample, ...]
     source: Path
@@ -90,32 +90,32 @@ def build_controls(
     jobs: int = 0,
     progress: bool | None = None,
 ) -> tuple[Path, dict[str, int]]:
-    """Write one variant of tasks: a data root of its own, in which each loads as the task it is.
+    """Write one variant of tasks as a data root, in which each task loads as usual.
 
     Parameters
     ----------
     out
-        The variant's root is made in here, named after what it is, such as `30s-silence`.
+        Parent folder of the variant's root, which is named after the variant, such as `30s-silence`.
     seconds
-        Length of every clip; None keeps each clip's own.
+        Length of every clip; None keeps each clip's length.
     kind
-        What there is to hear: one of `KINDS`, or of all the tasks' own controls, which keep the clips' lengths.
+        Audio of the clips: one of `KINDS`, or a control that all the tasks define, which keeps the clips' lengths.
 
     Returns
     -------
     (Path, dict)
-        The root, and by task how many samples are left out: transcripts whose clip would have to be cut.
+        The root, and by task the number of samples left out because their transcript cannot be cut with the clip.
 
     Raises
     ------
     DataError
-        The root exists, a clip cannot be read, or no sample is left.
+        The root exists, a clip cannot be read, or no sample remains.
     """
     name = "-".join([*([f"{seconds:g}s"] if seconds else []), *([kind] if kind != "audio" or not seconds else [])])
     target, partial = out / name, out / f".{name}.partial"
     with _held(out / f".{name}.lock"):
         if target.exists():
-            raise DataError(f"{target}: is there already; move it away, or name another folder")
+            raise DataError(f"{target}: already exists; move it away, or choose another folder")
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
@@ -130,8 +130,8 @@ def build_controls(
 
 @contextmanager
 def _held(file: Path) -> Iterator[None]:
-    """Hold a lock file for the length of the block, and leave none behind."""
-    with holding(file, "another process writes this variant"):
+    """Hold a lock file during the block; delete it afterwards."""
+    with holding(file, "another process is writing this variant"):
         try:
             yield
         finally:
@@ -149,7 +149,7 @@ def _write_variant(
     jobs: int,
     progress: bool | None,
 ) -> dict[str, int]:
-    """Write a variant's folder, and return by task how many samples it leaves out."""
+    """Write a variant's folder; return by task how many samples it leaves out."""
     left_out: dict[str, int] = {}
     lines: list[str] = []
     for task, loaded in tasks:
@@ -188,7 +188,7 @@ def _write_variant(
 
 
 def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
-    """Return the samples that each clip is of."""
+    """Return the samples of each clip."""
     groups: dict[Path, list[Sample]] = {}
     for sample in loaded.samples:
         if not sample.clips:
@@ -199,7 +199,7 @@ def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
 
 
 def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
-    """Return the deciding parts of a clip; of a sample's clips the first has them."""
+    """Return the deciding events in a clip; they are always in a sample's first clip."""
     told = [(s.meta.get("event_onset"), s.meta.get("event_seconds")) for s in samples if s.clips[0] == clip]
     return [(float(on), float(on + long)) for on, long in told if on is not None and long is not None]
 
@@ -207,7 +207,7 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 def _plan(
     task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], seconds: float | None, kind: str, seed: int
 ) -> list[_Clip]:
-    """Return the clips to write for one clip: one, or one a question where their deciding parts lie too far apart."""
+    """Return the clips to write for one clip: one, or one per question if their events lie too far apart."""
     length = probe(clip).seconds
     wanted = seconds or length
     if not task.cuttable and kind == "audio" and wanted < length:
@@ -220,14 +220,14 @@ def _plan(
     for number, sample in enumerate(group):
         own = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
         found = window(length, wanted, events := _events([sample], clip))
-        if found is None:  # the deciding part is longer than the window, which begins where that does
+        if found is None:  # the event is longer than the window: start with the event
             found = Window(max(0.0, min(events[0][0], length - wanted)), None)
         clips.append(_Clip((sample,), clip, found, wanted, own.as_posix(), partner))
     return clips
 
 
 def _own_plan(task: Task, loaded: Loaded, control: str) -> list[_Clip]:
-    """Return the clips of a control of the task's own, at their lengths; a sample without audio has an empty path."""
+    """Return the clips of a control that the task defines; a sample without audio has an empty path."""
     varied, clips = task.vary(loaded, control), []
     for clip, group in _by_clip(loaded).items():
         own = varied[group[0].id]
@@ -237,15 +237,15 @@ def _own_plan(task: Task, loaded: Loaded, control: str) -> list[_Clip]:
 
 
 def _path(loaded: Loaded, clip: Path) -> str:
-    """Return where a variant's clip lies: where the clip does, in a format that keeps 16-bit audio exact."""
+    """Return the path of a variant's clip: the clip's path, as WAV or FLAC, which keep 16-bit audio exact."""
     path = Path(relative(loaded, clip))
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 
 
 def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, seed: int) -> Path:
-    """Return the clip of another speaker, place or passage and, where options are classes, of another class.
+    """Return a clip of another speaker, place or passage and, if options are classes, of another class.
 
-    Of a sample of several clips it is the first; each clip of a sample has a partner of its own.
+    It is the first clip of another sample; each clip of a sample gets a different partner.
     """
     classes = bool(getattr(task, "classes", ()))
     others = [
@@ -260,7 +260,7 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, seed: int) 
 
 
 def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
-    """Return a row's changes: its task's own, or where the deciding part lies, None where it is not known."""
+    """Return the changed fields of a row: those of the task's control, or the event's new onset (None if unknown)."""
     if one.own:
         return one.own.fields
     if kind != "audio" or one.window.event is None or sample.meta.get("event_onset") is None:
@@ -269,7 +269,7 @@ def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
 
 
 def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[str, Any]:
-    """Write one clip and return the row that says what was done."""
+    """Write one clip; return its row of `controls.jsonl`."""
     source = one.source
     if one.own and one.own.audio is None:
         said = {"clip": None, "source": source.name, "samples": [s.id for s in one.samples], "kind": kind}

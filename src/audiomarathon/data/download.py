@@ -1,8 +1,8 @@
-"""Bring tasks' data into a data root: only what is needed, checked, whole or not at all, resumed after any end.
+"""Download tasks' data into a data root: only needed files, checked, and resumable.
 
-What a task needs is decided by the engine itself. The source's tree is mirrored by empty files, the metadata is fetched
-for real, and the task is found and loaded there as in a run: its clips are what the samples name, and a limit takes the
-samples that SAMPLE_LIMIT would. Files are fetched into a hidden folder of the root and renamed when they are whole.
+The task itself decides what it needs. The source's tree is mirrored with empty files, only the metadata is downloaded,
+and the task is found and loaded there as in a run. Its clips are the clips of its samples, and a limit takes the same
+samples as SAMPLE_LIMIT. Files are downloaded into a hidden folder of the root, and renamed once they are whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_METADATA = 256 * 2**20
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one task needs of a source.
+    """The files that one task needs from a source.
 
     Attributes
     ----------
@@ -46,13 +46,13 @@ class Wanted:
     loaded
         The task as it loads from the source's metadata.
     ids
-        The samples to bring; all of them, or those of a limited run.
+        The samples to download: all, or those of a limited run.
     metadata, clips
         The files.
     manifest
-        The source's, with its licence.
+        The source's manifest, with its licence.
     expected
-        What it expects of the whole task; None of a split that is not the task's default.
+        Expected facts of the whole task; None for a split other than the default.
     """
 
     task: Task
@@ -83,24 +83,23 @@ def download(
     say: Callable[[str], None] = lambda _line: None,
     progress: bool | None = None,
 ) -> list[Wanted]:
-    """Bring tasks into a data root, and return what was brought (or, with `dry_run`, would be).
+    """Download tasks into a data root; return what was downloaded, or with `dry_run` would be.
 
     Parameters
     ----------
     limit, seed
-        As a run's SAMPLE_LIMIT and SEED: the same samples, beside those that are there already. Their rows alone stand
-        in the root's metadata, and its `audiomarathon.json` says of how many; a later call without a limit brings the
-        rest.
+        As a run's SAMPLE_LIMIT and SEED: the same samples, in addition to samples in the root. The root's metadata has
+        only their rows, and its `audiomarathon.json` says so; a later call without a limit downloads the rest.
     split
-        As a run's TASK_SPLIT; "" is the task's default. `data verify` knows the default alone.
+        As a run's TASK_SPLIT; "" is the task's default. `data verify` checks only the default.
     licence
-        Of data that does not say its own.
+        Licence of data without a stated licence.
 
     Raises
     ------
     DataError
-        A task is not in the source, or lies in the root elsewhere; too little space; a file's hash is not the source's;
-        no network. Every file that was finished stays, and the same call goes on from there.
+        A task is not in the source, or is elsewhere in the root; too little space; a wrong hash; no network. Finished
+        files stay, and the same call continues.
     """
     with _stage(root) as stage, tempfile.TemporaryDirectory() as scratch:
         mirror = Path(scratch)
@@ -110,14 +109,14 @@ def download(
         for plan in plans:
             _refuse_another_place(plan, root)
             for row in plan.loaded.bad_rows[:3]:
-                say(f"{plan.task.key}: the source itself is faulty: {row}")
+                say(f"{plan.task.key}: the source has a bad row: {row}")
         missing = list({clip.path: clip for plan in plans for clip in plan.clips if not _is_there(clip, root)}.values())
         needed, free = sum(clip.size for clip in missing), free_bytes(root)
-        say(f"{counted(len(missing), 'clip')} to fetch, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
+        say(f"{counted(len(missing), 'clip')} to download, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
         if needed + SPARE_BYTES > free:
             raise DataError(
-                f"{root}: {needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free; make room, name another "
-                "--data, or take fewer samples with --limit"
+                f"{root}: {needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free; free some space, choose another "
+                "--data, or fewer samples with --limit"
             )
         if not dry_run:
             for entry, file in _fetched(source, missing, stage, progress):
@@ -132,7 +131,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
-    """Make an empty file for each of a source's."""
+    """Create an empty file for each file of the source."""
     for path in entries:
         place = mirror / path
         try:
@@ -153,7 +152,7 @@ def _plan(
     split: str,
     licence: str,
 ) -> Wanted:
-    """Find and load a task in a mirror of the source's tree, in which only the metadata has content."""
+    """Find and load a task in a mirror of the source's tree, where only metadata has content."""
     try:
         if not entries:
             raise MissingDataError("the source is empty")
@@ -188,7 +187,7 @@ def _plan(
 
 
 def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
-    """Return the samples that are in place already: a limit adds to them, it takes none away."""
+    """Return the samples that are in place; a limit adds samples and never removes them."""
     try:
         return {sample.id for sample in task.load(folder, filters).samples} if folder.is_dir() else set()
     except DataError:
@@ -196,7 +195,7 @@ def _present(task: Task, folder: Path, filters: Filters) -> set[str]:
 
 
 def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
-    """Whether a file tells of the task: its metadata file (or all text, where it has none), or a manifest above it."""
+    """Whether a file is the task's metadata file (or any text file, if it has none), or a manifest above it."""
     path = Path(entry.path)
     if path.name == FILE_NAME:
         return folder.is_relative_to(path.parent)
@@ -211,13 +210,13 @@ def _refuse_another_place(plan: Wanted, root: Path) -> None:
         return
     if there != (root / plan.folder).absolute():
         raise DataError(
-            f"{plan.task.key}: is already in {there}, this would bring it to {root / plan.folder}; move that away, or "
-            "name another --data"
+            f"{plan.task.key}: is already in {there}, not in {root / plan.folder}; move it away, or "
+            "choose another --data"
         )
 
 
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
-    """Put the rows in place, all or the limited run's, and say in the root's manifest what to expect."""
+    """Write the rows, all or the limited run's, and the expected counts in the root's manifest."""
     if plan.limited:
         write_rows(plan.task, plan.loaded, set(plan.ids), root / plan.folder)
     else:
@@ -241,7 +240,7 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
 def _fetched(
     source: Source, wanted: Sequence[Entry], stage: Path, progress: bool | None
 ) -> Iterator[tuple[Entry, Path]]:
-    """Yield files that are whole and, where the source knows hashes, the right ones."""
+    """Yield whole files; raise on a wrong size, or a wrong hash if the source knows it."""
     total = sum(entry.size for entry in wanted)
     with progress_of(total, "download", "B", shown=progress) as count:
         try:
@@ -260,7 +259,7 @@ def _fetched(
         except OSError as error:
             full = error.errno == errno.ENOSPC
             reason = f"no space left in {stage.parent}" if full else f"{error.filename or stage}: {error.strerror}"
-            raise DataError(f"{reason}; what was finished stays, the same command goes on from there") from error
+            raise DataError(f"{reason}; finished files are kept; run the same command again to continue") from error
 
 
 def _digest(file: Path, like: str) -> str:
@@ -273,13 +272,13 @@ def _digest(file: Path, like: str) -> str:
 
 
 def _is_there(entry: Entry, root: Path) -> bool:
-    """Whether a clip is in place: it got its name only once it was whole and checked."""
+    """Whether a clip is in place; files get their name only when whole and checked."""
     place = root / entry.path
     return place.is_file() and place.stat().st_size == entry.size
 
 
 def _place(file: Path, target: Path) -> None:
-    """Move a whole file to its place in one step; on another file system, by way of a hidden copy beside the target."""
+    """Move a whole file to its place in one step, through a hidden copy if it is on another file system."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -298,8 +297,8 @@ def _place(file: Path, target: Path) -> None:
 
 @contextmanager
 def _stage(root: Path) -> Iterator[Path]:
-    """Hold the root's staging folder, alone; it is cleared away once everything is done."""
+    """Lock the root's staging folder; delete it after success."""
     stage = root / STAGE
-    with holding(stage / "lock", "another download is at work there"):
+    with holding(stage / "lock", "another download is running there"):
         yield stage
         shutil.rmtree(stage, ignore_errors=True)

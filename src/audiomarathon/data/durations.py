@@ -1,4 +1,4 @@
-"""How long a task's clips are: probed in parallel, described, and turned into audio tokens."""
+"""Measure the durations of a task's clips, and the audio tokens that they take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HISTOGRAM_BINS = 20
 
 
 def clips_of(samples: Iterable[Sample]) -> list[Path]:
-    """Return the clips of samples, each once, sorted: several questions may share one."""
+    """Return the clips of samples, sorted and without repeats: several questions may share a clip."""
     return sorted({clip for sample in samples for clip in sample.clips})
 
 
@@ -37,14 +37,14 @@ def probe_clips(
     Parameters
     ----------
     jobs
-        Threads (libsndfile and numpy work outside Python's lock); 0: one a core.
+        Threads; 0: one per core.
     progress
         False shows nothing.
 
     Returns
     -------
     dict
-        For each clip what it holds, or in words why it cannot be read. With `deep` its length is the one decoded.
+        For each clip its facts, or the reason why it cannot be read. With `deep`, its length is the decoded length.
     """
     found = {}
     with (
@@ -80,11 +80,11 @@ class Durations:
     Attributes
     ----------
     seconds
-        Of each clip that can be read, in the clips' order.
+        Durations of the readable clips, in the clips' order.
     broken
-        For each clip that cannot be read, its path and why.
+        (path, reason) of each unreadable clip.
     bad_rows
-        How many rows of the metadata stand for no sample (`audiomarathon data verify` lists them).
+        Number of metadata rows without a sample (`audiomarathon data verify` lists them).
     """
 
     task: Task
@@ -94,7 +94,7 @@ class Durations:
     bad_rows: int = 0
 
     def statistics(self) -> dict[str, float | int | None]:
-        """Return count, hours, mean, std (of the clips there are), min, percentiles and max, in seconds."""
+        """Return counts, total hours, and mean, std, min, percentiles and max in seconds."""
         names = ["mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max"]
         figures: dict[str, float | int | None] = {"clips": len(self.seconds), "samples": self.samples}
         if not self.seconds:
@@ -105,16 +105,16 @@ class Durations:
         return figures | {"total_hours": round(float(array.sum()) / 3600, 4), **rounded}
 
     def histogram(self) -> dict[str, list[float] | list[int]]:
-        """Return counts and their bins' edges in seconds, the last bin closed; empty without clips."""
+        """Return counts and bin edges in seconds; empty without clips."""
         if not self.seconds:
             return {"counts": [], "edges": []}
         counts, edges = np.histogram(self.seconds, HISTOGRAM_BINS)
         return {"counts": counts.tolist(), "edges": [round(float(edge), 3) for edge in edges]}
 
     def tokens(self) -> dict[str, dict[str, float | int | list[str]]]:
-        """Return, for each rate of audio tokens that models have, what these clips cost: models, median, max, total."""
+        """Return, for each audio token rate, its models and the median, max and total tokens of these clips."""
         by_rate: dict[float, list[str]] = {}
-        for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's is not known
+        for model in filter(lambda model: model.tokens_per_second, all_models()):  # an endpoint's rate is unknown
             by_rate.setdefault(model.tokens_per_second, []).append(model.key)
         array = np.array(self.seconds or [0.0])
         spread = {"median": float(np.median(array)), "max": float(array.max()), "total": float(array.sum())}
@@ -136,7 +136,7 @@ class Durations:
 
 
 def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | None = None) -> Durations:
-    """Probe a loaded task's clips and describe their durations; clips that cannot be read are listed, not fatal."""
+    """Probe a task's clips and describe their durations; unreadable clips are listed, not raised."""
     probed = probe_clips(clips_of(loaded.samples), jobs=jobs, progress=progress, what=task.key)
     return Durations(
         task,
@@ -148,15 +148,14 @@ def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | Non
 
 
 def write_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
-    """Write JSON and CSV into a folder, one entry or row a task, and return their paths.
+    """Write JSON and CSV into a folder, one entry or row per task; return their paths.
 
-    They are called `durations.*`, of a single task `<task>.*` (`lalm-clotho.csv`), so that tasks measured one by one
-    keep their files.
+    The files are `durations.*`, or `<task>.*` (`lalm-clotho.csv`) for a single task.
 
     Raises
     ------
     RecordError
-        When they cannot be written; what was there before stays.
+        When a file cannot be written; its old content stays.
     """
     name = found[0].task.key.replace("/", "-") if len(found) == 1 else "durations"
     as_json, as_csv = folder / f"{name}.json", folder / f"{name}.csv"

@@ -1,4 +1,4 @@
-"""The public data set on the hub, as a source of files with hashes."""
+"""Read a data set on the hub as a source of files with hashes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _AT_ONCE = 4
-_BLOCK = 8 << 20  # bytes of a request, where parts of a file are read
+_BLOCK = 8 << 20  # bytes per request when parts of a file are read
 
 
 class HubSource:
-    """A data set of the hub at the revision that was current when it was first asked.
+    """A data set on the hub, at its current revision when first read.
 
     Parameters
     ----------
     api
-        The hub's client; a default one when None.
+        Client of the hub; None makes one.
     """
 
     def __init__(self, repository: str = HUB_DATASET, api: HfApi | None = None) -> None:
@@ -37,17 +37,17 @@ class HubSource:
             from huggingface_hub.utils.tqdm import disable_progress_bars
 
             api = HfApi()
-            disable_progress_bars()  # a bar a file, under ours
+            disable_progress_bars()  # it would draw a bar per file below ours
         self._api = api
         self._revision: str | None = None
 
     @property
     def name(self) -> str:
-        """The repository, with its revision once that is known."""
+        """The repository, with its revision once known."""
         return f"{self.repository}@{self._revision}" if self._revision else self.repository
 
     def entries(self) -> list[Entry]:
-        """Return its files, with the hashes that the hub keeps."""
+        """Return its files with the hub's hashes."""
         from huggingface_hub.hf_api import RepoFolder
 
         with _errors(self.repository):
@@ -66,10 +66,10 @@ class HubSource:
         return found
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Download several files at once; one that was cut off goes on where it stopped."""
+        """Download several files at once; interrupted files are resumed."""
         with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
-                # In groups, so that no more than these wait on the disk for the caller.
+                # In groups, so that few files wait on disk for the caller.
                 for start in range(0, len(wanted), _AT_ONCE):
                     group = wanted[start : start + _AT_ONCE]
                     yield from zip(group, pool.map(lambda entry: self._one(entry, stage), group), strict=True)
@@ -77,7 +77,7 @@ class HubSource:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def opened(self, path: str) -> io.RawIOBase:
-        """Open a file, of which only the parts that are read are downloaded."""
+        """Open a file; only the parts that are read are downloaded."""
         from huggingface_hub import HfFileSystem
 
         with _errors(self.repository):
@@ -97,7 +97,7 @@ class HubSource:
 
 
 class _Parts(io.RawIOBase):
-    """A file of the hub; what goes wrong as it is read is one line."""
+    """A file on the hub; errors while reading become one line."""
 
     def __init__(self, name: str, file: Any) -> None:
         self._name, self._file = name, file

@@ -1,4 +1,4 @@
-"""Which members of an archive may be unpacked: an archive is not trusted, and what it may cost is bounded."""
+"""Decide which members of an untrusted archive may be unpacked, and limit their number and size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 MAX_BYTES = 200 * 10**9
-"""What an archive may unpack to: three times the benchmark."""
+"""Largest unpacked size of an archive: three times the benchmark."""
 
 MAX_MEMBERS = 100_000
 """Files and folders of a source; the benchmark has 7,000."""
@@ -23,12 +23,12 @@ MAX_PATH = 1_000
 
 
 class RefusedError(Exception):
-    """Why an archive is not unpacked; the one who reads it adds its name."""
+    """Reason for refusing an archive; the reader adds the archive's name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a source: its path there, its bytes, and its hash where the source knows one.
+    """A file of a source: its path, its size in bytes, and its hash if known.
 
     `digest` is `sha256:…`, or `git:…` for the SHA-1 of a git blob.
     """
@@ -44,7 +44,7 @@ def vetted(members: Iterable[tuple[str, int, int, int]]) -> list[Entry]:
     Raises
     ------
     RefusedError
-        At the first member that is not allowed, or too many.
+        A member is not allowed, or there are too many.
     """
     files: dict[str, Entry] = {}
     folders: set[str] = {""}
@@ -78,7 +78,7 @@ def vetted(members: Iterable[tuple[str, int, int, int]]) -> list[Entry]:
 
 
 def beyond(allowed: int, what: str) -> str:
-    """Return what a bound that was passed is called in messages."""
+    """Return the message for an exceeded limit."""
     return f"more than {allowed:,} {what}"
 
 

@@ -1,4 +1,4 @@
-"""A person's verdicts on a seeded sample of a task, as the paper's makers took them, row by row."""
+"""Collect a person's verdicts on randomly chosen samples of a task, as the paper's authors did."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def review(
     Parameters
     ----------
     verdicts
-        What is in it is not asked again; what was skipped is.
+        Samples with a verdict in this file are not asked again; skipped samples are.
     seed, share
-        Which samples: the first of a run's order under this seed, so a larger share goes on from a smaller one.
+        Choose the samples: the first in a run's order with this seed, so a larger share extends a smaller one.
     ask, show
-        Read an answer (`y`, `n` and perhaps why, `s`, `q`), print a text.
+        Functions that read an answer (`y`, `n` with a note, `s`, `q`) and print a text.
     play
-        Whether to play clips; without a player their paths have to do.
+        Whether to play clips; their paths are always shown.
 
     Returns
     -------
     Counter
-        How many were accepted and rejected (earlier ones too), and how many are left.
+        Number of accepted and rejected samples, with earlier verdicts, and of samples left.
 
     Raises
     ------
     DataError
-        The file holds something else, or cannot be written.
+        The file has other content, or cannot be written.
     """
     chosen = select(loaded.samples, math.ceil(share * len(loaded.samples)), seed)
     known = _read(verdicts)
@@ -79,7 +79,7 @@ def review(
 
 
 def described(sample: Sample) -> str:
-    """Return a sample as a person reads it: its question, options with the right one marked, or its transcript."""
+    """Return a sample as text: its question, options with the right one marked, or its transcript."""
     lines = [sample.id, *(str(clip) for clip in sample.clips), sample.question]
     if not sample.options:
         return "\n".join([*lines, f"transcript: {sample.answer}"])
@@ -104,7 +104,7 @@ def _asked(ask: Callable[[str], str]) -> str:
 
 @contextmanager
 def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
-    """Play while the person decides; the verdict stops it."""
+    """Play the clips inside the block; stop at its end."""
     command = next((command for name, command in PLAYERS.items() if shutil.which(name)), None)
     if command is None:
         show(f"(no player: install one of {', '.join(PLAYERS)}; the clip's path is above)")
@@ -120,7 +120,7 @@ def _playing(sample: Sample, show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return verdicts by sample, the last one counting; a torn last line, of a killed review, is passed over."""
+    """Return the last verdict on each sample; a cut last line of a killed review is skipped."""
     try:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]

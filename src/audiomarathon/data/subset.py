@@ -1,4 +1,4 @@
-"""Write some of a task's rows into another folder, in its own format, so that it loads there as the same task."""
+"""Write some rows of a task into another folder in the task's format, so that it loads there."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ def write_rows(
     changes: Changes = MappingProxyType({}),
     paths: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Write the metadata of some samples into a folder; clips are the caller's to put there, under the same paths.
+    """Write the metadata of some samples into a folder; the caller writes the clips.
 
     Parameters
     ----------
     loaded
-        The task as it was loaded; its folder holds the rows.
+        The loaded task; its folder has the rows.
     ids
         The samples to keep.
     target
         The task's folder to write.
     changes
-        By sample the fields to set in its row. A field set to None is taken away.
+        By sample, fields to set in its row; None removes a field.
     paths
-        By sample, where each of its clips lies in the target; default: where it lies in the task's folder.
+        By sample, the paths of its clips in the target (default: as in the task's folder).
 
     Raises
     ------
     DataError
-        The task is a third party's, whose format is not known.
+        The task is a plug-in with an unknown format.
     """
     kept = [sample for sample in loaded.samples if sample.id in ids]
     task.write_rows(Part(loaded, kept, changes, paths), target)
 
 
 def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Set facts and tasks' entries (None: take it away) in a root's `audiomarathon.json`; the rest of it stays."""
+    """Set facts and tasks' entries (None removes an entry) in a root's `audiomarathon.json`; keep the rest."""
     file = root / FILE_NAME
     data = read_json(file) if file.is_file() else {}
     if not isinstance(data, dict) or not isinstance(data.get("tasks", {}), dict):

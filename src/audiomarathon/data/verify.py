@@ -1,4 +1,4 @@
-"""Is a data root whole? Every task's rows, clips, durations and counts, and what is wrong with them."""
+"""Check a data root: every task's rows, clips, durations and counts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
 TOLERANCE_S = 1.0
-"""By how much a clip may miss the range: the published one is rounded to quarters of a minute."""
+"""Seconds by which a clip may miss the expected range; published ranges are rounded to quarters of a minute."""
 
 Kind = Literal["task", "row", "clip", "duration", "count"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes
     ----------
     kind
-        `task` (cannot be read at all), `row` (no sample can be made of it: a missing clip, an answer that is no option,
-        a duplicate id, …), `clip` (not audio that can be read), `duration` (out of range) or `count`.
+        `task` (unreadable), `row` (not a sample: a missing clip, an answer that is not an option, a duplicate id, …),
+        `clip` (unreadable audio), `duration` (out of range) or `count`.
     text
         What was found, and where.
     """
@@ -39,9 +39,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What verifying one task found; `state` is `ok`, `wrong` or `missing`.
+    """Result for one task; `state` is `ok`, `wrong` or `missing`.
 
-    `notes` tell how many samples have a known defect of the data; they make nothing wrong.
+    `notes` count samples with known defects of the published data; these are not problems.
     """
 
     task: str
@@ -80,14 +80,14 @@ def verify(
     deep
         Decode every clip instead of reading its header.
     jobs
-        Threads; 0: one a core.
+        Threads; 0: one per core.
     tolerance
         Seconds by which a clip may miss the expected range.
 
     Returns
     -------
     TaskReport
-        Never an exception for what is wrong with the data: it is a problem in the report.
+        Problems of the data are in the report, never raised.
     """
     published = Manifest().expected(task)
     try:

@@ -1,4 +1,4 @@
-"""Bring X-ARES' data from Zenodo: each file on its own, resumed, and checked by its MD5."""
+"""Download X-ARES' data from Zenodo, file by file: resumable, and checked by MD5."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True)
 class Record:
-    """What Zenodo says of a record: its files and its licence."""
+    """A Zenodo record: its files and its licence."""
 
     files: tuple[File, ...]
     licence: str
@@ -52,12 +52,12 @@ class Record:
 
 
 def record(number: str) -> Record:
-    """Return a record, as Zenodo (or the server that AUDIOMARATHON_ZENODO names) describes it.
+    """Return a record from Zenodo, or from the server in AUDIOMARATHON_ZENODO.
 
     Raises
     ------
     DataError
-        It cannot be had, or is not what a record should be.
+        The request fails, or the answer is not a record.
     """
     import httpx2
 
@@ -72,7 +72,7 @@ def record(number: str) -> Record:
         )
         licence = (content.get("metadata") or {}).get("license") or {}
     except httpx2.TransportError as error:
-        raise DataError(f"{url}: {told(error)}; fetch it elsewhere: --from FOLDER or ZIP") from error
+        raise DataError(f"{url}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{url}: is not a Zenodo record ({told(error)})") from error
     for file in files:
@@ -82,7 +82,7 @@ def record(number: str) -> Record:
 
 
 def plan(task: EncoderTask) -> Record:
-    """Return the record that a task's data comes from.
+    """Return the record of a task's data.
 
     Raises
     ------
@@ -95,29 +95,29 @@ def plan(task: EncoderTask) -> Record:
 
 
 def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _line: None) -> None:
-    """Bring a task's files into `<root>/<name>`; what is there already stays, and a part of a file is continued.
+    """Download a task's files to `<root>/<name>`; existing files stay, partial files are resumed.
 
     Raises
     ------
     DataError
-        A file cannot be had or its MD5 is wrong, the disk is too small, or another download is at work. Finished files
-        stay, and the same call goes on from there.
+        A download fails, an MD5 is wrong, the disk is too small, or another download is running. Finished files stay,
+        and the same call continues.
     """
     folder = root / task.name
     with _held(folder):
         if (folder / READY).is_file() and not task.missing(folder):
-            say(f"{folder}: is complete; nothing to fetch")
+            say(f"{folder}: is complete; nothing to download")
             return
         (folder / READY).unlink(missing_ok=True)
         found = plan(task)
         left = [file for file in found.files if not _is_there(folder / file.name, file.size)]
         needed, free = sum(file.size for file in left), free_bytes(folder)
-        say(f"{task.name}: {len(left)} of {len(found.files)} files to fetch, {needed / 1e9:.2f} GB, into {folder}")
+        say(f"{task.name}: {len(left)} of {len(found.files)} files to download, {needed / 1e9:.2f} GB, into {folder}")
         if needed + SPARE_BYTES > free:
-            raise DataError(f"{folder}: {needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
+            raise DataError(f"{folder}: {needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free")
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for file, _ in zip(left, pool.map(partial(_bring, folder=folder), left), strict=True):
-                say(f"{task.name}: {file.name} is there")
+                say(f"{task.name}: {file.name} is complete")
         zips = [folder / file.name for file in found.files if file.name.endswith(".zip")]
         for archive in zips:
             _unpack(task, open_source(archive), folder)
@@ -127,12 +127,12 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
 
 
 def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
-    """Bring a task's tars from a folder (also X-ARES' env folder) or an archive that was downloaded by hand.
+    """Copy a task's tars from a folder (such as X-ARES' env) or from an archive downloaded by hand.
 
     Raises
     ------
     DataError
-        It lacks some of them, or is damaged.
+        Tars are missing, or the archive is damaged.
     """
     folder = root / task.name
     own = source / task.name
@@ -145,7 +145,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 
 
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
-    """Copy a task's tars out of a source, each whole or not at all; return how many it holds."""
+    """Copy a task's tars from a source, each whole or not at all; return how many it has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
     left = [one for one in wanted if not _is_there(folder / Path(one.path).name, one.size)]
@@ -166,22 +166,22 @@ def _finish(task: EncoderTask, folder: Path, source: str) -> None:
 
 
 def _is_there(file: Path, size: int) -> bool:
-    """Whether a file is in place: it gets its name only when it is whole."""
+    """Whether a file is in place; files get their name only when whole."""
     return file.is_file() and file.stat().st_size == size
 
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    with holding(folder / ".lock", "another download is at work there"):
+    with holding(folder / ".lock", "another download is running there"):
         try:
             yield
         except OSError as error:
             where = error.filename or folder
-            raise DataError(f"{where}: {error.strerror or error}; the same command goes on from there") from error
+            raise DataError(f"{where}: {error.strerror or error}; run the same command again to continue") from error
 
 
 def _bring(file: File, folder: Path) -> None:
-    """Fetch a file beside its place, continue it if the connection ends, check its MD5, and give it its name."""
+    """Download a file under a temporary name, resume it after lost connections, check its MD5, and rename it."""
     import httpx2
 
     part = folder / f".{file.name}.partial"
@@ -192,14 +192,14 @@ def _bring(file: File, folder: Path) -> None:
         have = 0 if have > file.size else have
         try:
             with _answer(file.url, {"Range": f"bytes={have}-"} if have else {}) as answer:
-                # A server that ignores the range answers 200 and sends the whole file.
-                goes_on = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-                with part.open("ab" if have and goes_on else "wb") as out:
+                # A server that ignores the range sends the whole file.
+                resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+                with part.open("ab" if have and resumed else "wb") as out:
                     for chunk in answer.iter_raw():
                         out.write(chunk)
         except httpx2.TransportError as error:
             if not tries_left:
-                raise DataError(f"{file.url}: {told(error)}; the same command goes on from there") from error
+                raise DataError(f"{file.url}: {told(error)}; run the same command again to continue") from error
     with part.open("rb") as stream:
         found = hashlib.file_digest(stream, "md5").hexdigest()
     if found != file.md5:
@@ -210,7 +210,7 @@ def _bring(file: File, folder: Path) -> None:
 
 @contextmanager
 def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
-    """Open an answer to be read; wait as long as the server asks (429), a bounded number of times."""
+    """Open an answer for reading; after 429, wait as long as the server asks, a limited number of times."""
     import httpx2
 
     for tries_left in reversed(range(_TRIES)):
@@ -226,5 +226,5 @@ def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
         except httpx2.TransportError:
             raise  # the caller may try again
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise DataError(f"{url}: {told(error)}; fetch it elsewhere: --from FOLDER or ZIP") from error
+            raise DataError(f"{url}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
         time.sleep(min(_LONGEST_WAIT_S, float(asked) if asked.isdecimal() else 60.0))

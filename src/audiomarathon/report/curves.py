@@ -1,4 +1,4 @@
-"""What finished runs say against the ratio: score, LLM prefill and KV cache, a line a method, ready to be drawn."""
+"""Prepare curves of finished runs: score, LLM prefill and KV cache against the ratio, one line per method."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _SEED = 42  # of the bootstrap
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: which line it belongs to, where on it, and its figures by name of :data:`QUANTITIES`.
+    """One run: its line, its ratio, and its figures by :data:`QUANTITIES`.
 
     Attributes
     ----------
     label
-        The setting's own name: which ratios, layer and scope exactly. Tasks share a setting by it.
+        The setting's full name, with ratio, layer and scope; equal across tasks.
     method
         Key of the method, which decides its colour.
     line
-        Name of the line: the method's, with its layer and scope where the runs differ in them.
+        Name of the line: the method, with layer and scope if runs differ in them.
     ratio
-        Fraction of audio removed; of two joined methods, by both together.
+        Fraction of audio removed (joined methods: by both together).
     ideal
-        LLM prefill speed-up that counted FLOPs promise; None where that is not known.
+        LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
-        In what the run differs from the panel's base beside its method (another seed, other prompts); part of `line`.
+        Differences from the panel's base other than the method (seed, prompts); part of `line`.
     across, untimed
-        Whether its speed-up is of different sessions, and why it has none; see :class:`Pairs`.
+        Whether its speed-up uses different sessions, and why it has none; see :class:`Pairs`.
     busy
-        Whether the machine was busy while its times, or those of base beside it, were taken.
+        Whether the machine was busy while the run or its base was timed.
     pairs
-        What it shares with base; None without one.
+        Its pairs with base; None without base.
     """
 
     label: str
@@ -74,12 +74,12 @@ class Panel:
 
     @property
     def bases(self) -> dict[str, Setting]:
-        """The reference by the conditions under which it ran, "" being those that count as the panel's own."""
+        """Base by its conditions; "" are the panel's usual conditions."""
         return {one.conditions: one for one in reversed(self.settings) if one.method == "base"}
 
     def lines(self) -> dict[str, list[Setting]]:
-        """Return each method's settings by rising ratio; base under the same conditions opens every line, since ratio 0
-        of any method is base."""
+        """Return each method's settings by rising ratio; base of the same conditions starts every line, because ratio
+        0 of any method is base."""
         found: dict[str, list[Setting]] = {}
         for one in sorted(self.settings, key=lambda one: one.ratio):
             if one.method != "base":
@@ -89,7 +89,7 @@ class Panel:
 
 
 def read_panels(paths: Sequence[Path]) -> list[Panel]:
-    """Read run folders, or folders that hold some, into one panel a task and checkpoint, and one for the mean.
+    """Read run folders, or folders that contain them, as one panel per task and checkpoint, and one for the mean.
 
     Raises
     ------
@@ -103,9 +103,9 @@ def read_panels(paths: Sequence[Path]) -> list[Panel]:
 
 
 def panels_of(runs: Sequence[Run]) -> list[Panel]:
-    """Return a panel a checkpoint, control and task, and of several tasks one for their mean.
+    """Return one panel per checkpoint, control and task, and with several tasks one for their mean.
 
-    Runs without an answered sample, or without a summary of all that they hold, are left out.
+    Runs without answered samples or without a current summary are left out.
     """
     grouped: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in runs:
@@ -129,7 +129,7 @@ def _is_base(run: Run) -> bool:
 
 
 def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
-    # What most ran under is the panel's own: a stray run of other conditions is what gets marked.
+    # The conditions of most runs are the usual ones; runs with other conditions are marked.
     bases_first = [run for run in runs if _is_base(run)] or runs
     first = max(bases_first, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
     own = [conditions(run.identity, first.identity) for run in runs]
@@ -142,7 +142,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     ]
     summaries = [run.summary or {} for run in runs]
     least, most = (pick(summary["n"] for summary in summaries) for pick in (min, max))
-    samples = str(most) if least == most else f"{least}–{most}"  # sweeps of different limits meet in one folder
+    samples = str(most) if least == most else f"{least}–{most}"  # sweeps with different limits share the folder
     heard = [f"control: {first.control}"] if first.control else []
     title = " · ".join([task, str(first.facts.get("model", "")), *heard, f"{samples} samples"])
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
@@ -154,7 +154,7 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings with LLM prefill as :data:`~audiomarathon.report.series.PAIRED` says."""
+    """Return the settings with LLM prefill times as in :data:`~audiomarathon.report.series.PAIRED`."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
     return tuple(one if one.method == "base" else _paired(one, bases.get(one.conditions)) for one in settings)
 
@@ -168,7 +168,7 @@ def _paired(one: Setting, base: Estimate | None) -> Setting:
 
 
 def _heading(run: Run) -> str:
-    """Return what the score of a run's task is called, whether or not the task is installed here."""
+    """Return the name of a run's score, even if its task is not installed."""
     summary = run.summary or {}
     return str((summary.get("figure") or {}).get("title") or summary.get("headline", "score"))
 
@@ -184,14 +184,14 @@ def _refuse_repeats(runs: Sequence[Run], own: Sequence[str]) -> None:
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
-    """Return one run's place and figures.
+    """Return one run's setting.
 
     Parameters
     ----------
     under
-        Its conditions.
+        The run's conditions.
     base
-        Base's run under the same conditions.
+        Run of base with the same conditions.
     """
     records = list(run.records.values())
     summary = run.summary or {}
@@ -219,9 +219,9 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:
-    """Return the mean over tasks of the settings that every task has; None when there are none.
+    """Return the mean over tasks of the settings that every task has; None if there are none.
 
-    Tasks are independent; the interval is that of :func:`~audiomarathon.metrics.statistics.mean_over`.
+    Tasks are independent; the interval comes from :func:`~audiomarathon.metrics.statistics.mean_over`.
     """
     by_name = [{(one.label, one.conditions): one for one in panel.settings} for panel in panels]
     shared = [name for name in by_name[0] if all(name in others for others in by_name)]
@@ -235,7 +235,7 @@ def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | No
         }
         pairs = [one.pairs for one in each if one.pairs]
         if "speed_up" in figures and (saved := speed_up(pairs, "llm_prefill", _SEED)):
-            figures["speed_up"] = saved  # of the samples of all tasks, as in a comparison
+            figures["speed_up"] = saved  # over the samples of all tasks, as in `compare`
         ideals = [one.ideal for one in each if one.ideal is not None]
         ideal = float(np.mean(ideals)) if len(ideals) == len(each) else None
         settings.append(replace(each[0], figures=figures, ideal=ideal, busy=any(one.busy for one in each)))

@@ -1,7 +1,7 @@
-"""One self-contained HTML page of any number of runs: what to choose, figures, pictures, and a browser of samples.
+"""Write one self-contained HTML page about any number of runs: recommendations, figures, pictures, sample browser.
 
-Tables are written here; pictures are descriptions in Vega-Lite that the page's own copy of Vega draws. Everything a
-model or a data set said is escaped, or carried as JSON and set as text: nothing of it is ever read as markup or code.
+Tables are written as HTML; pictures are Vega-Lite specs, drawn by the page's copy of Vega. Texts of models and data
+sets are escaped, or stored as JSON and inserted as text, so they are never read as markup or code.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _EMBEDDED_RATE = 16_000
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What goes into a page.
+    """Options of a page.
 
     Attributes
     ----------
     samples
-        At most so many samples in the browser; those on which settings disagree come first.
+        Most samples in the browser; samples on which settings disagree come first.
     players
-        `link` plays clips from where they lie, `embed` carries them inside the page, `none` has no players.
+        `link` plays clips from their files, `embed` stores them in the page, `none` has no players.
     spectrograms
-        Whether to draw the clips, which decodes them.
+        Whether to draw spectrograms, which decodes the clips.
     data
-        Root of the tasks' data; None looks where the runs found theirs.
+        Data root; None uses the runs' data folders.
     """
 
     title: str = "AudioMarathon report"
@@ -56,11 +56,11 @@ class PageOptions:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not allowed."""
+        """Check the values."""
         if self.players not in PLAYERS:
             raise SettingsError(f"--audio {self.players}: allowed: {', '.join(PLAYERS)}")
         if self.samples < 0:
-            raise SettingsError(f"--samples {self.samples}: allowed is a number from 0")
+            raise SettingsError(f"--samples {self.samples}: allowed: a number from 0")
 
 
 def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = lambda: None) -> str:
@@ -102,7 +102,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     def trusted(name: str) -> Markup:
         return Markup((_TEMPLATE / name).read_text(encoding="utf-8"))
 
-    # The template's own parts are trusted; all else is escaped by Jinja and by `html`, or JSON.
+    # Only the template's parts are trusted; Jinja, `html` or JSON escapes the rest.
     environment = Environment(loader=FileSystemLoader(_TEMPLATE), undefined=StrictUndefined, autoescape=True)
     environment.filters["table"] = lambda table: Markup(html(table))
     return environment.get_template("report.html.j2").render(
@@ -120,7 +120,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 def _charts(sections: Iterable[Section]) -> dict[str, Any]:
-    """Return each description once, and what every picture of the page fills it with."""
+    """Return each spec once, and the data of every picture."""
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
@@ -137,7 +137,7 @@ def _charts(sections: Iterable[Section]) -> dict[str, Any]:
 
 
 def _rounded(content: Any) -> Any:
-    """Return rows with the digits that a picture can show."""
+    """Return rows with six significant digits."""
     if isinstance(content, Mapping):
         return {name: _rounded(value) for name, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -146,7 +146,7 @@ def _rounded(content: Any) -> Any:
 
 
 def as_script(content: Any) -> str:
-    """Return JSON that is safe in a script element, whatever its strings hold, with control characters written out."""
+    """Return JSON that is safe in a script element, with control characters escaped."""
     text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -164,12 +164,12 @@ def _address(players: str) -> Callable[[Clip], str | None]:
 
 
 def _linked(clip: Clip) -> str | None:
-    """Return a clip's address; one in a tar has none, and is embedded."""
+    """Return a clip's address; clips in a tar are embedded."""
     return _embedded(clip) if isinstance(clip, Member) else clip.absolute().as_uri()
 
 
 def _embedded(clip: Clip) -> str | None:
-    """Return a clip as mono Ogg Vorbis inside an address; None if it cannot be read."""
+    """Return a clip as a data URL with mono Ogg Vorbis; None if it cannot be read."""
     import soundfile
 
     try:

@@ -1,4 +1,4 @@
-"""What a page says of its runs, as rows: systems, their figures on each task and mean, and what to choose."""
+"""Collect the page's figures: systems, their figures on each task and mean, and recommendations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audiomarathon.records import Record
 from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
-from audiomarathon.results.best import Candidate, field_of
+from audiomarathon.results.best import Ranked, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
 from audiomarathon.results.pairs import AS_BASE, speed_up_alone
 from audiomarathon.results.scopes import COMMON, OVERALL, scopes_of
@@ -32,16 +32,16 @@ _SUMS = ("n", "expected", "errors", "unparsed", "cut_by_token_limit", "truncated
 
 @dataclass(frozen=True)
 class Setting:
-    """A system as pictures and tables show it.
+    """A system as shown in pictures and tables.
 
     Attributes
     ----------
     name
-        In tables; with its checkpoint where the page has several.
+        Name in tables, with the checkpoint if there are several.
     line, method, ratio
-        Its place in pictures; see `series`.
+        Position in pictures; see `series`.
     base
-        The place of its base among the systems; None without one.
+        Index of its base among the systems; None without base.
     """
 
     name: str
@@ -54,30 +54,30 @@ class Setting:
 
 
 Place = tuple[str, int]
-"""A scope (a task's key, or the name of a mean) and the place of a system."""
+"""A scope (a task's key, or a mean's name) and the index of a system."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to choose for one checkpoint.
+    """The recommendation for one checkpoint.
 
     Attributes
     ----------
     best
-        The fastest system that keeps the score within a point of base's; base itself where none is faster. None where
-        nothing can be ranked, and `why` says so.
+        The fastest system with a score within a point of base; base if none is faster. None if nothing can be ranked,
+        with the reason in `why`.
     other
-        The best of the others, where `best` is the control `random`.
+        The best other system, if `best` is the control `random`.
     left_out
-        What could not be ranked, and why.
+        Systems that could not be ranked, with reasons.
     place
-        Of `best` among the systems.
+        Index of `best` among the systems.
     """
 
     checkpoint: str
-    best: Candidate | None
+    best: Ranked | None
     row: Comparison | None = None
-    other: Candidate | None = None
+    other: Ranked | None = None
     samples: int = 0
     tasks: Sequence[str] = ()
     why: str = ""
@@ -87,14 +87,14 @@ class Advice:
 
 @dataclass(frozen=True)
 class PageData:
-    """The figures of all systems, on every task and every mean."""
+    """The figures of all systems, on every task and mean."""
 
     systems: Sequence[System]
     seed: int = 42
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """The systems as they are shown, in their order."""
+        """The systems as shown, in order."""
         several = len({system.checkpoint for system in self.systems}) > 1
         found = []
         for system in self.systems:
@@ -109,7 +109,7 @@ class PageData:
 
     @property
     def tasks(self) -> list[str]:
-        """Keys of the tasks that have figures, in their order."""
+        """Keys of the tasks with figures, in order."""
         return list(dict.fromkeys(task for task, _ in self._runs))
 
     @cached_property
@@ -124,7 +124,7 @@ class PageData:
 
     @property
     def unfinished(self) -> list[tuple[str, str, int, int]]:
-        """Runs without figures, for want of a summary of all they hold: setting, task, answered and expected."""
+        """Unfinished runs: (setting, task, answered samples, expected samples)."""
         return [
             (self.settings[place].name, task, len(run.records), run.expected)
             for place, system in enumerate(self.systems)
@@ -134,9 +134,9 @@ class PageData:
 
     @cached_property
     def scopes(self) -> dict[str, list[str]]:
-        """The tasks of each mean: of each group, of all, and of those that every setting has, where they are not all.
+        """The tasks of each mean: groups, all tasks, and the tasks that every setting has, if not all.
 
-        What runs of control variants have does not count, unless there are no others.
+        Control runs do not count, unless there are no others.
         """
         charted = set(self.charted)
         counted = [place for place in self._runs if place[1] in charted]
@@ -150,15 +150,15 @@ class PageData:
 
     @cached_property
     def charted(self) -> list[int]:
-        """Places of the systems in pictures: control runs hear other audio, so they are in none with the others."""
+        """Indices of the systems in pictures: no control runs, because they hear other audio."""
         heard = [place for place, system in enumerate(self.systems) if not system.control]
         return heard or list(range(len(self.systems)))
 
     @cached_property
     def widest(self) -> str:
-        """The scope that says most: the mean that most systems have, or where not half of them do, the commonest task.
+        """The widest scope: the mean that most systems have, or the commonest task if less than half have a mean.
 
-        "" where there is no score at all.
+        "" without any score.
         """
 
         def has(scope: str) -> int:
@@ -171,7 +171,7 @@ class PageData:
 
     @cached_property
     def point(self) -> float:
-        """One hundredth of the range of the widest scope's scores: what a recommendation may lose."""
+        """One hundredth of the score range of the widest scope: the loss that a recommendation may have."""
         figures = [
             run.task.scorer.figure
             for system in self.systems
@@ -189,9 +189,9 @@ class PageData:
 
     @cached_property
     def figures(self) -> dict[Place, dict[str, Any]]:
-        """What each system has on each task and mean: score, times, sizes, and how it stands beside its base.
+        """Each system's score, times, sizes and comparison with base, on each task and mean.
 
-        A mean is given only where the system has every task of it: others do not compare.
+        A mean needs every task of its scope.
         """
         found = {place: row for place, row in self._runs.items() if row["score"] is not None}
         for scope, members in self.scopes.items():
@@ -211,7 +211,7 @@ class PageData:
 
     @cached_property
     def beside_base(self) -> tuple[dict[Place, Comparison], dict[Place, str], dict[int, Compared]]:
-        """Every system beside its base, on every task and mean; why not, where not; and the comparison of each base."""
+        """Comparisons with base on every task and mean; reasons for missing ones; and all results by base."""
         rows: dict[Place, Comparison] = {}
         why: dict[Place, str] = {}
         found: dict[int, Compared] = {}
@@ -243,7 +243,7 @@ class PageData:
         return rows, why, found
 
     def _finished(self, place: int) -> System:
-        """Return a system with the runs that have a score: what is compared is what stands on the page."""
+        """Return a system with its scored runs only, which are the runs on the page."""
         system = self.systems[place]
         scored = {
             task: run for task, run in system.runs.items() if self._runs.get((task, place), {}).get("score") is not None
@@ -251,7 +251,7 @@ class PageData:
         return replace(system, runs=scored)
 
     def _beside(self, scope: str, place: int) -> dict[str, Any]:
-        """Return what stands beside base in a row; `why` where nothing does."""
+        """Return a row's comparison with base, or `why` there is none."""
         setting = self.settings[place]
         rows, why, compared = self.beside_base
         row = rows.get((scope, place))
@@ -261,7 +261,7 @@ class PageData:
             members = self.members(scope)
             none = "base was not run under the same conditions"
             if setting.base is not None:
-                none = f"not all of {', '.join(members)} can be set beside base"
+                none = f"not all of {', '.join(members)} can be compared with base"
             told = {task: why.get((task, place), "") for task in members}
             said = "; ".join(f"{task}: {text}" for task, text in told.items() if text)
             return {"why": said or none, "alone": setting.base is None}
@@ -275,19 +275,19 @@ class PageData:
         if base_own := sum(pairs.alike == AS_BASE for pairs in shared):
             some = f" in {base_own} of {len(shared)} tasks" if base_own < len(shared) else ""
             kept["difference_said"] = f"= base by construction{some}"
-            kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a class of the page: it may wrap
+            kept["difference_mark"] = f"{kept['difference_mark']} remark".strip()  # a CSS class: the cell may wrap
         if row.samples != n:
             kept["difference_said"] = ", ".join(filter(None, [kept["difference_said"], f"n {row.samples}"]))
         busy = {"busy": True} if row.busy else {}
         return {**kept, **busy, "shared": row.samples, "timed": timed, "untimed": row.untimed, "across": row.across}
 
     def _n(self, scope: str, place: int) -> int:
-        """Return how many samples a system answered in a scope."""
+        """Return the number of samples that a system answered in a scope."""
         return sum(self._runs[task, place]["n"] or 0 for task in self.members(scope) if (task, place) in self._runs)
 
     @cached_property
     def advice(self) -> list[Advice]:
-        """What to choose for each checkpoint: the fastest within a point of base's score, on the same samples."""
+        """Recommendations: for each checkpoint, the fastest setting within a point of base, on the same samples."""
         found = []
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
             own = [place for place in self.charted if self.systems[place].checkpoint == checkpoint]
@@ -304,22 +304,22 @@ class PageData:
         if self.systems[base].control:
             return Advice(name, None, why="control runs are not ranked")
         if compared is None:
-            return Advice(name, None, why="nothing stands beside its base")
-        field = field_of(compared)
+            return Advice(name, None, why="no setting can be compared with its base")
+        ranking = ranking_of(compared)
         shown = {
             self.systems[place].name(with_checkpoint=False): place
             for scope, place in self.figures
             if scope == self.widest and self.settings[place].base == base
         }
-        best = field.best(points=self.point, among=shown)
-        left_out = told(field.left_out)
+        best = ranking.best(points=self.point, among=shown)
+        left_out = told(ranking.left_out)
         if best is None:
-            return Advice(name, None, why="no setting's times can be set beside base's", left_out=left_out)
+            return Advice(name, None, why="no setting's times can be compared with base", left_out=left_out)
         if round(best.speed, 2) <= 1:  # as it is printed
-            best = field.candidates[0]
-        other = field.best(points=self.point, random=False, among=shown) if best.is_random else None
+            best = ranking.candidates[0]
+        other = ranking.best(points=self.point, random=False, among=shown) if best.is_random else None
         return Advice(
-            name, best, field.row(best), other, field.samples, list(field.ids), "", left_out, shown.get(best.name)
+            name, best, ranking.row(best), other, ranking.samples, list(ranking.ids), "", left_out, shown.get(best.name)
         )
 
 
@@ -346,7 +346,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
 
 
 def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the mean of each sample's own score in bins of half a minute."""
+    """Yield the mean score of samples, in duration bins of half a minute."""
     assert run.task is not None
     bins: dict[int, list[float]] = {}
     for verdict in run.verdicts.values():
@@ -358,7 +358,7 @@ def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean over tasks: of scores with their weights and an interval, of times and sizes alike."""
+    """Return the mean over tasks: weighted for scores, with an interval; unweighted for times and sizes."""
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None
@@ -386,14 +386,14 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False) -> Table:
-    """Each setting's score, or its difference from base, by task, then by group and over all.
+    """Show each setting's score, or its difference from base, by task, group and overall.
 
-    The best score of a column as it is printed is marked; a control run is none to be best.
+    The best printed score of a column is marked; control runs are never best.
 
     Parameters
     ----------
     narrow
-        Writes the ends of intervals in two digits.
+        Write the ends of intervals with two digits.
     """
     columns = [*data.tasks, *sorted(data.scopes, key=lambda scope: scope.endswith(OVERALL))]
     columns = [scope for scope in columns if any((scope, place) in data.figures for place in range(len(data.systems)))]

@@ -1,15 +1,14 @@
-"""One renderer for every table: a frame becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
+"""Render every table: a frame becomes text on a terminal, Markdown, CSV, LaTeX or HTML.
 
-A frame holds figures with all their digits, a column each. Of a column `score` the renderer knows by name:
+A frame holds figures with all digits. Columns beside a column `score` refine it:
 
 * `score_low`, `score_high`: its 95 % interval, shown as `0.812 [0.750, 0.874]`;
-* `score_said`: a remark in parentheses behind it;
+* `score_said`: a remark in parentheses after it;
 * `score_mark`: `best`, `better`, `worse`, `good`, `bad` or `busy`, shown by weight or colour;
-* `score_why`: what the page tells of the cell under the pointer.
+* `score_why`: the cell's tooltip on the page.
 
-`_tokens` and `_kv_length_a_layer` are for readers only, and in no CSV.
-
-How a figure is written is said once, in :data:`KINDS`; a column that is not there is text, or a number of three digits.
+`_tokens` and `_kv_length_a_layer` are display columns, not in CSV. :data:`KINDS` defines how each column is written;
+other columns are text, or numbers with three digits.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
 
 @dataclass(frozen=True)
 class Kind:
-    """How the figures of a column are written.
+    """How to write the figures of a column.
 
     Attributes
     ----------
     heading
-        Of the column; its name where that is empty.
+        Heading of the column; default its name.
     form
-        A format, or what makes text of a figure.
+        A format, or a function from figure to text.
     scale
-        What a figure is multiplied with first: seconds are shown as milliseconds.
+        Factor applied first, such as 1000 to show seconds as milliseconds.
     left
-        Whether the column is text, which stands at the left.
+        Whether the column is text, aligned left.
     ends
-        The format of its interval's ends, where that is another: tables of many columns have little room.
+        Format of the interval's ends, if different.
     """
 
     heading: str = ""
@@ -79,7 +78,7 @@ class Kind:
     ends: str = ""
 
     def text(self, value: Any) -> str:
-        """Return one figure as text; a dash where there is none. What is no figure is text, whatever the format."""
+        """Return a figure as text; a dash if it is missing. Text stays text, whatever the format."""
         if isinstance(value, bool):
             return "yes" if value else "no"
         if not isinstance(value, numbers.Real):
@@ -139,26 +138,26 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A frame, and which of it is shown.
+    """A frame, and how to show it.
 
     Attributes
     ----------
     frame
-        One row a line, figures unrounded; see the module.
+        The data, unrounded; see the module.
     shown
-        Names of the columns to show, in order; all where none is named. CSV holds all.
+        Columns to show, in order; default all. CSV has all columns.
     title
-        Stands above it.
+        Title above the table.
     group
-        Column at whose changes a rule is drawn; `headed` writes its value above the rows instead of into each.
+        Column whose changes draw a rule; with `headed`, its value stands above the rows, not in each row.
     least
-        Columns that a narrow terminal can do without, the least important first.
+        Columns that a narrow terminal may hide, the least important first.
     notes
-        Lines below it.
+        Lines below the table.
     kinds
-        How columns are written that :data:`KINDS` does not know, or otherwise than it says.
+        Kinds of columns; they override :data:`KINDS`.
     foreign
-        Whether columns are named by data (classes, groups), whose names say nothing of how they are written.
+        Whether columns are named by data (classes, groups), so that :data:`KINDS` does not apply.
     """
 
     frame: pd.DataFrame
@@ -173,18 +172,18 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
-        """Return rows as a table. As objects: whole numbers stay whole beside what is missing."""
+        """Return rows as a table. Values stay objects, so integers stay integers beside missing values."""
         return cls(pd.DataFrame(list(rows), dtype=object), shown, **more)
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that are shown: of those named, the ones that are there."""
+        """Names of the shown columns: the named ones that exist."""
         there = list(self.frame.columns)
         own = {f"{name}{suffix}" for name in there for suffix in _BESIDE}
         return [name for name in self.shown or [name for name in there if name not in own] if name in there]
 
     def kind(self, name: str) -> Kind:
-        """Return how a column is written."""
+        """Return the kind of a column."""
         if name in self.kinds:
             return self.kinds[name]
         if name in KINDS and not self.foreign:
@@ -197,18 +196,18 @@ class Table:
         )
 
     def heading(self, name: str) -> str:
-        """Return what stands above a column."""
+        """Return the heading of a column."""
         return self.kind(name).heading or str(name).replace("_", " ")
 
     def without_empty(self, *keep: str) -> Table:
-        """Return the table without columns in which no row has a figure, but for those to keep."""
+        """Return the table without columns that are empty in every row, except those to keep."""
         empty = {name for name in self.columns if name not in keep and self.frame[name].isna().all()}
         return self if not empty else replace(self, shown=[name for name in self.columns if name not in empty])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one place of a table shows: a figure, its interval and remark beside it, its mark, and why."""
+    """One cell: a figure, its interval and remark, its mark, and its tooltip."""
 
     figure: str
     beside: str = ""
@@ -217,12 +216,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The cell's whole text."""
         return self.figure + self.beside
 
 
 def cells(table: Table) -> list[list[Cell]]:
-    """Return what a table shows, row by row."""
+    """Return the shown cells, row by row."""
     kinds = {name: table.kind(name) for name in table.columns}
     return [[_cell(row, name, kind) for name, kind in kinds.items()] for row in table.frame.to_dict("records")]
 
@@ -242,7 +241,7 @@ def _text(value: Any) -> str:
 
 
 def rich_table(table: Table) -> RichTable:
-    """Return the table for a terminal; nothing in it is read as markup."""
+    """Return the table for a terminal; its content is never read as markup."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -268,7 +267,7 @@ def rich_table(table: Table) -> RichTable:
 
 
 def show(*tables: Table) -> None:
-    """Print tables one below the other, as wide as the terminal."""
+    """Print tables, as wide as the terminal."""
     from audiomarathon.terminal import console
 
     out = console()
@@ -289,12 +288,12 @@ def in_text(table: Table) -> str:
 
 
 def fits(table: Table, width: int) -> bool:
-    """Whether no cell of the table has to wrap on a terminal of so many columns."""
+    """Whether the table fits a terminal of this width without wrapped cells."""
     return _room(_widths(rich_table(table))) <= width
 
 
 def for_width(table: Table, width: int) -> RichTable:
-    """Return the table for a terminal of so many columns."""
+    """Return the table for a terminal of this width."""
     from audiomarathon.terminal import fitted
 
     drawn = rich_table(table)
@@ -302,7 +301,7 @@ def for_width(table: Table, width: int) -> RichTable:
     if _room(widths) > width:
         return fitted(drawn, width, [table.heading(name) for name in table.least if name in table.columns])
     for column, own in zip(drawn.columns, widths, strict=True):
-        column.width = own  # said once: rich would measure every cell three times
+        column.width = own  # else rich measures every cell three times
     return drawn
 
 
@@ -315,12 +314,12 @@ def _widths(drawn: RichTable) -> list[int]:
 
 
 def _room(widths: Sequence[int]) -> int:
-    """Return what columns of these widths take, with padding and edges."""
+    """Return the width of a table with these columns, padding and edges included."""
     return sum(widths) + 3 * len(widths) + 1
 
 
 def markdown(table: Table) -> str:
-    """Return the table as Markdown, its title above it and its notes below."""
+    """Return the table as Markdown, with its title above and its notes below."""
     lines = [[table.heading(name) for name in table.columns], ["---"] * len(table.columns)]
     lines += [
         [f"**{cell.figure}**{cell.beside}" if cell.mark == "best" else cell.text for cell in row]
@@ -337,27 +336,27 @@ def _in_markdown(text: str) -> str:
 
 
 def _of_figures(table: Table) -> pd.DataFrame:
-    """Return the frame without remarks and marks, which are for readers."""
+    """Return the frame without remarks, marks and display columns."""
     remarks = {f"{name}{suffix}" for name in table.frame.columns for suffix in _BESIDE[2:]}
     shown_only = {name for name in KINDS if name.startswith("_")}
     return table.frame[[name for name in table.frame.columns if name not in remarks | shown_only]]
 
 
 def figures(table: Table) -> pd.DataFrame:
-    """Return all figures of the frame with every digit, as numbers; NaN where there is none."""
+    """Return all figures with every digit, as numbers; NaN if missing."""
     kept = _of_figures(table)
     return kept.where(kept.notna(), math.nan).infer_objects()
 
 
 def csv(table: Table) -> str:
-    """Return all figures of the frame with every digit; remarks and marks are for readers, and not in it."""
+    """Return all figures with every digit as CSV, without remarks and marks."""
     kept = _of_figures(table)
     rows = [{name: spreadsheet(value) for name, value in row.items()} for row in kept.to_dict("records")]
     return str(pd.DataFrame(rows, columns=kept.columns, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def latex(table: Table) -> str:
-    """Return the table as a LaTeX tabular (with booktabs); notes are comments below it."""
+    """Return the table as a LaTeX tabular (booktabs); notes become comments."""
     kinds = [table.kind(name) for name in table.columns]
     rows = [[escaped(table.heading(name)) for name in table.columns]]
     rows += [[_in_latex(cell) for cell in row] for row in cells(table)]
@@ -378,7 +377,7 @@ def escaped(text: str) -> str:
 
 
 def html(table: Table) -> str:
-    """Return the table as HTML; whatever its cells hold is text, never markup."""
+    """Return the table as HTML; all content is escaped."""
     from markupsafe import Markup
 
     def tag(name: str, text: str, **attributes: str) -> Markup:
@@ -402,7 +401,7 @@ def html(table: Table) -> str:
 
 
 def html_with_notes(table: Table) -> str:
-    """Return the table as HTML for a page of another's: its title above it, its notes below, its marks in colour."""
+    """Return the table as HTML for other pages such as Jupyter's, with title, notes and colours."""
     from markupsafe import Markup
 
     title, notes = (Markup("<p>{}</p>").format(plain(text)) for text in (table.title, "\n".join(table.notes)))

@@ -1,4 +1,4 @@
-"""The parts of a page: what to choose, scores, curves, costs, durations, each task's own tables, the machine."""
+"""Make the sections of the page: recommendation, scores, curves, costs, durations, tasks' tables, machine."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _MOST_BARS = 100
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Attributes
     ----------
     anchor, heading
-        Its address on the page, and its name.
+        Its address on the page, and its heading.
     tables
-        One below the other, each under its own title.
+        Tables, each under its title.
     charts
-        By scope, among which a reader chooses; "" where there is nothing to choose.
+        Charts by scope, which the reader selects; "" if there is only one.
     notes
-        By scope too; those under "" are always there.
+        Notes by scope; those under "" are always shown.
     toggle
-        What a switch between the first table and the second is called; "" shows all tables.
+        Label of a switch between the first and the second table; "" shows all tables.
     """
 
     anchor: str
@@ -49,7 +49,7 @@ class Section:
 
 
 def sections(data: PageData) -> list[Section]:
-    """Return the parts in the order in which they are read; one with nothing in it is left out."""
+    """Return the non-empty sections, in reading order."""
     if probed := [run for run in _runs(data) if run.task and run.task.probed]:
         return _encoders(probed) + ([_machine(data)] if len(probed) == len(_runs(data)) else _asked(data))
     return _asked(data)
@@ -60,7 +60,7 @@ def _runs(data: PageData) -> list[Run]:
 
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
-    """Sections of encoders, whose settings are probes and have no base."""
+    """Return the sections on encoders, whose settings are probes without a base."""
     scores = task_scores(runs)
     drawn, confused = encoder_sections.radars(scores), encoder_sections.confusions(runs)
     mistakes = encoder_sections.surest_mistakes(runs)
@@ -93,14 +93,14 @@ def _asked(data: PageData) -> list[Section]:
 
 
 def facts(data: PageData, samples: int) -> list[str]:
-    """Return what the page is about: models, machine, date, and how many samples of which tasks."""
+    """Return the page's subject: models, machine, date, number of samples, and tasks."""
     runs = [run for system in data.systems for run in system.runs.values()]
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
     machines = dict.fromkeys(_machine_of(run.identity, run.facts) for run in runs)
     days = sorted({str(one.get("started", ""))[:10] for run in runs for one in run.facts.get("sessions") or ()} - {""})
     tasks = list(dict.fromkeys(run.key for run in runs))
-    when = f"measured {days[0]}" + (f" to {days[-1]}" if days[1:] else "") if days else "no date on record"
+    when = f"measured {days[0]}" + (f" to {days[-1]}" if days[1:] else "") if days else "date unknown"
     count = counted(len(data.systems), "setting")
     return [
         f"{', '.join(models)} on {'; '.join(machines)}",
@@ -113,17 +113,15 @@ def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     device = identity.get("device")
     name = environment.get("cpu") if device in (None, "cpu") else device
     about = [str(one) for one in (identity.get("dtype"), identity.get("attention")) if one]
-    return ", ".join([str(name or device or "a machine not on record"), *about])
+    return ", ".join([str(name or device or "unknown machine"), *about])
 
 
 def advice(data: PageData) -> list[str]:
-    """Return a recommendation a checkpoint: the fastest setting that keeps the score within a point of base's."""
+    """Return a recommendation per checkpoint: the fastest setting with a score within a point of base."""
     if all(run.task and run.task.probed for run in _runs(data)):
         return []
-    none = "Nothing is recommended: that takes base and another setting of the same checkpoint."
-    weak = (
-        "Some judges of these replies are weak, or not certified (see the notes): do not choose by these scores alone."
-    )
+    none = "No recommendation: it needs base and another setting of the same checkpoint."
+    weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
     notes = [note for system in data.systems for run in system.runs.values() for note in _notes(run)]
     advised = [_advised(one, data.point) for one in data.advice]
     marked = any(mark in note for note in notes for mark in MARKS)
@@ -136,14 +134,14 @@ def _notes(run: Run) -> Sequence[str]:
 
 def _advised(one: Advice, point: float) -> str:
     if one.best is None:
-        return f"{one.checkpoint}: nothing is recommended, for {one.why}."
+        return f"{one.checkpoint}: no recommendation, because {one.why}."
     of = one.tasks[0] if len(one.tasks) == 1 else counted(len(one.tasks), "task")
     on = f"on {counted(one.samples, 'sample')} of {of}"
     if one.row is None:
         return f"{one.checkpoint}: no setting keeps the score within 1 point of base's and is faster ({on})."
     verdict = one.row.verdict
     unit = "1 point" if math.isclose(point, 0.01) else f"1 point ({point:g})"
-    between = ", of which no interval can be given"
+    between = ", without an interval"
     if verdict.interval:
         low, high = (end / point for end in verdict.interval)
         between = f", 95 % interval {low:+.1f} to {high:+.1f}"
@@ -157,26 +155,26 @@ def _advised(one: Advice, point: float) -> str:
     )
     if one.best.is_random:
         method = f"{one.other.name} ({one.other.speed:.2f}×)" if one.other and one.other.speed > 1 else "none"
-        text += f" That is the control, dropping at random: of the others the best is {method}."
+        text += f" That is the control, which drops at random; the best other setting is {method}."
     return text
 
 
 def described(data: PageData, scope: str) -> str:
-    """Say what a scope is, and who is missing there."""
+    """Describe a scope, and name the settings missing in it."""
     lacking = [data.settings[place].name for place in data.charted if (scope, place) not in data.figures]
     members = data.members(scope)
     what = f"{scope}: the mean over {', '.join(members)}" if scope in data.scopes else scope
-    none = f" Without a score of {'all of them' if len(members) > 1 else 'it'}, and so not here: {', '.join(lacking)}."
+    none = f" Not shown, because a score is missing: {', '.join(lacking)}."
     return f"{what}.{none if lacking else ''}"
 
 
 def _rows(data: PageData, scope: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the systems that have a scope and may be in its pictures, with their figures."""
+    """Return the places and figures of the systems to draw in a scope."""
     return [(place, data.figures[scope, place]) for place in data.charted if (scope, place) in data.figures]
 
 
 def _choice(data: PageData) -> Section:
-    """The first screen: score against time to first token, and the table that is sorted by what is recommended."""
+    """Return the first section: score against time to first token, and a table with recommended settings first."""
     scope, advised = data.widest, {one.place for one in data.advice}
     rows = []
     for place, system in enumerate(data.systems):
@@ -207,10 +205,10 @@ def _choice(data: PageData) -> Section:
     kinds |= {"score": Kind(f"score, {scope} [95 %]", ".3f"), "n": Kind("samples", "d")}
     table = Table.of(ordered, _CHOICE, kinds=kinds).without_empty("setting", "score")
     about = (
-        f"Score and times: {described(data, scope)} Differences and speed-ups are of the samples that both answered; "
-        "colour means significant after Holm's correction. First comes what is recommended, then settings within 1 "
-        "point of base by speed, then the others by score. ms are medians; × is the median of each sample's own ratio "
-        "to base, and ms beside it is base's median divided by it."
+        f"Score and times: {described(data, scope)} Differences and speed-ups use the samples that both answered; "
+        "colour means significant after Holm's correction. Order: recommended settings, then settings within 1 point "
+        "of base by speed, then the others by score. × is the median over samples of base ÷ setting; ms is base's "
+        "median divided by it."
     )
     notes = [
         about if scope else "No score yet.",
@@ -237,7 +235,7 @@ _CHOICE = ("setting", "score", "difference", "first_token_speedup", "prefill_s",
 
 
 def _reasons(data: PageData, scope: str) -> list[str]:
-    """Return what a reader has to know of the figures, a line each, with the settings of which it is true."""
+    """Return the notes on the figures, each with the settings that it applies to."""
     told: dict[str, list[str]] = {}
 
     def say(line: str, name: str) -> None:
@@ -245,8 +243,8 @@ def _reasons(data: PageData, scope: str) -> list[str]:
             told[line].append(name)
 
     for name, task, answered, expected in data.unfinished:
-        say(f"no figures of {task}, which is not finished ({answered} of {expected} samples; audiomarathon score sums "
-            "up what is there)", name)  # fmt: skip
+        say(f"no figures of {task}: not finished ({answered} of {expected} samples; audiomarathon score "
+            "summarises them)", name)  # fmt: skip
     for place, setting in enumerate(data.settings):
         row = data.figures.get((scope, place))
         if row and not _comparable(row) and (why := row.get("why") or row.get("untimed")):
@@ -259,7 +257,7 @@ def _reasons(data: PageData, scope: str) -> list[str]:
                 continue
             if own["expected"] and own["n"] + (own["errors"] or 0) < own["expected"]:
                 say(
-                    f"figures of {task} are of {own['n']} samples of {own['expected']}, for it is not finished",
+                    f"figures of {task} use {own['n']} of {own['expected']} samples: not finished",
                     setting.name,
                 )
             for note in own["notes"]:
@@ -271,16 +269,16 @@ def _reasons(data: PageData, scope: str) -> list[str]:
             say(f"not ranked: {line}", one.checkpoint)
     if controls := [one.name for one in data.settings if one.system.control]:
         line = (
-            "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are set "
-            "beside their own base only, and are in none of the pictures"
+            "control runs (audiomarathon data controls): their clips were cut, silenced or replaced, so they are "
+            "compared only with base on the same clips, and not drawn"
         )
         told[line] = controls
     return [f"{', '.join(names)}: {line}." for line, names in told.items()]
 
 
 def _scores(data: PageData) -> Section:
-    notes = ["Below each score its 95 % interval over clusters; the best of each column is bold.",
-             "Differences are of the samples that both answered, paired, with 95 % intervals; colour means significant "
+    notes = ["Below each score: its 95 % interval over clusters. The best score of each column is bold.",
+             "Differences are paired on the samples that both answered, with 95 % intervals; colour means significant "
              "after Holm's correction over the rows of the same kind."]  # fmt: skip
     because: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
@@ -304,12 +302,12 @@ def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, 
 
 
 def _lines(data: PageData, scope: str, x: Callable[[Mapping[str, Any]], float | None]) -> list[Line]:
-    """Return a line a method at one layer of one checkpoint, by rising ratio; base opens it where both are comparable.
+    """Return a line per method, layer and checkpoint, by rising ratio, starting at base if comparable.
 
     Parameters
     ----------
     x
-        Returns the place of a row; None for one that has none.
+        Returns a row's x value, or None.
     """
     found: dict[str, list[int]] = {}
     for place, _ in _rows(data, scope):
@@ -322,7 +320,7 @@ def _lines(data: PageData, scope: str, x: Callable[[Mapping[str, Any]], float | 
         if not known:
             continue
         if x is _ratio:
-            known = [point | {"busy": False} for point in known]  # nothing in the picture is a time
+            known = [point | {"busy": False} for point in known]  # this picture shows no times
         start = None
         alike = not data.figures[scope, places[0]].get("why")
         if alike and not first.is_base and first.base is not None:
@@ -350,12 +348,12 @@ def _speed_up(row: Mapping[str, Any]) -> float | None:
 
 
 def _hollow(lines: Sequence[Line]) -> list[str]:
-    """Return what hollow points mean, where there are any."""
+    """Return the note on hollow points, if there are any."""
     return [series.HOLLOW] * any(point.get("busy") for line in lines for point in line.points)
 
 
 def _has_points(lines: Sequence[Line]) -> bool:
-    """Whether there is more than one place to see: a picture of a single point says nothing."""
+    """Whether there are points at two x values or more."""
     return len({point["x"] for line in lines for point in line.points}) > 1
 
 
@@ -371,7 +369,7 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
                               range_=charts.score_range(by_ratio, *(value for _, value, _ in bases)))
             .with_title("Score against ratio")
         )  # fmt: skip
-        notes.append("Bands are 95 % intervals over clusters; dashed is base, which is ratio 0 of every method.")
+        notes.append("Bands are 95 % intervals over clusters. Dashed: base, which is ratio 0 of every method.")
     timed = [place for place, row in _rows(data, scope) if _comparable(row)]
     devices = {data.systems[place].identity.get("device") for place in timed}
     for name, title in (("llm_prefill_s", "LLM prefill"), ("prefill_s", "time to first token")):
@@ -385,26 +383,26 @@ def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
             notes += [line for line in _hollow(lines) if line not in notes]
     if len(devices) > 1:
         names = ", ".join(map(str, sorted(devices, key=str)))
-        notes.append(f"Times are of different devices ({names}) and do not compare, so there is no Pareto front.")
+        notes.append(f"Times come from different devices ({names}), so they have no Pareto front.")
     elif timed:
-        notes.append("On the ringed settings, the Pareto front, no other is both better and faster.")
+        notes.append("Rings mark the Pareto front: no other setting is both better and faster.")
     notes += _paired(data, scope)
     without: dict[str, list[str]] = {}
     for place, row in _rows(data, scope):
         if not _comparable(row) and row["prefill_s"] is not None:
-            why = row.get("untimed") or row.get("why") or "not set beside base"
+            why = row.get("untimed") or row.get("why") or "not compared with base"
             without.setdefault(why, []).append(data.settings[place].name)
-    notes += [f"{', '.join(names)}: in no picture of times: {why}." for why, names in without.items()]
+    notes += [f"{', '.join(names)}: not in the pictures of times: {why}." for why, names in without.items()]
     return found, [described(data, scope), *notes]
 
 
 def _paired(data: PageData, scope: str) -> list[str]:
-    """Return how times are drawn, where any setting's are set beside base's."""
+    """Return the note on how times are drawn, if any setting is compared with base."""
     return [series.PAIRED] * any(row.get("first_token_speedup") for _, row in _rows(data, scope))
 
 
 def _comparable(row: Mapping[str, Any]) -> bool:
-    """Whether a row's times can be set beside its base's, or it has no base at all."""
+    """Whether a row's times can be compared with base, or it has no base."""
     beside = row.get("is_base") or row.get("alone") or row.get("first_token_speedup") is not None
     return bool(beside) and row["prefill_s"] is not None
 
@@ -441,12 +439,12 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         if len(bars) > 1:
             found.append(charts.bar_chart([bar | {"part": ""} for bar in bars], unit).with_title(title))
     more = len(_rows(data, scope)) - len(rows)
-    told += [f"The first {_MOST_BARS} settings; {more} more have no bars."] * bool(more)
+    told += [f"Bars show the first {_MOST_BARS} settings; {more} more are left out."] * bool(more)
     return found, [described(data, scope), *told]
 
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    """A picture a line, base in each, all on the same axes: thirty curves in one would be read by nobody."""
+    """Return one picture per line, each with base, on the same axes."""
     curves = {
         place: [{"x": bin_["from"] + 15, "y": bin_["score"], "what": data.settings[place].name,
                  "said": f"{bin_['from']:.0f}–{bin_['from'] + 30:.0f} s, n = {bin_['n']}"} for bin_ in row["durations"]]
@@ -479,8 +477,8 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)
     return found, [
         pooled,
-        "The mean of the samples' own scores (right or wrong; 1 − WER), in bins of half a minute; a point tells how "
-        "many samples it stands for.",
+        "Mean score of single samples (right or wrong; 1 − WER) in bins of half a minute. Point at a dot to see its "
+        "number of samples.",
     ]
 
 
@@ -489,7 +487,7 @@ def _short(data: PageData, place: int) -> str:
 
 
 def _own(data: PageData) -> Section:
-    """What tasks, and their scorers, have to show beside their score."""
+    """Return the section with the tables of tasks and scorers."""
     found = []
     for key in data.tasks:
         runs = {
@@ -504,14 +502,14 @@ def _own(data: PageData) -> Section:
 
 
 def _survival(data: PageData) -> Section:
-    """What pruning takes first of JASCO's clips, where a setting stands beside its base."""
+    """Return the section on what pruning removes first from JASCO's clips."""
     found = survivals(data.systems)
     if all(one.system.is_base for one in found):
-        return Section("survival", "What pruning takes first")
+        return Section("survival", "What pruning removes first")
     drawn = survival.panels(found)
     said = {"": survival.sentences(found)}
     own = survival.tables(found)
-    return Section("survival", "What pruning takes first", own, {"": drawn} if drawn else {}, said)
+    return Section("survival", "What pruning removes first", own, {"": drawn} if drawn else {}, said)
 
 
 def _machine(data: PageData) -> Section:

@@ -1,4 +1,4 @@
-"""Lines of pictures: which settings belong on one; a colour, a dash and a mark a method, the same in every picture."""
+"""Assign settings to lines of pictures, and give each method its colour, dashes and mark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from audiomarathon.fingerprint import same
 Identity = Mapping[str, Any]
 
 ASKED = ("checkpoint", "prompts", "data", "max_new_tokens", "seed", "dtype", "attention")
-"""What decides a score beside the method, of a run's identity."""
+"""Identity fields, other than the method, that decide a score."""
 TIMED = (*ASKED, "device")
-"""What decides a time."""
+"""Identity fields that decide a time."""
 _HASHES = ("checkpoint", "prompts", "data")
 
 # Okabe and Ito's palette (2008), told apart by readers with any kind of colour blindness; its yellow is too pale for
@@ -29,21 +29,21 @@ _DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 3])
 BASE = "#222222"
 
 PAIRED = (
-    "Prefill times of a setting are base's median divided by the setting's speed-up: the median of each sample's own "
-    "ratio to base."
+    "A setting's prefill time is base's median divided by the setting's speed-up (the median over samples of "
+    "base ÷ setting)."
 )
-"""How a setting's times are drawn beside base's: two medians of other moments differ with the machine, too."""
+"""Note on how times are drawn. Medians taken at different moments would differ with the machine's load."""
 HOLLOW, PALE = "Hollow points: times of a busy machine.", "Pale bars: times of a busy machine."
 
 
 def palette(count: int) -> list[str]:
-    """Return as many colours, repeated where there are not enough."""
+    """Return this many colours, repeated if necessary."""
     colours = (*_COLOURS, *_MORE_COLOURS)
     return [colours[place % len(colours)] for place in range(count)]
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:
-    """Return a setting's method and the fraction of audio that it removes, of joined methods by both together."""
+    """Return a setting's method and the fraction of audio removed (joined methods: by both together)."""
     parts = _parts(identity)
     if parts == [identity]:
         return str(identity.get("method", "?")), float(identity.get("ratio") or 0.0)
@@ -54,7 +54,7 @@ def method_and_ratio(identity: Identity) -> tuple[str, float]:
 
 
 def line_of(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the method, and its layer, `at` and scope where those of the others that run it differ in them."""
+    """Return the method, with its layer, `at` and scope if other settings of the method differ in them."""
     method = method_and_ratio(identity)[0]
     kin = [other for other in others if method_and_ratio(other)[0] == method]
     differing = [name for name in ("layer", "at", "scope") if len({_parameter(other, name) for other in kin}) > 1]
@@ -63,10 +63,9 @@ def line_of(identity: Identity, others: Sequence[Identity]) -> str:
 
 
 def conditions(identity: Identity, reference: Identity, names: Sequence[str] = TIMED) -> str:
-    """Return in what a run differs from a reference beside its method, such as `seed 7`; "" where in nothing.
+    """Return the identity differences other than the method, such as `seed 7`; "" if there are none.
 
-    A hash says nothing to a reader, and differs from task to task: `other prompts`. A run without times has no device,
-    which is no other one.
+    Differing hashes are shown as `other prompts`. A run without times has no device, which is no difference.
     """
     differing = [name for name in names if not same(identity.get(name), reference.get(name))]
     if None in (identity.get("device"), reference.get("device")):
@@ -90,7 +89,7 @@ def _built_in() -> tuple[str, ...]:
 
 
 def colour(method: str) -> str:
-    """Return the colour of a method, named by its key; joined methods (`fast_v+snapkv`) have their second part's."""
+    """Return the colour of a method by its key; joined methods (`fast_v+snapkv`) use their second part's."""
     colours = _COLOURS + _MORE_COLOURS
     return BASE if method == "base" else colours[_place(method) % len(colours)]
 

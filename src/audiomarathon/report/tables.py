@@ -1,4 +1,4 @@
-"""Every view of results as a frame: what `render` writes to a terminal, Markdown, CSV, LaTeX and the page."""
+"""Make a frame for every view of results; `render` writes it to a terminal, Markdown, CSV, LaTeX or the page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COUNTS = ("n", "errors", "unparsed", "cut_by_token_limit", "truncated")
 
 
 def tasks() -> Table:
-    """The tasks, in the paper's order."""
+    """List the tasks, in the paper's order."""
     rows = []
     for task in all_tasks():
         row: dict[str, Any] = {"key": task.key, "paper": NONE, "what": task.title}
@@ -52,7 +52,7 @@ def tasks() -> Table:
 
 
 def models() -> Table:
-    """The models, with what their checkpoints weigh."""
+    """List the models, with the sizes of their checkpoints."""
     rows = [
         {
             "key": model.key,
@@ -70,7 +70,7 @@ def models() -> Table:
 
 
 def methods() -> Table:
-    """The methods, with their papers and what they save."""
+    """List the methods, with papers and savings."""
     rows = [
         {
             "key": method.key,
@@ -85,7 +85,7 @@ def methods() -> Table:
 
 
 def judges() -> Table:
-    """The judges: names of hub ids, forms of others, and plug-ins."""
+    """List the judges: named hub ids, forms for other judges, and plug-ins."""
     from audiomarathon.judges.registry import FORMS, KNOWN, plugged_in
 
     rows = [{"judge": name, "what": source} for name, source in {**KNOWN, **FORMS}.items()]
@@ -97,7 +97,7 @@ LISTINGS: Mapping[str, Callable[[], Table]] = {"tasks": tasks, "models": models,
 
 
 def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table]:
-    """What a task, and its scorer, have to show beside the score of each setting; `… %` is written in whole percent."""
+    """Return the tables of a task and its scorer beyond the score; columns `… %` are whole percent."""
     frames = task.frames(verdicts)
     found = []
     for title, frame in frames.items():
@@ -107,28 +107,28 @@ def of_task(task: Task, verdicts: Mapping[str, Sequence[Verdict]]) -> list[Table
 
 
 def _whole(share: float) -> str:
-    """Return whole percent, halves rounded up."""
+    """Return whole percent, with halves rounded up."""
     return str(math.floor(share + 0.5))
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with each text, some of them third parties', in one line."""
+    """Return a row with each text on one line; plug-ins' texts may have several."""
     return {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def result_row(
     result: Result, saved: Mapping[str, Any] | None = None, beside: Finished | None = None
 ) -> dict[str, Any]:
-    """Return everything that is known of a finished setting in one row.
+    """Return all figures of a finished setting in one row.
 
     Times are medians in seconds, sizes in bytes, speed-ups base ÷ setting, differences setting − base.
 
     Parameters
     ----------
     saved
-        What it saved: :func:`audiomarathon.results.savings.savings`.
+        Its savings: :func:`audiomarathon.results.savings.savings`.
     beside
-        The setting beside base, in the summary of a sweep.
+        The setting compared with base, in the summary of a sweep.
     """
     summary, timing = result.summary, result.summary["timing"]
     row: dict[str, Any] = {
@@ -166,7 +166,7 @@ def _difference(beside: Finished) -> dict[str, Any]:
         row["score_difference"] = "no base"
     elif beside.result.method == Base().label:
         row |= {name: None for name in row if "_difference" in name}
-    elif against["samples"] != beside.result.summary["n"]:  # not over all that were answered
+    elif against["samples"] != beside.result.summary["n"]:  # not over all answered samples
         row["score_difference_said"] = f"n {against['samples']}"
     return row
 
@@ -193,10 +193,10 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
 
 
 def results(found: Sequence[Result], title: str = "") -> Table:
-    """One row a task and setting: score with its 95 % interval, times, audio tokens kept and KV cache.
+    """Show one row per task and setting: score with its 95 % interval, times, kept audio tokens and KV cache.
 
-    Times are medians over samples, shown in milliseconds; a dash stands for what was not measured. Models behind an
-    endpoint have latencies as a client sees them, and costs where prices are known.
+    Times are medians over samples in milliseconds; a dash means not measured. Endpoints have the latencies that the
+    client measured, and costs if prices are known.
     """
     return _scores([result_row(one) for one in found], found, title)
 
@@ -211,21 +211,21 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     lines = told(
         dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
     )
-    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never what a method saves
+    least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never the savings
     return Table.of(rows, shown, title=title, group="task", least=least, notes=lines)
 
 
 def sweep_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return what `summary.csv` holds: a row a finished setting, then one a task that failed."""
+    """Return the rows of `summary.csv`: finished settings, then failed tasks."""
     rows = [result_row(one.result, one.savings, one) for settings in outcome.groups.values() for one in settings]
     return rows + [{"task": task, "error": reason} for task, reason in outcome.swept.failures.items()]
 
 
 def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
-    """Scores and times of a sweep's settings, and what each saves against base of the same samples.
+    """Return two tables of a sweep's settings: scores and times, and savings against base of the same samples.
 
-    A speed-up is base ÷ setting, the median over samples, with its 95 % interval; `ideal` is what counted FLOPs
-    promise. Decode is measured in forced runs (`DECODE_TOKENS`) only.
+    A speed-up is the median over samples of base ÷ setting, with its 95 % interval; `ideal` is computed from FLOPs.
+    Decode is measured only in forced runs (`DECODE_TOKENS`).
     """
     rows = [result_row(one.result, one.savings, one) for one in settings]
     found = [one.result for one in settings]
@@ -234,7 +234,7 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
 
 
 def savings(settings: Sequence[Finished], title: str = "") -> Table:
-    """What settings save against base; see :func:`sweep`."""
+    """Show what settings save against base; see :func:`sweep`."""
     rows = [result_row(one.result, one.savings, one) for one in settings]
     always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
     notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
@@ -245,7 +245,7 @@ def savings(settings: Sequence[Finished], title: str = "") -> Table:
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str | None:
-    """Return mean cache lengths with equal neighbours joined: `2×2600 26×1350`."""
+    """Return mean cache lengths as text, with equal neighbours joined: `2×2600 26×1350`."""
     if not lengths:
         return None
     runs: list[list[float]] = []
@@ -254,18 +254,18 @@ def lengths_text(lengths: Sequence[float] | None) -> str | None:
             runs[-1][0] += 1
         else:
             runs.append([1, length])
-    if len(runs) > 4:  # a budget of its own for every layer
+    if len(runs) > 4:  # different budgets in many layers
         return f"{min(lengths):.0f}–{max(lengths):.0f}"
     return " ".join(f"{count:.0f}×{length:.0f}" for count, length in runs)
 
 
 def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[str] = ()) -> Table:
-    """One row a system on each task, group and mean; speed-ups are reference ÷ own: above 1 is faster.
+    """Show one row per system on each task, group and mean; speed-ups are reference ÷ system: above 1 is faster.
 
     Parameters
     ----------
     missing
-        Controls that were not run; each gets a row that says so.
+        Missing controls; each gets a row "not run".
     """
     rows = [
         {"reference": compared.reference, "scope": heading, **comparison_row(row)}
@@ -283,7 +283,7 @@ def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[
 
 
 def in_halves(table: Table) -> list[Table]:
-    """Return a comparison as two tables for a narrow terminal: scores, and below them speed-ups."""
+    """Return a comparison as two tables for a narrow terminal: scores and speed-ups."""
     speed_ups = [name for name in table.columns if name.endswith("_speedup")]
     scores = replace(table, shown=[name for name in table.columns if name not in speed_ups])
     if not speed_ups:
@@ -294,7 +294,7 @@ def in_halves(table: Table) -> list[Table]:
 
 
 def comparison_row(row: Comparison) -> dict[str, Any]:
-    """Return a comparison in one row; its difference is marked only where it is significant after Holm."""
+    """Return a comparison as one row; its difference is marked only if significant after Holm."""
     verdict = row.verdict
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
@@ -328,7 +328,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
 
 
 def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
-    """Return the rows by what they are about (tasks first, the mean of all last), each with its section's heading."""
+    """Return the rows with their section's heading, tasks first, the overall mean last."""
     sections: dict[tuple[str, tuple[str, ...]], list[Comparison]] = {}
     for row in rows:
         sections.setdefault((row.scope, row.tasks), []).append(row)
@@ -342,7 +342,7 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
 
 
 def reproduction(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = ()) -> Table:
-    """Our scores beside the published ones, × 100: a row a task, then the means of groups, then the mean of all."""
+    """Show our scores beside the published ones, × 100: per task, per group and overall."""
     found = [
         {
             "task": row.scope,
@@ -360,7 +360,7 @@ def reproduction(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = 
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
-    """One row a task: what there is, what is expected, and how many problems."""
+    """Show one row per task: found and expected samples, and the number of problems."""
     rows = []
     for one in reports:
         expected = one.expected
@@ -384,7 +384,7 @@ def verification(reports: Sequence[TaskReport]) -> Table:
 
 
 def durations(found: Sequence[Durations]) -> Table:
-    """One row a task: how long its clips are, in seconds but for the total."""
+    """Show one row per task: clip durations in seconds, and total hours."""
     from audiomarathon.data.durations import PERCENTILES
 
     names = ("mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
@@ -400,7 +400,7 @@ def durations(found: Sequence[Durations]) -> Table:
 
 
 def tokens(found: Sequence[Durations]) -> Table:
-    """How many audio tokens a clip costs, one row a task, for each rate the median and the longest."""
+    """Show one row per task: audio tokens of the median and the longest clip, for each token rate."""
     rates = list(found[0].tokens().items()) if found else []
     columns = [f"{rate}/s {what}" for rate, _ in rates for what in ("median", "max")]
     rows = []
@@ -417,7 +417,7 @@ def _listed(value: object) -> Sequence[object]:
 
 
 def controls(runs: Sequence[ControlRun]) -> Table:
-    """One row a run: what was to be heard, for how long, and the score."""
+    """Show one row per run: control, duration and score."""
     rows = [
         {
             "task": run.panel,
@@ -433,7 +433,7 @@ def controls(runs: Sequence[ControlRun]) -> Table:
 
 
 def status(found: Sequence[RunStatus]) -> Table:
-    """How the runs of one checkpoint stand, one row a run."""
+    """Show the progress of one checkpoint's runs, one row per run."""
     from audiomarathon.engine.progress_view import answered_text
 
     rows = [
@@ -452,7 +452,7 @@ def status(found: Sequence[RunStatus]) -> Table:
 
 
 def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
-    """How fast the running tasks of one checkpoint go, and when they end: one row a task, its settings together."""
+    """Show speed and expected end of one checkpoint's running tasks, one row per task."""
     from audiomarathon.engine.progress_view import ending
 
     rows = []
@@ -465,7 +465,7 @@ def running(found: Sequence[RunStatus], now: datetime.datetime) -> Table:
             {
                 "task": task,
                 "answered": f"{answered:,} of {expected:,}",
-                # All settings answer a sample before the next, so that each one's rate is that of samples.
+                # Settings take turns on each sample, so every setting's rate is the rate of samples.
                 "samples/min": max(one.samples_per_minute or 0 for one in runs) or None,
                 "audio s/s": max(one.audio_s_per_s or 0 for one in runs) or None,
                 "last record": f"{min(quiet):.0f} s ago" if quiet else None,

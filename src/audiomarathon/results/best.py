@@ -1,6 +1,6 @@
-"""What to choose: the best score within a latency, or the fastest within a score, of sides that are ranked fairly.
+"""Find the best score within a latency, or the fastest setting within a score.
 
-All are ranked on the same samples of the same tasks, the reference among them.
+All systems, with the reference, are ranked on the same samples of the same tasks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Ids = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A side that can be ranked: its score, and how many times as fast as the reference it is to the first token."""
+class Ranked:
+    """A ranked system: its score, and its speed-up over the reference to the first token."""
 
     name: str
     score: float
@@ -24,37 +24,37 @@ class Candidate:
 
     @property
     def is_random(self) -> bool:
-        """Whether it is the control that any method has to beat."""
+        """Whether it is the control `random`, which any method should beat."""
         return any(word.startswith("random-") for word in self.name.split())
 
 
 @dataclass(frozen=True)
-class Field:
-    """The sides that can be ranked, and on what.
+class Ranking:
+    """The systems that can be ranked fairly, and the samples they are ranked on.
 
     Attributes
     ----------
     ids
-        By task the samples that all of them answered, and whose times can be set beside the reference's.
+        By task, the samples that all systems answered with times comparable to the reference's.
     candidates
-        The reference is the first.
+        The ranked systems; the reference comes first.
     left_out
-        Sides, or tasks, that are not in it, and why.
+        Systems or tasks that cannot be ranked, with the reason.
     """
 
     ids: Ids
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Ranked]
     left_out: Sequence[LeftOut]
     _compared: Compared = field(repr=False)
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """The number of samples."""
         return sum(len(ids) for ids in self.ids.values())
 
     @property
     def reference(self) -> str:
-        """What the reference is called."""
+        """The reference's name."""
         return self._compared.reference
 
     def best(
@@ -65,21 +65,21 @@ class Field:
         points: float | None = None,
         random: bool = True,
         among: Collection[str] | None = None,
-    ) -> Candidate | None:
-        """Answer what users ask; None when no side will do.
+    ) -> Ranked | None:
+        """Return the best system under a condition; None if none meets it.
 
         Parameters
         ----------
         latency
-            The best score among the sides that reach the first token in at most this share of the reference's time.
+            Return the best score among systems with at most this share of the reference's time to first token.
         score
-            The fastest to the first token among the sides with at least this share of the reference's score.
+            Return the fastest system with at least this share of the reference's score.
         points
-            The same among the sides whose score is at most so much below the reference's.
+            Return the fastest system whose score is at most this much below the reference's.
         random
-            Whether the control may win.
+            Whether the control `random` may win.
         among
-            Names of those that may; None for all.
+            Names of the systems that may win; None for all.
         """
         allowed = [
             one for one in self.candidates if (random or not one.is_random) and (among is None or one.name in among)
@@ -87,12 +87,12 @@ class Field:
         if latency is not None:
             quick = [one for one in allowed if 1 / one.speed <= latency]
             return max(quick, key=lambda one: (one.score, one.speed), default=None)
-        assert score is not None or points is not None, "ask for a latency, a score or points"
+        assert score is not None or points is not None, "give latency, score or points"
         least = (self.candidates[0].score if self.candidates else 0.0) * (score or 1.0) - (points or 0.0)
         good = [one for one in allowed if one.score >= least - 1e-12]
         return max(good, key=lambda one: (one.speed, one.score), default=None)
 
-    def row(self, candidate: Candidate) -> Comparison | None:
+    def row(self, candidate: Ranked) -> Comparison | None:
         """Compare a candidate with the reference on these samples; None for the reference itself."""
         if candidate.name == self._compared.reference:
             return None
@@ -101,12 +101,11 @@ class Field:
         return row_of("answer", candidate.name, members, verdict, self._compared.seed)
 
 
-def field_of(compared: Compared) -> Field:
-    """Return the sides that can be ranked on the same samples of the same tasks.
+def ranking_of(compared: Compared) -> Ranking:
+    """Return the systems that can be ranked on the same samples of the same tasks.
 
-    The tasks are those for which tasks × sides that have all of them is largest (of equals the most tasks, then the
-    first by name). Of these sides, a few that answered little do not shrink the field for all: samples in common ×
-    sides is made large in the same way.
+    Choose the tasks that maximise tasks × systems with all of them (ties: more tasks, then by name). Then choose the
+    systems that maximise common samples × systems, so that a few incomplete systems do not shrink the ranking.
     """
     timed = {
         name: {key: frozenset(own.id for _, own in one.timed) for key, one in shared.items() if one.timed}
@@ -123,19 +122,17 @@ def field_of(compared: Compared) -> Field:
         else:
             whole[name] = {task: own[task] for task in tasks}
     ids, chosen = _common_samples(whole)
-    few = "few or no timed samples in common with the others"
+    few = "few or no timed samples shared with the others"
     left_out += [LeftOut(name, None, few) for name in whole if name not in chosen]
     others = sorted({task for shared in compared.shared.values() for task in shared} - set(tasks))
-    left_out += [
-        LeftOut(f"task {task}", None, "not timed under all settings that are ranked") for task in others if tasks
-    ]
-    return Field(ids, _candidates(compared, ids, chosen), left_out, compared)
+    left_out += [LeftOut(f"task {task}", None, "not timed for all ranked settings") for task in others if tasks]
+    return Ranking(ids, _ranked(compared, ids, chosen), left_out, compared)
 
 
 def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
-    """Return the tasks for which their number × that of the sides that have all of them is largest."""
+    """Return the tasks that maximise tasks × systems with all of them."""
     closed: set[frozenset[str]] = set()
-    for tasks in sets:  # every set that is some sides' intersection
+    for tasks in sets:  # all intersections of the systems' task sets
         closed |= {tasks, *(tasks & other for other in closed)}
     order = sorted(closed - {frozenset()}, key=sorted)
     best = max(order, key=lambda tasks: (len(tasks) * sum(tasks <= one for one in sets), len(tasks)), default=())
@@ -143,7 +140,7 @@ def _common_tasks(sets: Sequence[frozenset[str]]) -> list[str]:
 
 
 def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
-    """Return the samples, and the sides that have them all, for which their numbers' product is large."""
+    """Return samples and the systems that have them all, chosen for a large product of both numbers."""
     largest = (0, 0)
     common: dict[str, frozenset[str]] = {}
     ids: Ids = {}
@@ -160,16 +157,16 @@ def _common_samples(sides: Mapping[str, Ids]) -> tuple[Ids, list[str]]:
     return ids, [name for name in sides if name in chosen]
 
 
-def _candidates(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Candidate]:
-    found: list[Candidate] = []
+def _ranked(compared: Compared, ids: Ids, chosen: Sequence[str]) -> list[Ranked]:
+    found: list[Ranked] = []
     for name in chosen:
         members = _members(compared.shared[name], ids)
         (score, reference_score), speed = mean_scores(members), speed_up_alone(members, "first_token")
         if score is None or reference_score is None or speed is None:
             continue
         if not found:
-            found.append(Candidate(compared.reference, reference_score, 1.0))
-        found.append(Candidate(name, score, speed))
+            found.append(Ranked(compared.reference, reference_score, 1.0))
+        found.append(Ranked(name, score, speed))
     return found
 
 

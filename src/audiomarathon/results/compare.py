@@ -1,6 +1,6 @@
-"""Comparing settings or models on the samples that both answered: scores, tests, speed-ups, per task and overall.
+"""Compare settings or models on the samples that both answered: scores, tests and speed-ups, per task and overall.
 
-Every difference is paired on samples; its interval and its test work on whole clusters (`metrics/paired.py`).
+Differences are paired on samples; intervals and tests work on whole clusters (`metrics/paired.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from audiomarathon.results.pairs import AS_BASE, STAGES, Pairs, mean_scores, mea
 from audiomarathon.results.scopes import kind_of, scopes_of
 from audiomarathon.results.systems import System, find_reference
 
-ENOUGH = 10  # of DRAWS swaps reach as far as the difference: p is known, and only a smaller one takes more swaps
-SWAPS_A_ROW = 50  # p is never below 1 in the swaps: fewer, and Holm's could not fall below 0.05 in a long table
+ENOUGH = 10  # if this many of DRAWS swaps reach the difference, p is precise; smaller p needs more swaps
+SWAPS_A_ROW = 50  # p is at least 1 / swaps: with fewer, Holm's p could not fall below 0.05 in a long table
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system against the reference, on one task, one group of tasks, or all of them.
+    """A system compared with the reference, on one task, a group of tasks, or all tasks.
 
     Attributes
     ----------
@@ -32,29 +32,29 @@ class Comparison:
     tasks
         Their keys.
     samples
-        That both answered.
+        Number of samples that both answered.
     truncated, unparsed, cut
-        Of those, how many whose audio either system cut short; and own replies that could not be read, or that the
-        token limit cut.
+        Of those, samples whose audio either system truncated; and the system's replies that could not be parsed, or
+        that the token limit cut.
     timed
-        Of those, how many whose times are set side by side.
+        Of those, samples with comparable times.
     score, reference_score
-        Headline scores on those samples, of several tasks their mean; None where one has no value.
+        Headline scores on those samples, averaged over tasks; None if a task has no value.
     p_adjusted
         Holm's, over all rows of the same kind (tasks, groups, overall).
     mcnemar
-        p of the exact test, where every sample is a cluster of its own and replies are right or wrong.
+        p of the exact test; only if every sample is its own cluster and replies are right or wrong.
     speed_ups
-        By stage of :data:`STAGES`: `measured` (median of reference ÷ own, above 1 is faster) and `interval`; None
-        where there are no times that can be compared.
+        By stage of :data:`STAGES`: `measured` (median of reference ÷ system, above 1 is faster) and `interval`; None
+        without comparable times.
     untimed
-        Why speed-ups are withheld, of all stages or of decode; "" where they are not.
+        Why there are no speed-ups (of decode, or of all stages); "" if there are.
     clusters
-        The fewest of any task.
+        The smallest number of clusters of any task.
     alike
-        Why there is no difference: see :attr:`Pairs.alike`; "" where replies differ.
+        Why there is no difference: see :attr:`Pairs.alike`; "" if replies differ.
     across, busy
-        Whether times are of different sessions, and whether the machine was busy while any were taken.
+        Whether times come from different sessions, and whether the machine was busy meanwhile.
     """
 
     scope: str
@@ -85,7 +85,7 @@ def is_clear(row: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A system, or one task of it, that could not be compared, and why."""
+    """A system, or one of its tasks, that could not be compared, with the reason."""
 
     side: str
     task: str | None
@@ -94,18 +94,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Compared:
-    """All systems against one.
+    """All systems compared with a reference.
 
     Attributes
     ----------
     reference
-        What the system that all others are compared with is called.
+        The reference's name.
     shared
-        What each other system has in common with it, by name and task.
+        The pairs of each system with the reference, by name and task.
     seed
-        Of intervals and tests.
+        Seed of intervals and tests.
     controls
-        Names of the systems that heard a control's audio.
+        Names of the systems that heard control audio.
     """
 
     reference: str
@@ -126,15 +126,15 @@ def compare(
 ) -> Compared:
     """Compare each system with the reference, per task, per group of tasks, and overall.
 
-    The overall row and those of groups average over the tasks that both systems have. What cannot be compared is left
-    out, with the reason.
+    Overall and group rows average over the tasks that both systems ran. Systems and tasks that cannot be compared
+    are left out, with the reason.
 
     Parameters
     ----------
     more
-        Tasks to average over beside these, by name, for the systems that have all of them.
+        More means: tasks by name, for the systems that ran all of them.
     stages
-        Of which speed-ups are wanted; of others there are none.
+        Stages to compute speed-ups of.
 
     Raises
     ------
@@ -164,23 +164,23 @@ def compare(
 
 
 def compare_with(systems: Sequence[System], name: str | None, *, seed: int = 42) -> Compared:
-    """Compare all systems with the one of that name, else with base, else with the first.
+    """Compare all systems with the named one, else with base, else with the first.
 
     Raises
     ------
     SettingsError
-        When none has that name, or there is only one.
+        When no system has that name, or there is only one system.
     RecordError
         When nothing can be compared.
     """
     reference = find_reference(systems, name)
     if len(systems) == 1:
-        raise SettingsError(f"only {reference.method} is there: a comparison wants two settings or more")
+        raise SettingsError(f"found only {reference.method}: compare needs at least two settings")
     return compare(systems, reference, seed=seed)
 
 
 def told(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return a line for each reason, with the sides and tasks that it keeps out."""
+    """Return a line per reason, with the systems and tasks it applies to."""
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in left_out:
         by_reason.setdefault(one.why, {}).setdefault(one.side, []).extend([one.task] if one.task else [])
@@ -195,17 +195,17 @@ def told(left_out: Iterable[LeftOut]) -> list[str]:
 
 
 def _unanswered(name: str, system: System) -> list[LeftOut]:
-    """Return how many samples that a system's last run of a task selected are errors, or not done yet."""
+    """Return, per task, how many samples of a system's last run failed or are not run yet."""
     lacking = {key: run.expected - len(run.records) for key, run in system.runs.items()}
     return [
-        LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples, errors or not done yet")
+        LeftOut(name, key, f"{count:,} of {system.runs[key].expected:,} samples failed or not run yet")
         for key, count in lacking.items()
         if count
     ]
 
 
 def _in_common(name: str, system: System, base: System, of_base: str) -> tuple[dict[str, Pairs], list[LeftOut]]:
-    """Return by task what a system shares with the reference, and what cannot be compared."""
+    """Return a system's pairs with the reference by task, and what cannot be compared."""
     shared: dict[str, Pairs] = {}
     left_out: list[LeftOut] = []
     for key, run in system.runs.items():
@@ -229,7 +229,7 @@ def _rows(
     more: Mapping[str, Sequence[str]],
     stages: Collection[str],
 ) -> list[Comparison]:
-    """Return a system's row of each task, of each group of which it has several tasks, and of all tasks."""
+    """Return a system's rows: each task, each group with several tasks, and all tasks."""
     known = {scope: list(keys) for scope, keys in more.items() if all(key in tasks for key in keys)}
     scopes = {key: [key] for key in tasks} | scopes_of(tasks) | known
     draws = {key: pairs.drawn(seed, DRAWS) for key, pairs in tasks.items()}
@@ -244,7 +244,7 @@ def _rows(
 
 
 def weighed(draws: Mapping[str, Drawn]) -> PairedResult:
-    """Judge the mean over tasks, by their keys, each with its weight."""
+    """Test the weighted mean over tasks."""
     weights = weights_of(list(draws))
     return judge([drawn.scaled(weight) for drawn, weight in zip(draws.values(), weights, strict=True)])
 
@@ -257,7 +257,7 @@ def row_of(
     seed: int,
     stages: Collection[str] = STAGES,
 ) -> Comparison:
-    """Return what a side's comparison with the reference on these tasks holds, its verdict given."""
+    """Return a system's comparison with the reference on these tasks, given its test result."""
     score, reference_score = mean_scores(members)
     return Comparison(
         scope=scope,
@@ -289,7 +289,7 @@ def _alike(members: Sequence[str]) -> str:
 
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Return the rows with Holm's p, each kind of rows for itself."""
+    """Return the rows with Holm's p, adjusted within each kind of row."""
     found = list(rows)
     for kind in dict.fromkeys(kind_of(row.scope, row.tasks) for row in found):
         places = [index for index, row in enumerate(found) if kind_of(row.scope, row.tasks) == kind]

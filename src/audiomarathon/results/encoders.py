@@ -1,4 +1,4 @@
-"""What probes say of encoders, over tasks: each score with its interval, and means the right way and as published."""
+"""Collect encoders' probe scores over tasks: scores with intervals, and means, ours and as published."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from audiomarathon.runs.read import Run
 
 @dataclass(frozen=True)
 class Score:
-    """An encoder's score on a task, or its mean over some.
+    """An encoder's score on a task, or its mean over tasks.
 
     Attributes
     ----------
     task
-        The task's name, or what the mean is over.
+        The task's name, or the mean's.
     by_probe
-        Of each setting; one whose task or tasks lack it is not there.
+        Score by probe; missing probes are left out.
     n
-        Test clips; 0 of a mean.
+        Number of test clips; 0 for a mean.
     sd
-        Of the published linear probe over seeds.
+        Standard deviation of X-ARES' MLP over seeds.
     majority
-        What the most frequent label alone would score.
+        Score of always answering the most frequent label.
     data
-        Names the clips with their labels; "" of a mean.
+        Identity of the clips and labels; "" for a mean.
     released_n
-        Test items of X-ARES' probes; 0 of a mean, or without such a probe.
+        Number of test items of X-ARES' probes; 0 for a mean, or without such a probe.
     """
 
     encoder: str
@@ -56,12 +56,12 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
     Raises
     ------
     RecordError
-        No run is an encoder's, or two are of the same encoder, task and probe.
+        There is no encoder's run, or two runs have the same encoder, task and probe.
     """
     order = {task.key: place for place, task in enumerate(TASKS)}
     probed = [run for run in runs if isinstance(run.task, EncoderTask)]
     if not probed:
-        raise RecordError("no run of an encoder there")
+        raise RecordError("no run of an encoder found")
     contents: dict[str, set[object]] = {}
     for run in probed:
         contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
@@ -91,7 +91,7 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
 
 
 def mean_scores(scores: Sequence[Score]) -> list[Score]:
-    """Return each encoder's means: of each domain, of all tasks alike, and of public ones weighted as published."""
+    """Return each encoder's means: per domain, over all tasks, and over public tasks with X-ARES' weights."""
     weights = {task.name: task.recipe.weight for task in TASKS if not task.private}
     neighbours = {task.name for task in TASKS if task.recipe.knn and task.one_label}
     found = []
@@ -114,7 +114,7 @@ def _mean(
     encoder: str, name: str, members: Sequence[Score], weights: dict[str, int] | None = None,
     neighbours: Collection[str] = ()
 ) -> Score:  # fmt: skip
-    """Return a mean; a probe has none unless it has all members, or, weighted, those of them that X-ARES runs it on."""
+    """Return a mean. A probe needs scores of all members; weighted, of all members that X-ARES runs it on."""
     by_probe = {}
     for probe in PROTOCOLS["both"]:
         have = [one for one in members if probe in one.by_probe and not math.isnan(one.by_probe[probe].value)]

@@ -1,6 +1,6 @@
-"""What two systems share of one task: the samples that both answered, and those whose times can be set side by side.
+"""Pair two runs of a task: the samples that both answered, and those with comparable times.
 
-Everything that is said of a setting beside base (a difference, a speed-up, a saving) comes from one :class:`Pairs`.
+Every difference, speed-up and saving of a setting against base comes from one :class:`Pairs`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from audiomarathon.runs.summary import busy, foreign_count, note_of
 from audiomarathon.scoring.scorer import sums_of
 from audiomarathon.text import counted
 
-#: What is compared between runs, and what a record says of it, in seconds; None for one that was not timed.
+#: Compared stages, and how to read a record's seconds; None if it was not timed.
 STAGES: Mapping[str, Callable[[Record], float | None]] = {
     "llm_prefill": lambda record: time_of(record, "llm_prefill"),
     "first_token": lambda record: time_of(record, "prefill"),
@@ -40,13 +40,13 @@ AS_BASE = "= base"
 ACROSS = "times are of different sessions on the same machine, quiet in both"
 
 _SAME_QUESTION = ("origin", "corpus", "prompts", "max_new_tokens", "data")
-_SAID = {"corpus": "words weighed by other references", "origin": "what an imported run was asked is not known"}
+_SAID = {"corpus": "word weights from other references", "origin": "the prompts of an imported run are unknown"}
 _SAME_MACHINE = ("cpu", "threads", "cuda")
 _SAME_PRECISION = ("dtype", "attention")
 
 
 def time_of(record: Record, stage: str) -> float | None:
-    """Return the seconds of a stage; None for a record without times."""
+    """Return the seconds of a stage; None for an untimed record."""
     return record.time[stage] if record.time else None
 
 
@@ -61,22 +61,22 @@ def _as_written() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What two runs of one task share.
+    """Two runs of one task, paired on samples.
 
     Attributes
     ----------
     run, base
-        The run, and the one that it is set beside.
+        The run, and the run it is compared with (the reference).
     pairs
-        The reference's and the own verdict of each sample that both answered, in the order of their ids.
+        (reference's verdict, run's verdict) of each sample that both answered, sorted by id.
     timed
-        The reference's and the own record of those whose times can be set side by side.
+        (reference's record, run's record) of the samples with comparable times.
     untimed, undecoded
-        Why there are none of any stage, or of forced decode; "" where there are some.
+        Why no times, or none of forced decode, can be compared; "" if they can.
     across
-        Whether times are of different sessions: see :data:`ACROSS`.
+        Whether times come from different sessions: see :data:`ACROSS`.
     lost
-        Why samples of the run are not among the pairs, with how many; empty where all are.
+        Number of the run's samples without a pair, by reason.
     """
 
     task: Task
@@ -92,21 +92,21 @@ class Pairs:
     @classmethod
     @_as_written()
     def of(cls, run: Run, reference: Run) -> Pairs:
-        """Pair what two runs answered of a task; of the reference's all that it ever answered.
+        """Pair the samples that two runs of a task answered, including all that the reference ever answered.
 
-        Times are of one session, as a sweep takes them, or of different sessions where machine, precision, sharing and
-        load agree. Controls are paired with the clips that they were made of, by the samples' names, and without times.
+        Times come from one session, as in a sweep, or from different sessions if machine, precision, sharing and load
+        agree. Controls are paired with the real clips by the samples' names, without times.
 
         Raises
         ------
         RecordError
-            When they were not asked the same, share no answered sample, or cannot be scored again.
+            When their questions differ, they share no answered sample, or they cannot be scored again.
         SettingsError
-            When the task is a third party's that is not installed.
+            When the task belongs to a plug-in that is not installed.
         """
         base = reference.whole
         same_audio = run.control == base.control
-        asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's clips have names of their own
+        asked = _SAME_QUESTION if same_audio else _SAME_QUESTION[:-1]  # a control's clips have other names
         own, other = run.identity, base.identity
         if differing := [name for name in asked if own.get(name) != other.get(name)]:
             plain = [_SAID[name] for name in differing if name in _SAID][:1]
@@ -115,7 +115,7 @@ class Pairs:
         both, lost = _paired(run, base, same_clips=same_audio)
         if not both:
             why = f" ({'; '.join(f'{count} {what}' for what, count in lost.items())})" if lost else ""
-            raise RecordError(f"no sample that both answered, having heard the same clip{why}")
+            raise RecordError(f"no sample that both answered with the same clip{why}")
         untimed = "times of other audio" if not same_audio else _other_machine(run, base)
         timed, across = ([], False) if untimed else _timed(run, base, both)
         if not untimed and not timed:
@@ -126,29 +126,29 @@ class Pairs:
         pairs = cls(get_task(run.key), run, base, both, timed, untimed, undecoded, across, lost)
         _ = pairs.pair  # raises
         if not all(0 <= float(of(one) or 0) < 1e9 for of in STAGES.values() for pair in timed for one in pair):
-            raise ValueError("a time that is none")
+            raise ValueError("timing is missing or negative")
         return pairs
 
     def only(self, ids: Collection[str]) -> Pairs:
-        """Return what is shared of these samples."""
+        """Return the pairs of these samples only."""
         pairs = [pair for pair in self.pairs if pair[1].record.id in ids]
         return replace(self, pairs=pairs, timed=[pair for pair in self.timed if pair[1].id in ids])
 
     @cached_property
     def pair(self) -> Pair:
-        """All figures of both systems, by cluster; the headline is the one to judge."""
+        """All figures of both systems, by cluster, with the headline to test."""
         scorer = self.task.scorer
         own, other = (sums_of(scorer, [pair[side] for pair in self.pairs]) for side in (1, 0))
         if differing := sorted({*own.names} ^ {*other.names}):
-            raise RecordError(f"not scored alike, by other judges for one: only one of both has {', '.join(differing)}")
+            raise RecordError(f"scored differently, perhaps by other judges: only one has {', '.join(differing)}")
         return Pair.of(own, other, scorer.figure.name)
 
     def drawn(self, seed: int, swaps: int = DRAWS) -> Drawn:
-        """Draw from the pair, in a stream of the task's own: what else is compared changes nothing."""
+        """Draw from the pair, in a random stream of this task: other comparisons do not change it."""
         return Drawn.of(self.pair, self._stream(seed), swaps=swaps)
 
     def differences(self, seed: int) -> dict[str, Estimate]:
-        """Return own − reference of every figure with its interval, from the same draws as :meth:`drawn`."""
+        """Return run − reference of every figure with its interval, from the same draws as :meth:`drawn`."""
         return self.pair.differences(self._stream(seed))
 
     def _stream(self, seed: int) -> np.random.Generator:
@@ -156,7 +156,7 @@ class Pairs:
 
     @property
     def alike(self) -> str:
-        """ "= base" where no reply can differ from base's, "same replies" where none does, "" where some do."""
+        """Why replies are equal: "= base" if they cannot differ, "same replies" if none differs, "" if some differ."""
         if any(own.record.reply != base.record.reply or own.record.reply is None for base, own in self.pairs):
             return ""
         own, of_base = self.run.identity, self.base.method == Base().label
@@ -166,7 +166,7 @@ class Pairs:
 
     @property
     def mcnemar(self) -> float | None:
-        """p of McNemar's exact test; None where samples are not independent, or replies can be partly right."""
+        """p of McNemar's exact test; None if samples are not independent or replies can be partly right."""
         rights = [[self.task.scorer.right(pair[side]) for pair in self.pairs] for side in (1, 0)]
         if self.pair.clusters < len(self.pairs) or None in (*rights[0], *rights[1]):
             return None
@@ -174,44 +174,44 @@ class Pairs:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the own score has to know."""
+        """Notes on the run's score."""
         return [*self.task.scorer.notes([own for _, own in self.pairs]), *filter(None, [note_of(self.run.facts)])]
 
     @property
     def truncated(self) -> int:
-        """How many samples' audio either system cut short."""
+        """Number of samples whose audio either system truncated."""
         return sum(bool(base.record.truncated or own.record.truncated) for base, own in self.pairs)
 
     @property
     def unparsed(self) -> int:
-        """How many of the own replies could not be read."""
+        """Number of the run's replies that could not be parsed."""
         return sum(self.task.scorer.unparsed(own) for _, own in self.pairs)
 
     @property
     def cut(self) -> int:
-        """How many of the own replies the token limit cut."""
+        """Number of the run's replies that the token limit cut."""
         return sum(own.record.finish == "length" for _, own in self.pairs)
 
     @property
     def busy(self) -> bool:
-        """Whether the machine was busy while the times of either were taken."""
+        """Whether the machine was busy while either run was timed."""
         return any(busy(one.facts, list(one.records.values())) for one in (self.run, self.base))
 
     @property
     def other_versions(self) -> str:
-        """Name the packages of which the two ran other versions; "" where there are none."""
+        """Packages whose versions differ between the two runs; "" if none do."""
         own, other = ((one.facts.get("environment") or {}).get("packages") or {} for one in (self.run, self.base))
         names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
         return ", ".join(f"{name} {own.get(name, 'none')} and {other.get(name, 'none')}" for name in names)
 
 
 def _one_token(record: Record) -> bool:
-    """Whether a reply is one token, beside the token that ends it."""
+    """Whether a reply is one token, not counting its end token."""
     return record.new_tokens is not None and record.new_tokens - (record.finish == "stop") <= 1
 
 
 def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None:
-    """Return the median of reference ÷ own over the samples of all tasks, with its interval; None where any is untimed.
+    """Return the median of reference ÷ run over the samples of all tasks, with its interval; None if any is untimed.
 
     Clusters of different tasks are different clusters.
     """
@@ -220,14 +220,14 @@ def speed_up(members: Sequence[Pairs], stage: str, seed: int) -> Estimate | None
 
 
 def speed_up_alone(members: Sequence[Pairs], stage: str) -> float | None:
-    """Return the value of :func:`speed_up` without its interval, which takes longer than all else."""
+    """Return the value of :func:`speed_up` without its interval, which is slow to compute."""
     rows = _times(members, stage) or []
     ratios = [base / own for base, own, _ in rows if base and own]
     return float(np.median(ratios)) if ratios else None
 
 
 def _times(members: Sequence[Pairs], stage: str) -> list[tuple[float | None, float | None, str]] | None:
-    """Return the reference's and the own time of each sample, with its cluster; None where any member is untimed."""
+    """Return (reference's time, run's time, cluster) of each sample; None if any member is untimed."""
     if any(one.untimed or (stage == "decode_per_token" and one.undecoded) for one in members):
         return None
     of = STAGES[stage]
@@ -240,7 +240,7 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
     Parameters
     ----------
     rows
-        The two quantities of a sample, and its cluster; a sample that lacks one of them is left out.
+        (quantity, quantity, cluster) of each sample; samples without both quantities are left out.
     """
     ratios = [(above / below, cluster) for above, below, cluster in rows if above and below]
     if not ratios:
@@ -249,14 +249,14 @@ def median_ratio(rows: Sequence[tuple[float | None, float | None, str]], *, seed
 
 
 def measured(found: Estimate | None) -> dict[str, Any] | None:
-    """Return a speed-up as JSON has it: `measured` and `interval`."""
+    """Return a speed-up for JSON: `measured` and `interval`."""
     if found is None:
         return None
     return {"measured": found.value, "interval": list(found.interval) if found.interval else None}
 
 
 def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> float | None:
-    """Return the median of :func:`ideal_speed_up` over records; None where the run does not say what it costs."""
+    """Return the median of :func:`ideal_speed_up` over records; None if the run does not record its costs."""
     cost, drops = run.cost, run.drops
     if cost is None or drops is None or not records or (encoder and cost.encoder_flops_per_second is None):
         return None
@@ -264,17 +264,16 @@ def ideal_of(run: Run, records: Sequence[Record], *, encoder: bool = False) -> f
 
 
 def mean_scores(members: Sequence[Pairs]) -> tuple[float | None, float | None]:
-    """Return the mean over tasks of the own and of the reference's score; None where a task has none."""
+    """Return the means over tasks of the run's and the reference's score; None if a task has none."""
     weights = weights_of([one.task.key for one in members])
     own, other = np.average([one.pair.scores for one in members], axis=0, weights=weights).tolist()
     return (None if math.isnan(own) else own), (None if math.isnan(other) else other)
 
 
 def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdict, Verdict]], dict[str, int]]:
-    """Return base's and the run's verdicts of the samples that both answered, and why others have no pair.
+    """Return the verdict pairs of samples that both answered, and the number of unpaired samples by reason.
 
-    A clip that was replaced between two runs makes another sample of the same name; controls' clips were replaced on
-    purpose.
+    If a clip was replaced between the runs, its samples are not paired. Controls' clips are replaced on purpose.
     """
     found, lost = [], Counter[str]()
     for id_, own in run.verdicts.items():
@@ -289,7 +288,7 @@ def _paired(run: Run, base: Run, *, same_clips: bool) -> tuple[list[tuple[Verdic
 
 
 def _timed(run: Run, base: Run, both: Sequence[tuple[Verdict, Verdict]]) -> tuple[list[tuple[Record, Record]], bool]:
-    """Return the records whose times can be set side by side, and whether they are of different sessions."""
+    """Return the record pairs with comparable times, and whether they come from different sessions."""
     measured = [(a.record, b.record) for a, b in both if a.record.time and b.record.time]
     together = [pair for pair in measured if pair[0].session == pair[1].session]
     if together or not measured:
@@ -298,37 +297,37 @@ def _timed(run: Run, base: Run, both: Sequence[tuple[Verdict, Verdict]]) -> tupl
 
 
 def _not_across(run: Run, base: Run) -> str:
-    """Say why times of different sessions of two runs cannot be set side by side; "" where they can."""
+    """Return why times of different sessions cannot be compared; "" if they can."""
     own, other = (list(_sessions(one).values()) for one in (run, base))
     machines = [[(one.get("environment") or {}).get(name) for name in _SAME_MACHINE] for one in (*own, *other)]
     if not own or not other or None in machines[0][:2] or any(machine != machines[0] for machine in machines):
-        return "times of another session, on another machine or one that is not on record"
+        return "times of another session, on another or an unknown machine"
     if any(run.identity.get(name) != base.identity.get(name) for name in _SAME_PRECISION):
         return "times of another session, in another precision"
     loads = [session.get(name) or {} for session in (*own, *other) for name in ("load_before", "load_after")]
     if any(load.get("foreign_processes") is None for load in loads):
-        return "times of another session, of which the machine's load is not on record"
-    if any(map(foreign_count, loads)):  # within a session settings take turns; across sessions nothing evens out
-        return "times of another session, on a machine that others used"
+        return "times of another session with unknown load of the machine"
+    if any(map(foreign_count, loads)):  # turns even out load within a session only
+        return "times of another session, on a machine with other busy processes"
     return ""
 
 
 def _sessions(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return the sessions that answered what the run holds, by when they began."""
+    """Return the sessions that answered the run's records, by start time."""
     begun = {str(record.session).partition(" ")[0] for record in run.records.values() if record.session}
     return {one["started"]: one for one in run.facts.get("sessions") or () if one.get("started") in begun}
 
 
 def _other_machine(run: Run, base: Run) -> str:
-    """Say why the times of two runs cannot be set side by side, whatever the session; "" where they can."""
+    """Return why the times of two runs cannot be compared in any session; "" if they can."""
     own, other = (one.identity.get("device") for one in (run, base))
     if own is None or other is None:
         return "untimed runs"
     if own != other:
         return f"times of other devices ({own} and {other})"
-    return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU, or cores, on one side only"
+    return "" if _sharing(run) == _sharing(base) else "times of workers that shared a GPU or cores in one run only"
 
 
 def _sharing(run: Run) -> set[int]:
-    """Return how many of Ray's workers shared a GPU, or a machine's cores, while the run was timed."""
+    """Return the numbers of Ray workers that shared a GPU or a machine's cores while the run was timed."""
     return {one.get("workers_sharing", 1) for one in run.facts.get("sessions", []) if one.get("samples") != 0}

@@ -1,4 +1,4 @@
-"""The paper's table again: its protocol, its way of counting, our runs, beside what was published."""
+"""Reproduce the paper's table: its protocol and its scoring of our runs, beside the published scores."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ PROTOCOLS = ("paper", "full")
 
 
 def protocol_folder(results: Path, protocol: str) -> Path:
-    """Return where a protocol's runs lie: its subsets are other data than a plain run's."""
+    """Return the folder of a protocol's runs, which use other subsets than plain runs."""
     return results / f"{REPRODUCED}{protocol}"
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """One row: a task, the mean of a group of tasks, or of all.
+    """One row: a task, or the mean of a group of tasks or of all tasks.
 
     Attributes
     ----------
     samples, unparsed
-        Answered; of those, replies that chose nothing, which the release dropped before it counted.
+        Number of answered samples, and of replies without a choice, which the release dropped before scoring.
     mine
-        The score counted as the paper did, F1 as macro-F1; None where nothing could be counted.
+        Our score, computed as in the paper with macro-F1; None if there are no replies.
     interval
         95 %, bootstrap over clusters.
     weighted
-        F1 weighted by support, which some of the release's scripts took instead; None for transcription, and of means.
+        F1 weighted by support, which some of the release's scripts use; None for transcription and means.
     published
-        The paper's score; None where it has none (of a mean: of one of its tasks).
+        The paper's score; None if it has none (for a mean: if it lacks a task).
     """
 
     scope: str
@@ -56,7 +56,7 @@ class Reproduced:
 
     @property
     def difference(self) -> float | None:
-        """Mine less published."""
+        """Our score minus the published score."""
         return None if self.mine is None or self.published is None else self.mine - self.published
 
     @property
@@ -68,9 +68,9 @@ class Reproduced:
 
 
 def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
-    """Return settings under which the samples are those of a protocol.
+    """Return settings that select a protocol's samples.
 
-    `paper`: of the public runs, `had` balanced with seed 42, `vesus` without persons 2 and 10 when happy; `full`: all.
+    `paper`: `had` balanced with seed 42, `vesus` without the happy clips of persons 2 and 10; `full`: all samples.
 
     Raises
     ------
@@ -80,32 +80,32 @@ def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
     if settings.method != "base" or settings.ratio:
-        raise SettingsError(f"PRUNE_METHOD={settings.method}: the published runs are base; reproduce runs nothing else")
+        raise SettingsError(f"PRUNE_METHOD={settings.method}: reproduce runs only base, like the published runs")
     if protocol == "full":
         return dataclasses.replace(settings, balance=False, skip_persons=(), skip_emotion="")
     if settings.seed != 42:
-        raise SettingsError(f"SEED={settings.seed}: the paper's protocol is seed 42; --protocol full takes any")
+        raise SettingsError(f"SEED={settings.seed}: the paper's protocol uses seed 42; --protocol full allows any seed")
     return dataclasses.replace(settings, balance=True, skip_persons=("2", "10"), skip_emotion="happy")
 
 
 def caveats(
     results: Sequence[Result], failures: Mapping[str, str], settings: RunSettings, spec: ModelSpec
 ) -> list[str]:
-    """Return a line for each thing that makes these scores other than the published ones are."""
+    """Return a line per difference between these runs and the published ones."""
     lines = [f"{key} was not run: {why}" for key, why in failures.items()]
     if settings.limit:
-        lines.append(f"{counted(settings.limit, 'sample')} a task only: the published scores are of all of them")
+        lines.append(f"{counted(settings.limit, 'sample')} per task only; the published scores use all samples")
     if settings.model_path and published(spec.key):
-        lines.append(f"the checkpoint is {settings.model_path}; the published scores are of {spec.checkpoint}")
+        lines.append(f"the checkpoint is {settings.model_path}; the published scores use {spec.checkpoint}")
     for result in results:
         of, task = result.summary, get_task(result.summary["task"])
         whole = AUDIOMARATHON.facts[task.key].count
         have = of["data_samples"] + of["bad_rows"] + sum(of["left_out"].values())
         found = {
-            f"not counted, errors or not done yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
+            f"not scored, failed or not run yet: {of['expected'] - of['n']}": of["expected"] > of["n"],
             f"bad rows left out: {of['bad_rows']}": of["bad_rows"],
-            f"samples whose audio was cut short: {of['truncated']}": of["truncated"],
-            f"the data holds {counted(have, 'sample')}, the whole task {whole:,}": have != whole,
+            f"samples with truncated audio: {of['truncated']}": of["truncated"],
+            f"the data has {counted(have, 'sample')}, the whole task {whole:,}": have != whole,
             f"the data is a control ({(of.get('control') or {}).get('kind')})": of.get("control"),
         }
         lines += [f"{task.key}: {line}" for line, holds in found.items() if holds]
@@ -113,9 +113,9 @@ def caveats(
 
 
 def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[Reproduced]:
-    """Return a row a task, then the groups' means, then the mean of all tasks.
+    """Return a row per task, then the groups' means, then the mean of all tasks.
 
-    A mean over tasks is given only when all tasks of the group were run; its interval resamples each task on its own.
+    A mean needs all tasks of its group; its interval resamples each task separately.
     """
     told = published(model)
     estimates: dict[str, Estimate] = {}
@@ -130,7 +130,7 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
             run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), None, None, None, told.get(run.key)
         )
         if verdicts:
-            # In a stream of its own: a mean's tasks are drawn independently.
+            # A separate random stream per task: a mean draws its tasks independently.
             figures = Resampler([seed, *run.key.encode()], DRAWS).of_sums(sums)
             headline = estimates[run.key] = figures[sums.names[0]]
             weighted = figures.get("weighted_f1")
@@ -149,7 +149,7 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
 
 
 def published(model: str) -> Mapping[str, float]:
-    """Return a model's published scores by task, in 0–1; empty for a model that the paper did not run."""
+    """Return a model's published scores by task, in 0–1; empty if the paper did not run the model."""
     return AUDIOMARATHON.published.get(AUDIOMARATHON.models.get(model, ""), {})
 
 

@@ -1,4 +1,4 @@
-"""What a setting saves: what its counted FLOPs promise, beside what was measured against base."""
+"""Compute the savings of a setting: promised by counted FLOPs, and measured against base."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     Parameters
     ----------
     pairs
-        The run beside base; without it nothing measured can be compared.
+        The run paired with base; None leaves out measured savings.
     """
     records = list(run.records.values())
     timed = [own for _, own in pairs.timed] if pairs else []
@@ -33,7 +33,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
     found["first_token"]["ideal"] = ideal_of(run, compared, encoder=True)
     kept = [r.kept_audio_tokens for r in records]
     scoring = [r.time["scoring"] for r in records if r.time and "scoring" in r.time]
-    audio = sum(r.audio_tokens or 0 for r in records)  # an endpoint need not tell
+    audio = sum(r.audio_tokens or 0 for r in records)  # endpoints may not report it
     cache = kv_bytes(run, seed)
     sizes = [(a.record.kv_bytes, b.record.kv_bytes, b.record.cluster) for a, b in (pairs.pairs if pairs else ())]
     ratio = median_ratio(sizes, seed=seed)
@@ -53,7 +53,7 @@ def savings(run: Run, pairs: Pairs | None, *, seed: int = 42) -> dict[str, Any]:
 
 
 def kv_bytes(run: Run, seed: int) -> Estimate | None:
-    """Return the mean bytes of the KV cache; None where a record lacks them."""
+    """Return the mean bytes of the KV cache; None if a record lacks them."""
     values = [record.kv_bytes for record in run.records.values()]
     if not values or None in values:
         return None

@@ -1,4 +1,4 @@
-"""Over which tasks means are taken: those of each group of a benchmark, and all of a benchmark's."""
+"""Choose the tasks of each mean: those of a group, and all tasks of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 from audiomarathon.benchmarks.registry import OTHER, benchmark_of, group_of, groups_of, on_one_scale
 
 OVERALL = "overall"
-COMMON = "in common"  # the tasks that every system has a score of, where they are not all
+COMMON = "in common"  # the tasks that every system has scores for, if not all
 
 
 def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
-    """Return by name the tasks of each mean: of several tasks of a group, and of several of a benchmark.
+    """Return the tasks of each mean by name: groups with several tasks, and benchmarks with several tasks.
 
-    Means stay within a benchmark, and are of scores on one scale. Where tasks of several benchmarks are there, a mean
-    bears the benchmark's name too. A group that holds all of the tasks has no mean of its own.
+    A mean stays within one benchmark and one scale of scores. With tasks of several benchmarks, names include the
+    benchmark. A group with all the tasks has no separate mean.
     """
     keys = list(dict.fromkeys(tasks))
     benchmarks: dict[str, list[str]] = {}
     for key in keys:
         benchmarks.setdefault(benchmark_of(key), []).append(key)
     scopes: dict[str, list[str]] = {}
-    benchmarks.pop(OTHER, None)  # single tasks of third parties have nothing to do with each other
+    benchmarks.pop(OTHER, None)  # tasks of plug-ins are unrelated
     several = len(benchmarks) > 1
     for name, members in benchmarks.items():
         of = f"{name} " if several else ""
@@ -37,7 +37,7 @@ def scopes_of(tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def kind_of(scope: str, tasks: Sequence[str]) -> str:
-    """Return whether a row is of a task, of a group or of a benchmark: p values are adjusted within a kind."""
+    """Return the kind of a row (task, group or overall); p values are adjusted within a kind."""
     if len(tasks) == 1:
         return "task"
     return scope if scope == COMMON else OVERALL if scope.endswith(OVERALL) else "group"

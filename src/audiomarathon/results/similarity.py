@@ -1,7 +1,7 @@
-"""How alike two runs' replies to the same samples are: the same model with the audio and with noise, for one.
+"""Measure how similar two runs' replies to the same samples are, such as a model's with audio and with noise.
 
-An experiment of LALM Bench (github.com/jemin7709/audio-llm-benchmark), which prints the cosine alone. A high cosine
-says only that two replies are about the same question, so the floor stands beside it.
+LALM Bench (github.com/jemin7709/audio-llm-benchmark) prints only the cosine. A high cosine may only mean that replies
+are about the same question, so we add a floor: the cosine of replies to different questions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGITS = 4  # as published
 
 
 def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return the cosine between two runs' replies to each sample that both have.
+    """Return the cosine of two runs' replies to each shared sample.
 
     Returns
     -------
@@ -48,8 +48,8 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     left, right = ({**one.records, **one.failed} for one in (first, second))
     ids = [id_ for id_ in left if id_ in right]
     if first.key != second.key or not ids:
-        why = f"are of {first.key} and {second.key}" if ids else "have no sample in common"
-        raise DataError(f"only replies to the same samples can be compared; these runs {why}")
+        why = f"are of {first.key} and {second.key}" if ids else "share no sample"
+        raise DataError(f"only runs on the same samples can be compared; these runs {why}")
     texts = [[one[id_].text if one[id_].answered else "" for id_ in ids] for one in (left, right)]
     vectors, chosen = [unit_vectors(own, encoder) for own in texts], [_chosen(one) for one in (first, second)]
     alike = [left[id_].reference.get("options") == right[id_].reference.get("options") for id_ in ids]
@@ -89,14 +89,14 @@ def as_published(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> dict[str, A
 
 
 def _floor(first: Floats, second: Floats) -> float | None:
-    """Return the mean cosine of all pairs but each sample's own; None of a single sample."""
+    """Return the mean cosine of replies to different samples; None for a single sample."""
     count = len(first)
     own = (first * second).sum()
     return float((first.sum(axis=0) @ second.sum(axis=0) - own) / (count * (count - 1))) if count > 1 else None
 
 
 def _chosen(run: Run) -> dict[str, Any]:
-    """Return by id the option that each reply to a closed question chooses."""
+    """Return the option chosen by each reply to a closed question, by id."""
     if not any(one.reference.get("options") for one in run.records.values()):
         return {}
     return {id_: verdict.values.get("parsed") for id_, verdict in run.verdicts.items()}

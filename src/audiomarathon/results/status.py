@@ -1,4 +1,4 @@
-"""How runs stand, seen from outside: read from their folders while another process may be writing them."""
+"""Read the progress of runs from their folders, while another process may be writing them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ STARTING_S = 900  # from a log's last line to the first record: a large model lo
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, at one moment.
+    """The progress of one run.
 
     Attributes
     ----------
     alive
-        Whether a process holds the folder's lock; None where that cannot be told.
+        Whether a process holds the folder's lock; None if unknown.
     quiet_s
-        Seconds since the last record; None without one.
+        Seconds since the last record; None without records.
     samples_per_minute, audio_s_per_s
-        Of the present or last session, from its begin to its last record, failed samples too; None where it has none.
+        Speed of the current or last session up to its last record, including failed samples; None without records.
     left_s
-        Until the end at that rate; None for a run that is not alive.
+        Estimated seconds left; None if no process is active.
     problem
-        Why the folder cannot be read; the rest says nothing then.
+        Why the folder cannot be read; the other fields are then empty.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """Return what it is at, in a word."""
+        """The state in a few words."""
         if self.problem is not None:
             return "unreadable"
         if self.alive:
@@ -63,7 +63,7 @@ class RunStatus:
         if self.complete:
             return "complete"
         if self.progress.answered + self.progress.errors == self.progress.expected:
-            return "done, but for errors"
+            return "done, with errors"
         return "stopped" if self.alive is False else "not complete"
 
     def as_json(self) -> dict[str, Any]:
@@ -72,14 +72,14 @@ class RunStatus:
 
 
 def read_status(paths: Sequence[Path]) -> list[RunStatus]:
-    """Return how each run stands, of folders that are runs or hold some.
+    """Return the progress of each run in run folders, or in folders that contain them.
 
-    Where a command has only begun, and there is no run yet, the folder itself is `starting`.
+    A folder whose command has started but has no run yet is `starting`.
 
     Raises
     ------
     RecordError
-        When there is no run, and none begins.
+        When there is no run and none is starting.
     """
     try:
         return [_status(folder) for folder in run_folders(paths)]
@@ -90,7 +90,7 @@ def read_status(paths: Sequence[Path]) -> list[RunStatus]:
 
 
 def _is_starting(results: Path) -> bool:
-    """Whether a run's folder is locked, or a log was written of late and does not end in an error."""
+    """Whether a run's folder is locked, or a recent log does not end in an error."""
     logs = [file for file in results.glob("logs/*.log") if time.time() - file.stat().st_mtime < STARTING_S]
     latest = max(logs, key=lambda file: file.stat().st_mtime, default=None)
     last = latest.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if latest else ["error"]
@@ -115,7 +115,7 @@ def _status(folder: Path) -> RunStatus:
         reason = f"{folder}: run.json or a record is not as this version writes them ({type(error).__name__}: {error})"
         return RunStatus(folder, problem=reason)
     alive = is_held(folder / ".lock")
-    left = progress.expected - progress.answered - tried  # what failed in an earlier session is done again
+    left = progress.expected - progress.answered - tried  # samples that failed in an earlier session run again
     return RunStatus(
         folder,
         run.key,
@@ -131,7 +131,7 @@ def _status(folder: Path) -> RunStatus:
 
 
 def _since_last(folder: Path) -> float:
-    """Seconds since the records last grew; a clock that was set back makes it 0, never less."""
+    """Return the seconds since the last record; 0 if the clock was set back."""
     return max(0.0, time.time() - (folder / "samples.jsonl").stat().st_mtime)
 
 
@@ -142,7 +142,7 @@ def _session(facts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _tried(facts: Mapping[str, Any], records: Sequence[Record]) -> int:
     """Return how many samples failed in the last session."""
-    started = _session(facts).get("started")  # a record's session names the process too
+    started = _session(facts).get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
     return sum(session[:1] == [started] for session in failed)
 
@@ -150,7 +150,7 @@ def _tried(facts: Mapping[str, Any], records: Sequence[Record]) -> int:
 def _rates(
     facts: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return samples a minute and audio-seconds a second of the last session: to its end, or else its last record."""
+    """Return samples per minute and audio seconds per second of the last session."""
     session, answered = _session(facts), [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))
     if quiet_s is None or fresh + tried <= 0 or "started" not in session:

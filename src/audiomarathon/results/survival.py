@@ -1,4 +1,4 @@
-"""What settings of JASCO keep of the speech and of the sound, in which position of the speech, and why."""
+"""Measure how much of JASCO's speech and sound settings keep, for each position of the speech."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ from audiomarathon.runs.kept_audio import unpack
 
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"
-#: By the control of a run, where its speech stands.
+#: Position of the speech, by a run's control.
 ORDERS = {"": AS_IS, FIRST: "first", LAST: "last"}
 
 
 @dataclass(frozen=True)
 class Survival:
-    """What one setting keeps, with the speech in one position.
+    """What one setting keeps, for one position of the speech.
 
     Attributes
     ----------
     system
-        The setting; of both positions together, that of the first.
+        The setting; for both positions together, the first's.
     order
-        Where the speech stands: `as is`, `first`, `last`, or `mean of both` of these.
+        Position of the speech: `as is`, `first`, `last`, or `mean of both`.
     figures
         See :func:`audiomarathon.benchmarks.jasco.survival.retained`.
     p, p_adjusted
-        That it keeps as much of the speech as of the sound; the latter after Holm over a checkpoint's settings, and of
-        headline rows alone.
+        p that speech and sound are kept equally; adjusted by Holm over the headline rows of a checkpoint.
     preference
-        How much likelier it keeps a token of speech than any; None where that is not known.
+        How much likelier a speech token is kept than any token; None if unknown.
     kept_tokens, padding_tokens
-        Audio tokens of a clip that were kept, and that stand for a window's padding; None where not known.
+        Kept audio tokens per clip, and tokens of window padding; None if unknown.
     headline
-        Whether this position is the one to look at: both, where both were run.
+        Whether this is the position to report: both, if both were run.
     """
 
     system: System
@@ -64,12 +63,12 @@ class Survival:
 
 
 def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = None) -> list[Survival]:
-    """Return what each setting that has a base keeps, a row a position of the speech; base itself keeps all.
+    """Return what each setting with a base keeps, one row per position of the speech; base keeps all.
 
     Parameters
     ----------
     speech
-        By clip where its speech lies, as it was recorded; None looks for :data:`SPEECH_FILE` where the runs' data lay.
+        Speech times of each clip as recorded; None reads :data:`SPEECH_FILE` in the runs' data folder.
     """
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     spans = _speech_of(systems) if speech is None else speech
@@ -88,20 +87,20 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
 
 
 def left_out(systems: Sequence[System]) -> list[str]:
-    """Return the names of settings that cannot be told from their base's: it is not there, or shares no reply."""
+    """Return the names of settings without a base that answered the same clips."""
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     bases = [(one, base_of(one, systems)) for one in systems]
     return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
 
 
 class _Reports:
-    """What settings report, worked out once for the same replies: base stands beside every setting."""
+    """Cache of what systems report: base is compared with every setting."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[str, ...]], Reports] = {}
 
     def of(self, system: System, ids: tuple[str, ...]) -> Reports:
-        """Return the reports of some samples; what is chance is told by these samples' clips alone."""
+        """Return the reports on some samples; chance is estimated from these samples' clips."""
         key = (id(system), ids)
         if key not in self._known:
             self._known[key] = reports(system.runs[TASK].records[id_] for id_ in ids)
@@ -135,9 +134,9 @@ def _row(pairs: Sequence[tuple[System, System]], told: _Reports, spans: Mapping[
 
 
 def _kept(records: Sequence[Record], spans: Mapping[str, Spans]) -> Iterator[tuple[str, np.ndarray, float, Spans]]:
-    """Yield which tokens of each clip with speech were kept, without those of padding.
+    """Yield the kept tokens of each clip with speech, without padding.
 
-    Of a pruner joined with a press only the pruner's choice is on record, so it yields none.
+    Pruners joined with a press are skipped: records hold only the pruner's choice.
     """
     for one in records:
         if one.kept_audio_bits and one.audio_tokens and (own := spans.get(one.cluster)):
@@ -154,7 +153,7 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
         if not one.control and file.is_file():
             try:
                 return read_speech(file)
-            except DataError as error:  # the shares need none of it
+            except DataError as error:  # the shares do not need it
                 warnings.warn(str(error), stacklevel=2)
     return {}
 

@@ -1,6 +1,6 @@
-"""What a sweep's summary holds: every finished run in the results folder, each beside base of the same task and model.
+"""Summarise a sweep: every finished run in the results folder, compared with base of the same task and model.
 
-A summary is made of what is on disk, so that a second sweep into the same folder adds to the first one's summary.
+The summary is made from the runs on disk, so a second sweep into the same folder extends it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished setting beside base.
+    """A finished setting, compared with base.
 
     Attributes
     ----------
     savings
         See :func:`audiomarathon.results.savings.savings`.
     against_base
-        `samples` that both answered, and each figure's `difference` from base with its `interval`, the headline's as
-        `score` too; None without a base run that asked the same.
+        Number of `samples` that both answered, and each figure's `difference` from base with its `interval`; the
+        headline also as `score`. None without a comparable base run.
     """
 
     result: Result
@@ -42,16 +42,16 @@ class Finished:
 
 @dataclass
 class Outcome:
-    """What a sweep gave, and the finished runs that were there before it.
+    """The results of a sweep, and the runs finished before it.
 
     Attributes
     ----------
     seed
-        Of the intervals.
+        Seed of the intervals.
     groups
-        By checkpoint and task, settings in the order of their names, base first.
+        Settings by checkpoint and task, base first, then by name.
     swept
-        The sweep's own results and failures.
+        The sweep's results and failures.
     """
 
     seed: int = 42
@@ -67,26 +67,26 @@ class Outcome:
         return found
 
     def add(self, swept: Swept) -> None:
-        """Take in what the sweep gave since the last time."""
+        """Add the sweep's new results."""
         fresh = swept.results[len(self.swept.results) :]
         for folder in dict.fromkeys(result.folder.parent for result in fresh):
             self.groups |= _groups([folder], self.seed)
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
     def catch_up(self, results: Path, swept: Swept) -> None:
-        """Take in all that a sweep gave, and what another sweep into the same folder has finished meanwhile."""
+        """Add all results of a sweep, and runs that another sweep into this folder has finished meanwhile."""
         self.add(swept)
         now = read_outcome(results, seed=self.seed).groups
         self.groups |= {key: group for key, group in now.items() if len(group) > len(self.groups.get(key, ()))}
 
 
 def read_outcome(results: Path, *, seed: int) -> Outcome:
-    """Return the finished runs of a results folder; all else is passed over."""
+    """Return the finished runs of a results folder; skip everything else."""
     return Outcome(seed, _groups([results], seed))
 
 
 def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
-    """Return the finished settings in or under folders, by checkpoint and task, each beside base."""
+    """Return the finished settings under folders, by checkpoint and task, each compared with base."""
     try:
         runs = read_runs(paths)
     except RecordError:
@@ -111,7 +111,7 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
     result = Result(run.folder, run.method, dict(run.summary))
     try:
         pairs = None if base is None else Pairs.of(run, base)
-    except (RecordError, SettingsError):  # no answered sample in common; a third party's task, not installed here
+    except (RecordError, SettingsError):  # no shared sample, or a plug-in's task that is not installed
         pairs = None
     saved = savings(run, pairs, seed=seed)
     if pairs is None:
@@ -128,7 +128,7 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
 
 
 def _same_question(run: Run, base: Run) -> bool:
-    """Whether two runs differ in nothing but the method and what was forced after the reply, by their identities."""
+    """Whether two runs' identities differ only in the method and in forced decoding."""
     own, other = run.identity, base.identity
     unasked = ("method", "ratio", "decode_tokens", "schema_version")
     return all(same(own.get(name), value) for name, value in other.items() if name not in unasked)

@@ -1,4 +1,4 @@
-"""The systems of a comparison: one setting of one checkpoint each, over any number of tasks, read from run folders."""
+"""Read run folders as systems: one setting of one checkpoint, over any number of tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.fingerprint import same, short, stronger
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import did_you_mean
 
-#: What of a run's identity makes another system of the same checkpoint and method, and how a name shows it.
+#: Identity fields that distinguish systems of the same checkpoint and method, and their form in names.
 _MARKS = {"dtype": "{}", "attention": "{}", "seed": "seed {}"}
 
 
@@ -25,13 +25,13 @@ class System:
     Attributes
     ----------
     checkpoint
-        Its name; with the beginning of its content's hash where several of that name were read.
+        Its name, with part of its content's hash if several checkpoints have this name.
     method
-        The label of its method.
+        The method's label.
     control
-        What a control variant of the data lets be heard; "" for the tasks as they are.
+        Kind of audio control ("silence", "noise"), or "" for the real audio.
     marks
-        What else tells it from most of the runs read with it: precision, attention, seed.
+        Precision, attention and seed, if they differ from most of the runs.
     """
 
     checkpoint: str
@@ -47,29 +47,29 @@ class System:
 
     @property
     def conditions(self) -> tuple[str, str, tuple[str, ...]]:
-        """What a system must share with its base: the checkpoint, what was heard, and the marks."""
+        """What a system and its base have in common: checkpoint, control and marks."""
         return self.checkpoint, self.control, self.marks
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What its first run says of its identity."""
+        """The identity of its first run."""
         return dict(next(iter(self.runs.values())).identity)
 
     def name(self, *, with_checkpoint: bool) -> str:
-        """Return what the system is called in a table."""
+        """Return the system's name for tables."""
         heard = [f"[{self.control}]"] if self.control else []
         return " ".join([*[self.checkpoint] * with_checkpoint, self.method, *heard, *self.marks])
 
 
 def read_systems(paths: Sequence[Path]) -> list[System]:
-    """Read run folders, or folders that hold some, into systems in the order in which they are found, controls last.
+    """Read run folders, or folders that contain them, as systems, controls last.
 
-    Beside each pruner's run its sibling `random` of the same ratio is read, if any: the control that it has to beat.
+    With each pruner's run, the run of the control `random` with the same ratio is read too, if it exists.
 
     Raises
     ------
     RecordError
-        When there is none, or two runs of the same task are the same system; when a run that was named is damaged.
+        When there is no run, two runs are of the same system and task, or a named run is damaged.
     """
     return systems_of(read_runs(paths, _control_beside))
 
@@ -77,7 +77,7 @@ def read_systems(paths: Sequence[Path]) -> list[System]:
 def systems_of(runs: Sequence[Run]) -> list[System]:
     """Return runs as systems; see :func:`read_systems`."""
     if not runs:
-        raise RecordError("no run there that can be read")
+        raise RecordError("no readable run found")
     usual = {name: _usual(runs, name) for name in _MARKS}
     written: dict[str, set[object]] = {}
     for one in runs:
@@ -121,14 +121,14 @@ def _control_beside(folder: Path) -> Path | None:
 
 
 def control_of(label: str) -> str:
-    """Return the label of `random` at the same ratio and place; "" where no pruner alone drops tokens."""
+    """Return the label of `random` at the same ratio and place; "" unless the label is a single pruner's."""
     method, _, rest = label.partition("-")
     pruned = ("-layer" in rest or rest.endswith("-input")) and "+" not in label and not rest.startswith("0-")
     return f"random-{rest}" if method and pruned else ""
 
 
 def missing_controls(systems: Sequence[System]) -> dict[str, str]:
-    """Return the ratio of each `random` run that the table should have and that was not run, by the system's name."""
+    """Return the ratios of missing `random` runs, by system name."""
     several = len({system.checkpoint for system in systems}) > 1
     have = {system.name(with_checkpoint=several) for system in systems}
     wanted = [replace(system, method=control_of(system.method)) for system in systems if not system.control]
@@ -137,9 +137,9 @@ def missing_controls(systems: Sequence[System]) -> dict[str, str]:
 
 
 def find_reference(systems: Sequence[System], name: str | None) -> System:
-    """Return the system that all others are compared with: the one named, else base, else the first.
+    """Return the reference: the named system, else base, else the first.
 
-    The name of a method is enough where one setting of it is there: `random` for `random-0.9-layer2`.
+    A method's name is enough if it has one setting: `random` for `random-0.9-layer2`.
 
     Raises
     ------
@@ -149,14 +149,14 @@ def find_reference(systems: Sequence[System], name: str | None) -> System:
     several = len({system.checkpoint for system in systems}) > 1
     by_name = {system.name(with_checkpoint=several): system for system in systems}
     if name is None:
-        ordered = sorted(systems, key=lambda system: bool(system.control))  # the tasks as they are come first
+        ordered = sorted(systems, key=lambda system: bool(system.control))  # real audio first
         return next((system for system in ordered if system.is_base), ordered[0])
     of_method = [one for one in systems if one.identity.get("method") == name and not one.control]
     if name not in by_name and len(of_method) != 1:
-        raise SettingsError(f"no setting is called {name}{did_you_mean(name, by_name)}; there are {', '.join(by_name)}")
+        raise SettingsError(f"no setting is called {name}{did_you_mean(name, by_name)}; allowed: {', '.join(by_name)}")
     return by_name.get(name) or of_method[0]
 
 
 def base_of(system: System, systems: Sequence[System]) -> System | None:
-    """Return a system's base among others: of the same checkpoint and control, under the same marks."""
+    """Return a system's base: base with the same checkpoint, control and marks."""
     return next((one for one in systems if one.is_base and one.conditions == system.conditions), None)

@@ -1,4 +1,4 @@
-"""What a raw corpus is to the builder: groups of clips that may be joined, and the task's rows for what was joined."""
+"""Describe a raw corpus to the builder: groups of clips that may be joined, and the task's rows for joined clips."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Source:
     path
         The file.
     name
-        How the manifest calls it: its path within the corpus.
+        Its path within the corpus, as in the manifest.
     facts
-        What the corpus says of it; it goes into the manifest.
+        What the corpus says about it, copied to the manifest.
     """
 
     path: Path
@@ -41,16 +41,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Group:
-    """Clips that may be joined with each other: of one scene and place, of one speaker, of one chapter.
+    """Clips that may be joined, such as clips of one speaker, one chapter, or one scene and place.
 
     Attributes
     ----------
     name
-        Unique in the corpus; the task's files are named after it.
+        Unique in the corpus; used in file names.
     sources
-        In the order in which they are joined. A folder instead: its clips, listed only when their turn comes.
+        The clips in the order in which they are joined; or a folder, whose clips are listed when needed.
     facts
-        What all of them share.
+        What all clips of the group share.
     """
 
     name: str
@@ -59,9 +59,9 @@ class Group:
 
 
 class Corpus(ABC):
-    """A raw corpus and the task that is built of it.
+    """A raw corpus and the task built from it.
 
-    A subclass's own options are attributes that are `Annotated` with typer's `Option`.
+    A subclass adds command-line options as attributes `Annotated` with typer's `Option`.
 
     Attributes
     ----------
@@ -70,13 +70,13 @@ class Corpus(ABC):
     title
         The corpus's name.
     layout
-        The files that are expected, for the help text.
+        Expected files, for the help text.
     example
         A command, for the help text.
     seconds
         Shortest and longest joined clip.
     rate
-        Of the output, in Hz.
+        Sampling rate of the output, in Hz.
     gap
         Silence between two clips, in seconds.
     container
@@ -84,9 +84,9 @@ class Corpus(ABC):
     cut
         Whether the last clip may be shortened to reach a length exactly.
     shuffled
-        Whether clips are joined in a seeded order rather than their own.
+        Whether clips are joined in a seeded random order.
     spoken
-        Whether the audio is yet to be made, by a command that may fail.
+        Whether a command must speak the audio first; it may fail.
     metadata_file
         The task's JSON, or "".
     """
@@ -108,17 +108,17 @@ class Corpus(ABC):
         vars(self).update(own)
         self.roots = [Path(root).absolute() for root in raw]
         self.seed = seed
-        #: (file, reason) of what the reader itself leaves out.
+        #: (file, reason) of the files that the reader skipped.
         self.left_out: list[tuple[str, str]] = []
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The settings of this corpus's own that decide the clips."""
+        """Settings of this corpus that decide the clips."""
         return {}
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return the groups, the same on every machine."""
+        """Return the groups, equal on every machine."""
 
     def sources(self, group: Group) -> Sequence[Source]:
         """Return a group's clips, in the order in which they are joined."""
@@ -131,27 +131,27 @@ class Corpus(ABC):
         return shuffled
 
     def audio(self, source: Source, scratch: Path) -> Path:
-        """Return the file with a source's audio; one that has yet to be made goes into `scratch`."""
+        """Return the file with a source's audio; a file made on demand goes to `scratch`."""
         del scratch
         return source.path
 
     @abstractmethod
     def place(self, group: Group, index: int) -> str:
-        """Return where in the task's folder the group's clip of that number lies."""
+        """Return the path, in the task's folder, of the group's clip with this number."""
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the task's rows for one row of the manifest; none where no question can be asked of it."""
+        """Return the task's rows for one row of the manifest; empty if no question can be asked."""
         del clip, chance
         return []
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write the task's metadata; return the clips of which nothing can be asked, and why."""
+        """Write the task's metadata; return the clips without a question, with the reason."""
         written: list[Row] = []
         silent: list[tuple[str, str]] = []
         for clip in clips:
             rows = self.rows(clip, self.chance("question", clip["path"]))
             written += rows
-            silent += [] if rows else [(clip["path"], "no question can be asked of it")]
+            silent += [] if rows else [(clip["path"], "no question can be asked about it")]
         write_json(folder / self.metadata_file, self.document(written))
         return silent
 
@@ -160,31 +160,31 @@ class Corpus(ABC):
         return rows
 
     def chance(self, *what: str) -> random.Random:
-        """Return a random stream that depends on the seed and on what it is for, on nothing else."""
+        """Return a random stream that depends only on the seed and on its purpose."""
         return random.Random("\0".join((str(self.seed), *what)))
 
     def name(self, path: Path) -> str:
-        """Return a file's path within the corpus, where there are several folders within the one that holds it."""
+        """Return a file's path within the corpus; with several folders, it begins with the folder's number."""
         root = next(root for root in self.roots if path.is_relative_to(root))
         relative = path.relative_to(root).as_posix()
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
 
     def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
-        """Return the only file or folder found, or raise :class:`DataError` with what was expected."""
+        """Return the only file or folder found; otherwise raise :class:`DataError` with the expected layout."""
         places = ", ".join(map(str, self.roots))
         if not found:
             raise DataError(f"{self.title}: no {what} under {places}. Expected:\n{self.layout}")
         if len(found) > 1:
             several = ", ".join(str(path) for path in found[:5])
-            advice = f"say which with {option}" if option else "name the folder of one"
+            advice = f"choose with {option}" if option else "name a folder that holds only one"
             raise DataError(f"{self.title}: {len(found)} {what}: {several}; {advice}")
         return found[0]
 
 
 def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
-    """Yield the files under a folder with one of these suffixes, folder by folder, in the order of their names.
+    """Yield the files under a folder with these suffixes, sorted by name, folder by folder.
 
-    A folder that links lead back to is passed over: its clips would be used twice, or in another's place.
+    A folder that a link leads back to is skipped, so that no clip is used twice.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
@@ -203,9 +203,9 @@ def below(root: Path, suffixes: Sequence[str]) -> Iterator[Path]:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the audio under a folder, in the natural order of their paths.
+    """Return the audio files under a folder, in natural order of their paths.
 
-    AAC that was not converted is among them: it cannot be read, and so it is left out by name.
+    AAC files without a converted copy are included: they cannot be read, so the builder reports them by name.
     """
     found = list(below(folder, AUDIO_SUFFIXES))
     converted = {path.with_suffix("") for path in found}
@@ -219,7 +219,7 @@ def choices(options: Sequence[str]) -> Row:
 
 
 def drawn(answer: str, others: Sequence[str], chance: random.Random, count: int = 4) -> tuple[list[str], str]:
-    """Return the options, the answer and seeded others in a seeded order, and the answer's letter."""
+    """Return the answer among randomly drawn other options, in random order, and the answer's letter."""
     options = [answer, *chance.sample(sorted(set(others) - {answer}), count - 1)]
     chance.shuffle(options)
     return options, LETTERS[options.index(answer)]

@@ -1,7 +1,7 @@
-"""Cut long recordings into clips of a range of lengths, at silences where there are any.
+"""Cut long recordings into clips within a range of lengths, at silences if possible.
 
-A recording is read twice, in blocks: once for its level in every hundredth of a second, once to write the clips. A clip
-ends in the middle of the longest silence that its range offers.
+A recording is read twice, in blocks: first for its level in every hundredth of a second, then to write the clips. A
+clip ends in the middle of the longest silence within its allowed lengths.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Levels = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cutting:
-    """How recordings are cut.
+    """Settings for cutting recordings.
 
     Attributes
     ----------
     low, high
         Shortest and longest clip, in seconds.
     rate
-        Of the clips, in Hz.
+        Sampling rate of the clips, in Hz.
     silence
-        How many dB below the recording's loud passages (its level's 95th percentile) counts as silence.
+        How many dB below the recording's loud passages (95th percentile of its level) counts as silence.
     """
 
     low: float = 90.0
@@ -59,7 +59,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A clip's place in its recording, in samples; `ends_at` is what is there: silence, the longest length, the end."""
+    """A clip's place in its recording, in samples; `ends_at` is why it ends there: silence, length or end."""
 
     start: int
     stop: int
@@ -81,14 +81,14 @@ def levels(recording: Path, rate: int) -> tuple[Levels, int]:
 
 
 def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
-    """Return where to cut; what remains at the end is shorter than a clip may be, and nothing where it can be avoided.
+    """Return where to cut; a rest too short for a clip remains at the end only if it cannot be avoided.
 
     Parameters
     ----------
     level, frames
         As :func:`levels` returns them.
     cutting
-        The range, and what counts as silence.
+        Allowed lengths, and the threshold of silence.
     """
     hop = cutting.rate // HOPS_PER_SECOND
     low, high = round(cutting.low * cutting.rate), round(cutting.high * cutting.rate)
@@ -96,7 +96,7 @@ def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
     silent = level <= loud * 10 ** (-cutting.silence / 20)
     found, start = [], 0
     while frames - start > high:
-        # A cut so late that the rest is too short for a clip would waste it.
+        # A later cut would leave a rest too short for a clip.
         latest = min(start + high, frames - low) if frames - start >= 2 * low else start + high
         first, last = -(-(start + low) // hop), latest // hop
         middle = _longest_run(silent[first:last])
@@ -109,7 +109,7 @@ def stretches(level: Levels, frames: int, cutting: Cutting) -> list[Stretch]:
 
 
 def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
-    """Return the middle of the longest run of True, None where there is none."""
+    """Return the middle of the longest run of True; None if there is no True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], silent.astype(np.int8), [0]))))
     starts, stops = edges[::2], edges[1::2]
     if not len(starts):
@@ -119,7 +119,7 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
 
 
 def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, *, progress: bool = True) -> str:
-    """Cut recordings, each given with the name under which it goes into the manifest, and return what was done.
+    """Cut recordings, given as (name in the manifest, file), and return a summary.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, 
     """
     stems = [name.rpartition(".")[0] or name for name, _ in recordings]
     if twice := next((stem for stem in stems if stems.count(stem) > 1), ""):
-        raise DataError(f"two recordings are called {twice}; cut them into folders of their own")
+        raise DataError(f"two recordings are called {twice}; cut them into different folders")
     with BuildLog(folder, {"task": "cut", **vars(cutting)}) as log:
         for stem, (name, recording) in zip(
             stems, tqdm(recordings, unit="recording", disable=not progress), strict=True
@@ -160,17 +160,17 @@ def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, 
 def _write(
     recording: Path, stem: str, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]
 ) -> None:
-    """Write the clips of a recording that are not there."""
-    wanted = []
+    """Write the missing clips of a recording."""
+    missing = []
     for number, stretch in enumerate(found):
         frames = stretch.stop - stretch.start
         place = {"start": stretch.start, "frames": frames, "rate": cutting.rate, "seconds": frames / cutting.rate}
         row = {**facts, **place, "ends_at": stretch.ends_at}
         path = f"{stem}_{number:04d}.wav"
         if not log.finished(path, same_as(row)):
-            wanted.append((path, stretch, row))
+            missing.append((path, stretch, row))
     blocks = _Stream(pcm_blocks(recording, cutting.rate))
-    for path, stretch, row in wanted:
+    for path, stretch, row in missing:
         partial = log.partial(path)
         with soundfile.SoundFile(partial, "w", cutting.rate, 1, subtype="PCM_16", format="WAV") as file:
             for block in blocks.between(stretch.start, stretch.stop):
@@ -179,7 +179,7 @@ def _write(
 
 
 class _Stream:
-    """A stream of blocks of which stretches are taken from front to back."""
+    """A stream of blocks from which stretches are read, front to back."""
 
     def __init__(self, blocks: Iterator[Pcm]) -> None:
         self._blocks = blocks
@@ -187,7 +187,7 @@ class _Stream:
         self._start = 0  # of the block
 
     def between(self, start: int, stop: int) -> Iterator[Pcm]:
-        """Yield the samples from `start` to `stop`; the start lies at or after the last stop."""
+        """Yield the samples from `start` to `stop`; `start` must not lie before the last `stop`."""
         while True:
             first, last = max(0, start - self._start), min(len(self._block), stop - self._start)
             if first < last:
@@ -199,7 +199,7 @@ class _Stream:
 
 
 def cut_all(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool = False) -> str:
-    """Cut recordings, and all those in folders; see :func:`cut`."""
+    """Cut recordings, including those in folders; see :func:`cut`."""
     recordings = [pair for raw in raws for pair in _recordings(raw)]
     if not recordings:
         raise DataError(f"no recordings under {', '.join(map(str, raws))}")

@@ -1,1 +1,1 @@
-"""The public corpora that the ten tasks are built of: one file a corpus says how to read it."""
+"""Readers of the public corpora from which the ten tasks are built, one file per corpus."""

@@ -23,10 +23,10 @@ DISTRACTORS = 3
 
 
 class DesedCorpus(Corpus):
-    """Soundscapes are joined so that at least three of the ten classes stay unheard: these are the wrong options.
+    """Join soundscapes so that at least three of the ten classes do not occur: these are the wrong options.
 
-    Five minutes of random soundscapes hold nearly every class, so soundscapes are first dealt out to ten groups, each
-    of which excludes three classes.
+    Five minutes of random soundscapes hold nearly every class. So soundscapes are first dealt to ten groups, and each
+    group excludes three classes.
     """
 
     task = "desed"
@@ -34,16 +34,16 @@ class DesedCorpus(Corpus):
     layout = """\
   metadata/…/validation.tsv      tab-separated: filename  onset  offset  event_label (seconds)
   audio/…/*.wav                  soundscapes, named in the filename column
-Any one strongly labelled table will do (validation, public eval, soundscapes.tsv); --metadata names it."""
+Any strongly labelled table works (validation, public eval, soundscapes.tsv); choose it with --metadata."""
     example = "DESED/dataset --metadata DESED/dataset/metadata/validation/validation.tsv -o data/DESED"
     seconds = (270.0, 300.0)
     gap = 0.0
     shuffled = True
     metadata_file = Desed.metadata_file
-    metadata: Annotated[Path | None, typer.Option(help="Table of events, TSV (default: the only one).")] = None
+    metadata: Annotated[Path | None, typer.Option(help="TSV table of events (default: the only one found).")] = None
 
     def groups(self) -> list[Group]:
-        """Deal the soundscapes out: each to the smallest group whose excluded classes it does not hold."""
+        """Deal each soundscape to the smallest group whose excluded classes it does not contain."""
         classes = list(Desed.classes)
         self.chance("classes").shuffle(classes)
         excluded = [{classes[(i + step) % len(classes)] for step in range(DISTRACTORS)} for i in range(len(classes))]
@@ -56,7 +56,7 @@ Any one strongly labelled table will do (validation, public eval, soundscapes.ts
             if fitting:
                 dealt[min(fitting, key=lambda i: (len(dealt[i]), i))].append(source)
             else:
-                self.left_out.append((source.name, "holds too many kinds of event to ask which occurs"))
+                self.left_out.append((source.name, "has too many kinds of events for a question"))
         named = ((f"desed_{i}", sorted(group, key=lambda s: s.name)) for i, group in enumerate(dealt))
         return [Group(name, group) for name, group in named if group]
 
@@ -78,15 +78,15 @@ Any one strongly labelled table will do (validation, public eval, soundscapes.ts
             if found:
                 sources.append(Source(found[0], self.name(found[0]), {"events": events[name]}))
             else:
-                self.left_out.append((name, f"is in {file.name}, but not there"))
+                self.left_out.append((name, f"is in {file.name}, but the file is missing"))
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a name; it tells nothing of the events."""
+        """Return a name that does not reveal the events."""
         return f"audio/{group.name}_{index:04d}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask which event occurs: one that does, three that do not."""
+        """Ask which event occurs; three options do not occur."""
         events = [
             (label, source["offset"] / clip["rate"] + onset, source["offset"] / clip["rate"] + offset)
             for source in clip["sources"]
@@ -132,7 +132,7 @@ def _is_table(file: Path) -> bool:
 
 
 def _events(file: Path) -> Mapping[str, list[Event]]:
-    """Return each soundscape's events; a line without a label is a soundscape in which there are none."""
+    """Return each soundscape's events; a line without a label is a soundscape without events."""
     found: dict[str, list[Event]] = {}
     try:
         text = file.read_text(encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""GTZAN: a thousand half-minutes of music, a folder a genre."""
+"""GTZAN: a thousand clips of music of 30 s, one folder per genre."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files
 
 
 class GtzanCorpus(Corpus):
-    """Clips of one genre are joined, in a seeded order, to four minutes; the last is shortened to that."""
+    """Join clips of one genre, in random order, to exactly four minutes; the last clip is shortened."""
 
     task = "gtzan"
     title = "GTZAN"
@@ -26,13 +26,13 @@ class GtzanCorpus(Corpus):
     metadata_file = Gtzan.metadata_file
 
     def groups(self) -> list[Group]:
-        """Return a group a genre."""
+        """Return one group per genre."""
         found = [
             place
             for root in self.roots
             for place in nearest(root, lambda f: not set(Gtzan.classes).isdisjoint(f.folders))
         ]
-        folder = self.the_one(found, "folder with a folder a genre")
+        folder = self.the_one(found, "folder with one folder per genre")
         genres = [genre for genre in Gtzan.classes if (folder / genre).is_dir()]
         return [Group(genre, self._clips(folder / genre), {"genre": genre}) for genre in genres]
 
@@ -40,11 +40,11 @@ class GtzanCorpus(Corpus):
         return [Source(path, self.name(path)) for path in audio_files(folder)]
 
     def place(self, group: Group, index: int) -> str:
-        """Return `genre.number`, in the corpus's own manner."""
+        """Return `genre.number`, named as in the corpus."""
         return f"wav/{group.name}.{index:05d}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the genre: it and three of the other nine."""
+        """Ask for the genre; three options are wrong."""
         genre = clip["facts"]["genre"]
         options, letter = drawn(genre, Gtzan.classes, chance)
         return [

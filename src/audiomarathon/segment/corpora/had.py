@@ -1,4 +1,4 @@
-"""HAD, half-truth audio detection: Chinese speech of which some clips hold a few synthetic words."""
+"""HAD, half-truth audio detection: Chinese speech; some clips contain a few synthetic words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
 
 @dataclass(frozen=True)
 class _Label:
-    """A line of the label file: the clip, its fake segments in seconds, whether it is flagged genuine."""
+    """A line of the label file: clip name, fake segments in seconds, and the flag "genuine"."""
 
     name: str
     fakes: tuple[tuple[float, float], ...]
@@ -22,15 +22,15 @@ class _Label:
 
 
 class HadCorpus(Corpus):
-    """Genuine clips are joined with genuine ones, half-truth clips with half-truth ones, each whole.
+    """Join genuine clips with genuine clips, and half-truth clips with half-truth clips.
 
-    A half-truth clip is never taken apart: joined from its genuine segments alone, a "fake" clip would hold no fake.
+    Clips are joined whole: the genuine segments of a half-truth clip alone would make a "fake" clip without a fake.
     """
 
     task = "had"
     title = "HAD"
     layout = """\
-  HAD_train/HAD_train_label.txt    a line a clip: name  start-end-T/start-end-F/…  1 (genuine) or 0 (half-truth)
+  HAD_train/HAD_train_label.txt    one line per clip: name  start-end-T/start-end-F/…  1 (genuine) or 0 (half-truth)
   HAD_train/train/conbine/*.wav    the clips, named as in the label file"""
     example = "HAD/HAD_train -o data/HAD"
     seconds = (180.0, 300.0)
@@ -54,7 +54,7 @@ class HadCorpus(Corpus):
         for label in sorted(_labels(file), key=lambda label: label.name):
             path = audio.get(label.name)
             if path is None:
-                self.left_out.append((label.name, f"is in {file.name}, but no clip of that name is there"))
+                self.left_out.append((label.name, f"is in {file.name}, but the clip is missing"))
             elif label.genuine == bool(label.fakes):
                 told = "genuine, but has" if label.genuine else "half-truth, but has no"
                 self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
@@ -62,11 +62,11 @@ class HadCorpus(Corpus):
                 sources[label.genuine].append(Source(path, self.name(path), {"fakes": label.fakes}))
 
     def place(self, group: Group, index: int) -> str:
-        """Return a name under `real/` or `fake/`: the folder is the class."""
+        """Return a name under `real/` or `fake/`; the folder is the class."""
         return f"{group.name}/HAD_{group.name}_{index:05d}.wav"
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write `events.json`: where the first fake segment of each clip lies. The task itself needs no metadata."""
+        """Write `events.json`, with the first fake segment of each clip. The task needs no other metadata."""
         rows = []
         for clip in clips:
             fakes = [

@@ -1,4 +1,4 @@
-"""LibriSpeech: read books, an utterance a FLAC, a folder a chapter."""
+"""LibriSpeech: read books, one FLAC per utterance, one folder per chapter."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files
 
 
 class LibriSpeechCorpus(Corpus):
-    """Consecutive utterances of one chapter are joined, and their transcripts likewise."""
+    """Join consecutive utterances of one chapter, and their transcripts."""
 
     task = "librispeech"
     title = "LibriSpeech"
     layout = """\
   test-clean/<speaker>/<chapter>/<speaker>-<chapter>-0000.flac
-  test-clean/<speaker>/<chapter>/<speaker>-<chapter>.trans.txt    a line an utterance: its name, its text
-Name the split, or LibriSpeech/, the folder of all splits."""
+  test-clean/<speaker>/<chapter>/<speaker>-<chapter>.trans.txt    one line per utterance: name, text
+Name the folder of a split, or LibriSpeech/ for all splits."""
     example = "LibriSpeech/test-clean -o data/LibriSpeech"
     seconds = (60.0, 240.0)
     container = "FLAC"
 
     def groups(self) -> list[Group]:
-        """Return a group a chapter."""
+        """Return one group per chapter."""
         groups = []
         for root in self.roots:
             for transcript in below(root, [".trans.txt"]):
@@ -44,16 +44,16 @@ Name the split, or LibriSpeech/, the folder of all splits."""
                 sources.append(Source(path, self.name(path), {"text": text}))
             else:
                 self.left_out.append((self.name(path), "has no transcript"))
-        self.left_out += [(self.name(transcript), f"utterance {name} is not there") for name in sorted(texts)]
+        self.left_out += [(self.name(transcript), f"utterance {name} is missing") for name in sorted(texts)]
         return sources
 
     def place(self, group: Group, index: int) -> str:
-        """Return a name in the corpus's own manner."""
+        """Return a name as in the corpus."""
         _, speaker, chapter = group.name.split("/")
         return f"{group.name}/{speaker}-{chapter}-{index:04d}.flac"
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
-        """Write each chapter's `.trans.txt`: a line a joined clip."""
+        """Write each chapter's `.trans.txt`, one line per joined clip."""
         chapters: dict[str, list[str]] = {}
         for clip in clips:
             place = PurePosixPath(clip["path"])

@@ -31,7 +31,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
     spoken = True
     metadata_file = Race.metadata_file
     tts: Annotated[str, typer.Option(help='Command, such as "espeak-ng -w {out} -f {text}".')]
-    tts_seconds: Annotated[float, typer.Option(help="Time limit of a passage.")] = 600.0
+    tts_seconds: Annotated[float, typer.Option(help="Time limit per passage, in seconds.")] = 600.0
 
     def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
         super().__init__(raw, seed, **own)
@@ -48,7 +48,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return {"tts": self.tts}
 
     def groups(self) -> list[Group]:
-        """Return a group a passage."""
+        """Return one group per passage."""
         groups = []
         for root in self.roots:
             for path in below(root, [".txt"]):
@@ -69,7 +69,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return groups
 
     def audio(self, source: Source, scratch: Path) -> Path:
-        """Let the passage be read aloud."""
+        """Run the command that reads the passage aloud."""
         text, out = scratch / "passage.txt", scratch / "passage.wav"
         text.write_text(_passage(source.path)["article"] + "\n", encoding="utf-8")
         command = self._command(str(text), str(out))
@@ -88,12 +88,12 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
 
     def place(self, group: Group, index: int) -> str:
-        """Return the passage's own name, below its difficulty."""
+        """Return the passage's name, in the folder of its difficulty."""
         del index
         return f"{group.name}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Return the exam's own questions."""
+        """Return the questions of the exam."""
         del chance
         facts = clip["facts"]
         return [
@@ -103,7 +103,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
 
 def _passage(path: Path) -> dict[str, Any]:
-    """Return article, id and questions; ValueError, KeyError, TypeError or AttributeError where the file is not one."""
+    """Return article, id and questions; raise ValueError, KeyError, TypeError or AttributeError for other files."""
     data = json.loads(path.read_text(encoding="utf-8-sig"))
     questions, unusable = [], []
     triples = zip(data["questions"], data["options"], data["answers"], strict=True)

@@ -15,7 +15,7 @@ from audiomarathon.records import LETTERS
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below, choices
 
 COLUMNS = ("id", "normalized_text", "normalized_ner")
-#: The benchmark's seven types, of OntoNotes's; what is named here by no type is not asked for.
+#: The benchmark's seven types, by OntoNotes' type; other types are not asked about.
 TYPES = {
     "GPE": "PLACE", "LOC": "PLACE", "CARDINAL": "QUANT", "MONEY": "QUANT", "ORDINAL": "QUANT", "PERCENT": "QUANT",
     "QUANTITY": "QUANT", "ORG": "ORG", "DATE": "WHEN", "TIME": "WHEN", "NORP": "NORP", "PERSON": "PERSON", "LAW": "LAW",
@@ -33,10 +33,10 @@ DISTRACTORS = 3
 
 
 class SlueCorpus(Corpus):
-    """Utterances of one split are joined in the order of their ids, so that a debate stays together.
+    """Join utterances of one split in the order of their ids, so that a debate stays together.
 
-    The question asks which of four entities of one type is named. The wrong ones are named elsewhere in the corpus and
-    do not occur in the clip's transcript.
+    The question asks which of four entities of one type is named. The wrong options are entities of the corpus that do
+    not occur in the clip's transcript.
     """
 
     task = "slue"
@@ -50,10 +50,10 @@ class SlueCorpus(Corpus):
 
     def __init__(self, raw: Sequence[Path], seed: int) -> None:
         super().__init__(raw, seed)
-        self._named: dict[str, set[str]] = {}  # type of entity to phrases, of the whole corpus
+        self._named: dict[str, set[str]] = {}  # phrases by type of entity, in the whole corpus
 
     def groups(self) -> list[Group]:
-        """Return a group a split."""
+        """Return one group per split."""
         groups = []
         tables = [file for root in self.roots for file in below(root, [".tsv"]) if _has_entities(file)]
         for file in tables or [self.the_one([], f"table (.tsv) with the columns {', '.join(COLUMNS)}")]:
@@ -67,7 +67,7 @@ class SlueCorpus(Corpus):
                     path = audio[name]
                     sources.append(Source(path, self.name(path), {"entities": entities, "text": text}))
                 else:
-                    self.left_out.append((name, f"is in {file.name}, but not there"))
+                    self.left_out.append((name, f"is in {file.name}, but the file is missing"))
             groups.append(Group(split, sorted(sources, key=lambda source: source.name)))
         return groups
 
@@ -76,7 +76,7 @@ class SlueCorpus(Corpus):
         return f"audio/{group.name}_{index:04d}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for one of the named entities: it and three of its type that are not named."""
+        """Ask for a named entity; the other three options are entities of its type that are not named."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
         entities = [tuple(entity) for source in clip["sources"] for entity in source["facts"]["entities"]]
         absent = {
@@ -111,7 +111,7 @@ def _has_entities(file: Path) -> bool:
 
 
 def _is_of(path: Path, split: str) -> bool:
-    """Whether a path lies in the split's folder: `fine-tune/`, which some copies call `finetune/`."""
+    """Whether a path lies in the split's folder; some copies call `fine-tune/` `finetune/`."""
     wanted = split.replace("-", "")
     return any(part.replace("-", "").removesuffix("wav") == wanted for part in path.parts[:-1])
 

@@ -15,10 +15,10 @@ COLUMNS = ("filename", "scene_label", "identifier", "source_label")
 
 
 class TauCorpus(Corpus):
-    """Clips of one scene, place and device are joined.
+    """Join clips of one scene, place and device.
 
-    The scene is the label column: the file name's first word would make `metro_station` of a metro. Devices are kept
-    apart because in the mobile set they recorded the same moment side by side.
+    The scene comes from the label column, because file names are ambiguous (`metro` and `metro_station`). Devices are
+    kept apart because in the mobile set they recorded the same moment side by side.
     """
 
     task = "tau"
@@ -43,12 +43,12 @@ class TauCorpus(Corpus):
                 path, scene = meta.parent / row["filename"], row["scene_label"]
                 device = row["source_label"] or "a"
                 if not path.is_file():
-                    self.left_out.append((self.name(path), "is in meta.csv, but not there"))
+                    self.left_out.append((self.name(path), "is in meta.csv, but the file is missing"))
                     continue
                 name = f"{scene}-{row['identifier']}-{device}"
                 if groups_of.setdefault(path, name) != name:
                     self.left_out.append(
-                        (self.name(path), f"is in meta.csv as {name}, and before as {groups_of[path]}")
+                        (self.name(path), f"is in meta.csv twice: as {groups_of[path]}, and as {name}")
                     )
                     continue
                 groups.setdefault(name, []).append(Source(path, self.name(path)))
@@ -56,12 +56,12 @@ class TauCorpus(Corpus):
         return [Group(name, sorted(groups[name], key=lambda s: s.name), facts[name]) for name in sorted(groups)]
 
     def place(self, group: Group, index: int) -> str:
-        """Return `scene-city-location-number-device`, in the corpus's own manner."""
+        """Return `scene-city-location-number-device`, named as in the corpus."""
         facts = group.facts
         return f"concatenated_resampled/{facts['scene']}-{facts['identifier']}-{index}-{facts['device']}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the scene: it and three of the other nine."""
+        """Ask for the scene; three options are wrong."""
         scene = clip["facts"]["scene"]
         options, letter = drawn(scene, Tau.classes, chance)
         return [

@@ -12,7 +12,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, choices, drawn
 
 
 class VesusCorpus(Corpus):
-    """Clips of one person and emotion are joined. The corpus's "Neutral" is the task's `monotone`."""
+    """Join clips of one person and emotion. The corpus's "Neutral" is the task's `monotone`."""
 
     task = "vesus"
     title = "VESUS"
@@ -27,7 +27,7 @@ class VesusCorpus(Corpus):
         task = Vesus()
         found = [place for root in self.roots for place in nearest(root, lambda f: any(map(_is_person, f.folders)))]
         groups = []
-        for person in sorted(self.the_one(found, "folder with a folder a person (1 to 10)").iterdir()):
+        for person in sorted(self.the_one(found, "folder with one folder per person (1 to 10)").iterdir()):
             if not _is_person(person.name):
                 continue
             for place in sorted(place for place in person.iterdir() if place.is_dir()):
@@ -40,11 +40,11 @@ class VesusCorpus(Corpus):
         return sorted(groups, key=lambda group: group.name)
 
     def place(self, group: Group, index: int) -> str:
-        """Return a name that says person and emotion."""
+        """Return a name with person and emotion."""
         return f"audio/{group.name}_{index:04d}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the emotion: it and three of the other four."""
+        """Ask for the emotion; three options are wrong."""
         emotion = clip["facts"]["emotion"]
         options, letter = drawn(emotion, Vesus.classes, chance)
         return [

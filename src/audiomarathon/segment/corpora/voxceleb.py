@@ -1,4 +1,4 @@
-"""VoxCeleb 1 and 2: interviews, a folder a speaker; gender from the corpus's table, age from one that the user has."""
+"""VoxCeleb 1 and 2: interviews, one folder per speaker. Gender is in the corpus's table; users supply ages."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, below, choices
 
 _SPEAKER = re.compile(r"id\d+")
 _GENDERS = {"m": "Male", "f": "Female"}
-_OLDEST = (30, 40, 50, 70)  # of each age group but the last
+_OLDEST = (30, 40, 50, 70)  # of every age group except the last
 _CONVERT = "ffmpeg -i 00001.m4a -ac 1 -ar 16000 00001.wav"
 
 
 class _VoxCeleb(Corpus):
-    """Clips of one speaker are joined, video by video."""
+    """Join clips of one speaker, video by video."""
 
     seconds = (90.0, 210.0)
 
     @abstractmethod
     def speakers(self) -> Mapping[str, Any]:
-        """Return what is known of each speaker, by id."""
+        """Return each speaker's gender or age, by id."""
 
     def groups(self) -> list[Group]:
-        """Return a group a speaker; the clips are listed when the speaker's turn comes."""
+        """Return one group per speaker; its clips are listed when needed."""
         known = self.speakers()
         found: dict[str, Path] = {}
         for root in self.roots:
             here = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
-            for speaker in self.the_one(here, "folder with a folder a speaker (id00012)").iterdir():
+            for speaker in self.the_one(here, "folder with one folder per speaker (id00012)").iterdir():
                 if not _SPEAKER.fullmatch(speaker.name) or not speaker.is_dir():
                     continue
                 if speaker.name in found:
@@ -49,13 +49,13 @@ class _VoxCeleb(Corpus):
         groups = []
         for name, folder in sorted(found.items()):
             if name not in known:
-                self.left_out.append((self.name(folder), "the table does not tell this speaker's class"))
+                self.left_out.append((self.name(folder), "this speaker's class is not in the table"))
             else:
                 groups.append(Group(name, folder, {"speaker": name, "known": known[name]}))
         return self._readable(groups)
 
     def _readable(self, groups: list[Group]) -> list[Group]:
-        """Refuse a corpus that is still in VoxCeleb2's own format."""
+        """Refuse a corpus that was not converted from VoxCeleb2's AAC."""
         folders = [group.sources for group in groups if isinstance(group.sources, Path)]
         if folders and next(below(folders[0], AUDIO_SUFFIXES), None) is None:
             m4a = next(below(folders[0], [".m4a"]), None)
@@ -71,13 +71,13 @@ class _VoxCeleb(Corpus):
 
 
 class VoxCorpus(_VoxCeleb):
-    """The task of the speaker's gender."""
+    """Build the task of the speaker's gender."""
 
     task = "vox"
     title = "VoxCeleb (gender)"
     layout = f"""\
   vox2_meta.csv (or vox1_meta.csv)       id and gender of each speaker; here, above, or named with --meta
-  dev/aac/id00012/<video>/00001.wav      a folder a speaker (VoxCeleb1: wav/id10001/…)
+  dev/aac/id00012/<video>/00001.wav      one folder per speaker (VoxCeleb1: wav/id10001/…)
 VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside itself:
   {_CONVERT}"""
     example = "vox2/dev/aac --meta vox2/vox2_meta.csv -o data/Vox"
@@ -101,7 +101,7 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside its
         return found
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the gender; the options are always in the same order, as in the published file."""
+        """Ask for the gender; options keep the published order."""
         del chance
         return [
             {
@@ -116,19 +116,19 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside its
 
 
 class VoxAgeCorpus(_VoxCeleb):
-    """The task of the speaker's age group."""
+    """Build the task of the speaker's age group."""
 
     task = "vox_age"
     title = "VoxCeleb (age)"
     layout = """\
-  ages.csv                               a line a speaker: id,age (VoxCeleb itself does not tell ages)
-  dev/aac/id00012/<video>/00001.wav      a folder a speaker; VoxCeleb2's .m4a must be converted (Vox2_task.py --help)"""
+  ages.csv                               one line per speaker: id,age (VoxCeleb has no ages)
+  dev/aac/id00012/<video>/00001.wav      one folder per speaker; convert VoxCeleb2's .m4a (Vox2_task.py --help)"""
     example = "vox2/dev/aac --ages ages.csv -o data/Vox_age"
     metadata_file = VoxAge.metadata_file
-    ages: Annotated[Path, typer.Option(help="Table of speaker id and age, CSV.")]
+    ages: Annotated[Path, typer.Option(help="CSV table of speaker ids and ages.")]
 
     def speakers(self) -> Mapping[str, int]:
-        """Return each speaker's age; who is under 18 belongs to no group and is left out."""
+        """Return each speaker's age; speakers under 18 belong to no age group and are left out."""
         found: dict[str, int] = {}
         for number, cells in enumerate(_cells(self.ages), start=1):
             if number == 1 and not any(cell.replace(".", "").isdecimal() for cell in cells):
@@ -138,11 +138,11 @@ class VoxAgeCorpus(_VoxCeleb):
             if speaker is None or age is None:
                 raise DataError(f"{self.ages}, line {number}: expected a speaker's id and age, found {','.join(cells)}")
             if found.setdefault(speaker, int(float(age))) != int(float(age)):
-                raise DataError(f"{self.ages}, line {number}: a second age of {speaker}, {found[speaker]} before")
+                raise DataError(f"{self.ages}, line {number}: a second age for {speaker}, {found[speaker]} before")
         return {speaker: age for speaker, age in found.items() if age >= 18}
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
-        """Ask for the age group; the options are always in the same order, as in the published file."""
+        """Ask for the age group; options keep the published order."""
         del chance
         age = clip["facts"]["known"]
         return [
@@ -159,7 +159,7 @@ class VoxAgeCorpus(_VoxCeleb):
 
 
 def table(file: Path) -> list[dict[str, str]]:
-    """Return a table's rows by lower-case column; VoxCeleb1's is tab-separated, VoxCeleb2's pads its commas."""
+    """Return a table's rows by lower-case column. VoxCeleb1 separates by tabs, VoxCeleb2 by padded commas."""
     header, *rows = _cells(file)
     names = [name.lower() for name in header]
     return [dict(zip(names, row, strict=False)) for row in rows]
