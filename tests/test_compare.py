@@ -31,7 +31,7 @@ from audiomarathon.metrics.paired import Pair, PairedResult
 from audiomarathon.report.comparison_text import answer, notes, ranked
 from audiomarathon.report.render import for_width, rich_table
 from audiomarathon.report.tables import comparison
-from audiomarathon.results.best import Field, field_of
+from audiomarathon.results.best import Ranking, ranking_of
 from audiomarathon.results.compare import Compared, Comparison, compare, told
 from audiomarathon.results.pairs import ACROSS, Pairs
 from audiomarathon.results.savings import savings
@@ -133,7 +133,7 @@ class TestRows:
         for task in ("desed", "tau"):
             a_run(tmp_path, "base-0", [True, True, False] * 4, task=task)
             a_run(tmp_path, "dart-0.5-layer2", [True, False, False] * 3 + [True] * 3, task=task)
-        field = field_of(compared(tmp_path / "tau"))
+        field = ranking_of(compared(tmp_path / "tau"))
         alone, beside = (rows_of(path)["tau", "dart-0.5-layer2"] for path in (tmp_path / "tau", tmp_path))
         assert alone.verdict == beside.verdict == field.row(field.candidates[1]).verdict
 
@@ -499,12 +499,12 @@ class TestControl:
 
 class TestAnswers:
     @pytest.fixture
-    def field(self, tmp_path: Path) -> Field:
+    def field(self, tmp_path: Path) -> Ranking:
         a_run(tmp_path, "base-0", [True] * 8, prefill=1.0)
         a_run(tmp_path, "dart-0.3-layer2", [True] * 8, prefill=0.7)
         a_run(tmp_path, "dart-0.6-layer2", [True] * 7 + [False], prefill=0.4)
         a_run(tmp_path, "dart-0.9-layer2", [False] * 8, prefill=0.1)
-        return field_of(compared(tmp_path))
+        return ranking_of(compared(tmp_path))
 
     @pytest.mark.parametrize(
         ("asked", "best"),
@@ -519,7 +519,7 @@ class TestAnswers:
             ({"score": 1.1}, None),
         ],
     )
-    def test_best(self, field: Field, asked: dict[str, float], best: str | None) -> None:
+    def test_best(self, field: Ranking, asked: dict[str, float], best: str | None) -> None:
         found = field.best(**asked)
         assert (found.name if found else None) == best
 
@@ -527,14 +527,14 @@ class TestAnswers:
         a_run(tmp_path, "base-0", [True] * 8, checkpoint="Big")
         a_run(tmp_path, "dart-0.3-layer2", [False] * 8, prefill=0.5, checkpoint="Big")
         a_run(tmp_path, "base-0", [False] * 8, checkpoint="Small", prefill=0.4)
-        found = answer(field_of(compared(tmp_path)), score=0.95)
+        found = answer(ranking_of(compared(tmp_path)), score=0.95)
         assert re.search(r"0\.95 .*Big base-0's score: Big base-0 itself .*1\.000", found["text"])
 
     def test_random_may_win_and_is_said_to_be_the_control(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 8)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 8, prefill=0.6)
         a_run(tmp_path, "random-0.5-layer2", [True] * 8, prefill=0.5)
-        text = answer(field_of(compared(tmp_path)), latency=0.8)["text"]
+        text = answer(ranking_of(compared(tmp_path)), latency=0.8)["text"]
         assert "time to first token: random-0.5-layer2 (score 1.000, +0.000" in text
         assert re.search(r"control.* others .*dart-0\.5-layer2$", text)
 
@@ -547,7 +547,7 @@ class TestAnswers:
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, prefill=0.1)
         a_run(tmp_path, "base-0", [True] * 4, task="gtzan")
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4, task="gtzan")
-        field = field_of(compared(tmp_path))
+        field = ranking_of(compared(tmp_path))
         assert list(field.ids) == ["desed", "tau"]
         assert field.best(latency=0.9).name == "fast_v-0.5-layer2"
         text = ranked(field)
@@ -560,7 +560,7 @@ class TestAnswers:
         a_run(tmp_path, "base-0", [True] * 8)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4 + [False] * 4, prefill=0.4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, prefill=0.5)
-        field = field_of(compared(tmp_path))
+        field = ranking_of(compared(tmp_path))
         assert field.samples == 4
         assert field.best(score=0.95).name == "fast_v-0.5-layer2"
 
@@ -568,7 +568,7 @@ class TestAnswers:
         a_run(tmp_path, "base-0", [True] * 4)
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4, session="another")
         changed(a_run(tmp_path / "silence", "base-0", [True] * 4), control={"kind": "silence"})
-        field = field_of(compared(tmp_path))
+        field = ranking_of(compared(tmp_path))
         assert not field.candidates
         told = ranked(field)
         assert "dart-0.5-layer2 in tau: times of another session" in told
@@ -580,14 +580,14 @@ class TestAnswers:
         a_run(tmp_path, "dart-0.5-layer2", [True] * 4)
         a_run(tmp_path, "fast_v-0.5-layer2", [True] * 4, first=4)
         told = "fast_v-0.5-layer2: few or no timed samples in common with the others"
-        assert told in ranked(field_of(compared(tmp_path)))
+        assert told in ranked(ranking_of(compared(tmp_path)))
 
     def test_one_that_has_hardly_begun_does_not_shrink_the_field(self, tmp_path: Path) -> None:
         a_run(tmp_path, "base-0", [True] * 20)
         a_run(tmp_path, "dart-0.5-layer2", [True], prefill=0.1)
         for method in ("fast_v", "random"):
             a_run(tmp_path, f"{method}-0.5-layer2", [True] * 20, prefill=0.5)
-        field = field_of(compared(tmp_path))
+        field = ranking_of(compared(tmp_path))
         assert (field.samples, field.best(latency=0.9).name) == (20, "fast_v-0.5-layer2")
         assert "left out dart-0.5-layer2: few" in ranked(field)
 

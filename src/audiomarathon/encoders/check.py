@@ -1,4 +1,4 @@
-"""Try an encoder before it is trusted: X-ARES' ten verdicts, and what they miss."""
+"""Check an encoder: X-ARES' ten rules, and faults that they miss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_FINITE = "not finite"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: its name, such as "hop off", and one line."""
+    """A finding: its name, such as "hop off", and one line."""
 
     name: str
     line: str
@@ -27,14 +27,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The outcome of a check: `errors` are X-ARES' verdicts (it stops at the first), `findings` are ours."""
+    """The result of a check: `errors` are broken X-ARES rules (it stops at the first), `findings` are ours."""
 
     errors: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
 def check_audio_encoder(encoder: Any) -> bool:
-    """Tell whether X-ARES would accept an encoder; log why not. Never raises."""
+    """Return whether X-ARES would accept an encoder; log the reason if not. Never raises."""
     broken = verdict(encoder, "cpu")
     if broken:
         _logger.error(broken)
@@ -42,7 +42,7 @@ def check_audio_encoder(encoder: Any) -> bool:
 
 
 def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> Checked:
-    """Check an encoder, which is left in eval mode and without gradients; `long` encodes 600 s as well."""
+    """Check an encoder; it stays in eval mode without gradients. `long` also encodes 600 s."""
     ready = encoder if isinstance(encoder, Encoder) else None
     broken = verdict(ready.module if ready else encoder, ready.device if ready else "cpu")
     if broken:
@@ -56,7 +56,7 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
 
 
 def verdict(encoder: Any, device: str) -> str:
-    """Return the first of X-ARES' ten verdicts that fails, or ""."""
+    """Return the first of X-ARES' ten rules that fails, or ""."""
     try:
         return next((problem for holds, problem in _verdicts(encoder, device) if not holds), "")
     except Exception as error:  # a stranger's code may raise anything
@@ -81,7 +81,7 @@ def _verdicts(encoder: Any, device: str) -> Iterator[tuple[bool, str]]:
 
 
 def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
-    """Yield what X-ARES does not look for. Clips longer than the encoder takes are left out."""
+    """Yield faults that X-ARES does not check. Clips longer than the encoder accepts are skipped."""
     import torch
 
     rate, limit = encoder.sampling_rate, encoder.max_seconds or float("inf")
@@ -134,7 +134,7 @@ def _findings(encoder: Encoder, long: bool) -> Iterator[Finding]:
 
 
 def hop_off(encoder: Encoder) -> str:
-    """Return a line when frames do not lie as far apart as the encoder declares; else ""."""
+    """Return a line if the true hop differs from the declared hop; else ""."""
     for seconds in (1, 3, 10):
         if seconds > (encoder.max_seconds or seconds):
             break
@@ -146,7 +146,7 @@ def hop_off(encoder: Encoder) -> str:
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
-    """Return a line when features differ by more than a limit, relative to the first's norm; else ""."""
+    """Return a line if features differ by more than a limit, relative to the first's norm; else ""."""
     if first.shape != second.shape:
         return f"shapes {list(first.shape)} and {list(second.shape)}"
     difference = float((first - second).norm() / first.norm().clamp_min(1e-12))
@@ -154,7 +154,7 @@ def _apart(first: torch.Tensor, second: torch.Tensor, limit: float) -> str:
 
 
 def _noise(rows: int, samples: int) -> torch.Tensor:
-    """Return seeded noise `[rows, samples]`; the global generator stays as it is."""
+    """Return seeded noise `[rows, samples]` without touching the global generator."""
     import torch
 
     return torch.randn(rows, samples, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""A frozen audio encoder: found by name, loaded, and made to keep its promises.
+"""Find a frozen audio encoder by name, load it, and check its output.
 
 The interface is X-ARES': an `nn.Module` with `sampling_rate`, `output_dim` and `hop_size_in_ms` that turns float32
 `[B, T]` into `[B, T', D]`. Two optional additions: `max_seconds`, and `forward(audio, lengths=None)`, which returns
@@ -102,7 +102,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """An encoder known by name. A third party adds one by an entry point in the group `audiomarathon.encoders`.
+    """A named encoder. Plug-ins add encoders by entry points in the group `audiomarathon.encoders`.
 
     `make` takes the arguments given by `--encoder-arg` and returns the module.
     """
@@ -131,7 +131,7 @@ BUILT_IN = (
 
 
 def all_encoders() -> tuple[EncoderSpec, ...]:
-    """Return the encoders that have names: ours, then third parties'."""
+    """Return the named encoders: ours, then those of plug-ins."""
     return (*BUILT_IN, *plugins("audiomarathon.encoders", EncoderSpec, BUILT_IN))
 
 
@@ -223,7 +223,7 @@ def from_module(
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turn whatever loading raises into one line."""
+    """Turn any loading error into one line."""
     try:
         yield
     except AudioMarathonError:
@@ -233,7 +233,7 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def _class_in(path: Path, wanted: str | None) -> type[torch.nn.Module]:
-    """Return the encoder class that a file defines; classes it imports do not count."""
+    """Return the encoder class defined in a file, not imported ones."""
     module = run_file(path)
     kinds = [value for value in vars(module).values() if _is_module(value)]
     found = {kind.__name__: kind for kind in kinds if kind.__module__ == module.__name__}
@@ -286,7 +286,7 @@ def _state_hash(module: torch.nn.Module) -> str:
 
 
 def _feed(digest: hashlib._Hash, name: str, value: Any) -> None:
-    """Hash an attribute: tensors, arrays and modules also where they lie in lists and dicts."""
+    """Hash an attribute, including tensors, arrays and modules inside lists and dicts."""
     import numpy as np
     import torch
 

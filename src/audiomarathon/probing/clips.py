@@ -1,4 +1,4 @@
-"""What a probe reads: pooled embeddings with targets, and which parts it fits, chooses and scores on."""
+"""Data of a probe: pooled embeddings with targets, and the parts to fit, validate and test on."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class Split:
-    """Parts a probe is fitted on, chosen on (validation) and scored on."""
+    """The parts to fit, validate and test a probe on."""
 
     train: tuple[str, ...]
     valid: str
@@ -146,7 +146,7 @@ def one_hot(targets: Integers, classes: int) -> Floats:
 
 
 def grouped(clusters: Sequence[str], folds: int) -> list[str]:
-    """Return a fold ("1", …) for each clip: clusters in the order of a hash, each to the fold with fewest clips."""
+    """Return each clip's fold ("1", …): clusters in hash order, each to the fold with the fewest clips."""
     sizes, taken, counts = Counter(clusters), dict[str, int](), [0] * folds
     for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
         taken[name] = counts.index(min(counts))

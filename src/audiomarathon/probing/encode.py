@@ -1,4 +1,4 @@
-"""From clips to pooled embeddings, or to frames: of each clip's own frames, and as X-ARES batches clips.
+"""Encode clips to pooled embeddings or frames: each clip alone, and in X-ARES' batches.
 
 A clip's own embedding is the same whatever is encoded beside it: batches have clips of equal length, or, where the
 encoder is told lengths and does not hear the padding, a budget of padded seconds. X-ARES pads every batch with zeros
@@ -44,7 +44,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Item:
-    """What X-ARES counts as a clip: a file in a batch. A long file can lie in two.
+    """A clip as X-ARES counts it: a file in a batch. A long file can be in two batches.
 
     Attributes
     ----------
@@ -79,12 +79,12 @@ class Batch:
 
 
 Outcome = tuple[Rows, Mapping[str, str]]
-"""Rows of the store, and why other rows could not be made."""
+"""Rows of the store, and the reasons for missing rows."""
 
 
 @dataclass(kw_only=True)
 class SharedEncoder(Encoder):
-    """An encoder with copies in other processes, which encode the batches.
+    """An encoder whose copies in other processes encode the batches.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def hear(clips: Sequence[Clip], sampling_rate: int) -> list[Heard]:
 
 
 def mixes(encoder: Encoder, store: Store) -> bool:
-    """Return whether a clip's features change beside a much louder one of its length: such clips go one by one.
+    """Return whether a clip's features change beside a much louder clip; such encoders get clips one by one.
 
     It is asked once, and kept in the store.
     """
@@ -134,7 +134,7 @@ def mixes(encoder: Encoder, store: Store) -> bool:
 def encode_own(
     encoder: Encoder, heard: Sequence[Heard], store: Store, step: Callable[[int], object] = lambda _n: None
 ) -> dict[str, str]:
-    """Bring each clip's own embedding into the store; return why clips have none, by id.
+    """Store each clip's own embedding; return the reasons for missing ones by id.
 
     A clip longer than the encoder takes is encoded in windows of equal length; all their frames are averaged.
 
@@ -154,7 +154,7 @@ def encode_published(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> list[Item]:
-    """Bring one part's clips into the store as X-ARES makes them, which have their own rows; return its items.
+    """Store the clips of one part as X-ARES encodes them, in separate rows; return its items.
 
     Clips are cut into crops, whose rest is dropped, or padded to one, and batched as they lie; of a file's crops in a
     batch only the first is read back. A batch of whole clips of equal length has their own rows, unless the encoder
@@ -202,7 +202,7 @@ def _own_batches(encoder: Encoder, heard: Iterable[Heard], store: Store) -> list
 
 
 def _encode(encoder: Encoder, store: Store, batches: Iterable[Batch], step: Callable[[int], object]) -> dict[str, str]:
-    """Encode the batches that lack a row, and write parts; return why rows could not be made."""
+    """Encode the batches with missing rows and store them; return the reasons for rows still missing."""
     fresh, failed, written = Rows(), dict[str, str](), time.monotonic()
     work = encoder.work if isinstance(encoder, SharedEncoder) else partial(_here, encoder)
 
@@ -233,7 +233,7 @@ def _here(encoder: Encoder, batches: Iterable[Batch], framed: bool) -> Iterator[
 
 
 def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[list[Samples]] | None = None) -> Outcome:
-    """Encode a batch, and decode it first unless its audio is `ready`; one that fails is encoded clip by clip."""
+    """Encode a batch, decoding it first unless its audio is `ready`; if it fails, encode clip by clip."""
     try:
         waves = ready.result() if ready else _decoded(batch.cuts, encoder.sampling_rate)
         return _rows(encoder, batch, waves, framed), {}
@@ -249,14 +249,14 @@ def encode_batch(encoder: Encoder, batch: Batch, framed: bool, ready: Future[lis
 
 
 def singly(batch: Batch) -> list[Batch]:
-    """Cut a batch into its clips; a batch of X-ARES, whose clips belong together, stays whole."""
+    """Split a batch into its clips; X-ARES' batches stay whole."""
     if batch.padded:
         return [batch]
     return [Batch((cut,), {row: 0}) for cut, row in zip(batch.cuts, batch.rows, strict=True)]
 
 
 def _ahead(batches: Iterable[Batch], rate: int) -> Iterator[tuple[Batch, Future[list[Samples]]]]:
-    """Yield batches with the audio of their clips, which is decoded while the encoder is at work."""
+    """Yield batches with their audio, decoded while the encoder works."""
     waiting: deque[tuple[Batch, Future[list[Samples]]]] = deque()
     with ThreadPoolExecutor(1) as pool:
         for batch in batches:
@@ -274,7 +274,7 @@ def _decoded(cuts: Sequence[tuple[Heard, int]], rate: int) -> list[Samples]:
 
 
 def _rows(encoder: Encoder, batch: Batch, waves: Sequence[Samples], framed: bool) -> Rows:
-    """Return the mean over frames of each row that is wanted, or its frames; in windows of audio that is too long."""
+    """Return each wanted row: its mean over frames, or its frames. Audio that is too long is encoded in windows."""
     import torch
 
     if batch.size:

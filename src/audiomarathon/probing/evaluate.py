@@ -1,4 +1,4 @@
-"""From what a user names to probe runs: shared by the commands, X-ARES' own doors and Python."""
+"""Run probes from the names that a user gives: shared by the commands, X-ARES' interfaces and Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data_root() -> Path:
 def ready(
     encoder: str | Encoder | torch.nn.Module, arguments: Mapping[str, str] | None = None, device: str = "auto"
 ) -> Encoder:
-    """Return an encoder, loaded if it is named, and refuse one that breaks X-ARES' interface.
+    """Return an encoder, loaded if given by name; raise if it breaks X-ARES' interface.
 
     Raises
     ------
@@ -49,19 +49,19 @@ def ready(
         found = encoder if isinstance(encoder, Encoder) else from_module(encoder, device=device)
     if broken := verdict(found.module, found.device):
         raise SettingsError(
-            f"{encoder if isinstance(encoder, str) else found.name}: {broken}; audiomarathon encoder check says more"
+            f"{encoder if isinstance(encoder, str) else found.name}: {broken}; for details: audiomarathon encoder check"
         )
     return found
 
 
 def checked_device(device: str) -> str:
-    """Return the device that is meant, "auto" being a GPU where there is one."""
+    """Return the device; "auto" is a GPU if there is one."""
     import torch
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise SettingsError(f"--device {device}: allowed: auto, cpu, cuda, cuda:N")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingsError(f"--device {device}: there is no CUDA device here; allowed: auto, cpu")
+        raise SettingsError(f"--device {device}: no CUDA device found; allowed: auto, cpu")
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
@@ -75,17 +75,19 @@ def read_tasks(
     bad: bool = False,
     say: Say,
 ) -> tuple[list[tuple[EncoderTask, Dataset]], list[EncoderTask]]:
-    """Read the tasks whose data is there; tell of the others, return those without data. A plan needs none.
+    """Read the tasks with data; print a line per other task, and return the tasks without data.
 
     Parameters
     ----------
     bad
-        Whether to go on where more than 1 % of the rows are bad.
+        Whether to continue if more than 1 % of the rows are bad.
+    plan
+        Whether to continue if no task has data.
 
     Raises
     ------
     DataError
-        None is there.
+        No task has data.
     """
     there: list[tuple[EncoderTask, Dataset]] = []
     missing: list[EncoderTask] = []
@@ -94,7 +96,7 @@ def read_tasks(
             found = task.read(root, limit=limit, mini=mini)
             if not bad and len(found.bad_rows) > MOST_FAILED * found.rows:
                 many = f"{counted(len(found.bad_rows), 'bad row')} of {found.rows:,}, the first: {found.bad_rows[0]}"
-                raise DataError(f"{task.key}: {many}; mend them, or leave them out with --allow-bad-rows")
+                raise DataError(f"{task.key}: {many}; fix them, or leave them out with --allow-bad-rows")
         except DataError as error:
             if len(tasks) == 1 and not plan:
                 raise
@@ -105,22 +107,22 @@ def read_tasks(
         if found.bad_rows:
             say(f"{task.name}: left out {counted(len(found.bad_rows), 'bad row')}, the first: {found.bad_rows[0]}")
         if not found.clustered:
-            say(f"{task.name}: what makes its clips dependent is not known: each counts alone")
+            say(f"{task.name}: clusters of dependent clips are unknown: clips count as independent")
     if not there and not plan:
         names = ", ".join(task.name for task in tasks)
-        raise MissingDataError(f"{root.absolute()}: no data of {names}; audiomarathon encoder download fetches it")
+        raise MissingDataError(f"{root.absolute()}: no data of {names}; get it with: audiomarathon encoder download")
     return there, missing
 
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
-    """Return a task's embeddings; what is not in the cache is encoded, with progress."""
+    """Return a task's embeddings; encode those missing in the cache, with a progress bar."""
     store = Store(cache_folder(), encoder.identity)
     with progress_of(len(data.clips), f"{task.name} ({encoder.name})", "clip") as step:
         return embed(encoder, task, data, store, step)
 
 
 def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bool]:
-    """Return the results of all tasks, and whether one failed: its error is told, and the others go on.
+    """Return the results of all tasks, and whether one failed; print its error and continue with the others.
 
     Raises
     ------
@@ -138,12 +140,12 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
             failed = True
             say(f"error: {error}")
     if not done and not failed:
-        raise SettingsError("no probe is left to run; the lines above say why")
+        raise SettingsError("no probe left to run; see the lines above")
     return done, failed
 
 
 def check_protocol(protocol: str) -> None:
-    """Refuse a protocol that there is not."""
+    """Raise if the protocol is unknown."""
     if protocol not in PROTOCOLS:
         raise SettingsError(f"--protocol {protocol}: allowed: {', '.join(PROTOCOLS)}")
 

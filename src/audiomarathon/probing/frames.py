@@ -1,4 +1,4 @@
-"""Probes that label frames: ridge in closed form with a threshold from validation, and X-ARES' trained one."""
+"""Fit probes that label frames: closed-form ridge with a validated threshold, and X-ARES' trained probe."""
 
 from __future__ import annotations
 

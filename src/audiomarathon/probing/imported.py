@@ -1,4 +1,4 @@
-"""Embeddings that X-ARES stored, probed here: what made them is not known, so such runs stay apart."""
+"""Probe embeddings that X-ARES stored. Their runs are marked, because their encoder is unknown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from audiomarathon.probing.run import fit, found_for
 def probe_stored(
     env: Path, encoder: str, tasks: Sequence[EncoderTask], results: Path, *, say: Callable[[str], None]
 ) -> list[Iterator[Result]]:
-    """Return what probes each task's embeddings in `<env>/<task>/embeddings/<encoder>/`; those without are left out.
+    """Return the probe runs of each task's embeddings in `<env>/<task>/embeddings/<encoder>/`; skip tasks without.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def _stored(task: EncoderTask, encoder: str, folder: Path) -> Encoded:
 def _items(
     tars: Sequence[Path], size: int, bad: list[BadRow]
 ) -> Iterator[tuple[str, int, Path, tuple[Callable[[], Any], Callable[[], Any]]]]:
-    """Yield each key once, with the number of its batch, and what reads its frames and its JSON; note damaged tars."""
+    """Yield each key once, with its batch number and readers of its frames and JSON; note damaged tars."""
     written = 0  # X-ARES numbers batches of `size` over all tars of a part
     for tar in tars:
         found: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {}

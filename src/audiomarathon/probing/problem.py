@@ -1,4 +1,4 @@
-"""What a probe is given: a task's embeddings, and the splits to fit it, to choose it and to score it on."""
+"""The input of a probe: a task's embeddings, and the splits to fit on, to validate on and to test on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FOLDS = 5  # of whole clusters, where a task's own parts share some
 
 
 Step = Callable[[int], object]
-"""Takes how many more are done."""
+"""Called with the number of items done since the last call."""
 Material = tuple[Sequence[Clip], Any]
 """Clips, and the embedding of each, shape (clips, dim); of a task of frames a list of frames, shape (frames, dim)."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A task's embeddings: what every probe is fitted on.
+    """A task's embeddings, which every probe is fitted on.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ class Encoded:
 
 
 Predicted = tuple[Clip, str, Mapping[str, Any]]
-"""A test clip, a probe's reply to it, and what a scorer has to know of it."""
+"""A test clip, a probe's reply, and the scorer's reference."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What one probe of a task is given.
+    """The input of one probe of a task.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Problem:
 
 
 def problem_of(encoded: Encoded, setting: str, seeds: Sequence[int], say: Callable[[str], None]) -> Problem:
-    """Return what a probe is given."""
+    """Return a probe's input."""
     task, released = encoded.task, setting in PUBLISHED
     clips, embeddings = encoded.released() if released else encoded.own()
     if released:
@@ -163,7 +163,7 @@ def standard_splits(
 
 
 def published_splits(task: EncoderTask) -> list[Split]:
-    """Return X-ARES' splits: it validates on the test fold, and where it has no validation part on test."""
+    """Return X-ARES' splits: it validates on the test fold, or on test if there is no validation part."""
     if task.folds:
         return rotated([*task.parts], as_published=True)
     return [Split((task.part("train"),), task.part("valid"), task.part("test"))]

@@ -1,4 +1,4 @@
-"""X-ARES' probes as released (0.1.3), faults included: compare them with its tables only.
+"""X-ARES' probes as released (0.1.3), with their faults: compare them only with its tables.
 
 The linear probe ("MLP") is LayerNorm and a linear layer, trained by Adam on pooled embeddings. It is far from
 converged, and where the validation part is the test part, the best epoch is chosen on test clips. The gradients are
@@ -67,7 +67,7 @@ def learning_rate(start: float, epoch: int, epochs: int) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work with one thread: these products are small, and threads that wait for others spin."""
+    """Use one torch thread: the products are small, and waiting threads would spin."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

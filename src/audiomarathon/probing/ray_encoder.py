@@ -1,4 +1,4 @@
-"""An encoder in Ray's workers, on a GPU or a group of cores each: they encode batches, this process alone writes."""
+"""Run an encoder in Ray workers, each on a GPU or a group of cores. Only this process writes."""
 
 from __future__ import annotations
 

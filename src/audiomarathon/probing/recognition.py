@@ -40,7 +40,7 @@ _WIDTHS = ("intermediate_size", "ffn_dim", "n_inner")  # what configs call the w
 _IGNORED = -100  # of torch's cross-entropy
 
 Frames = Sequence[Any]
-"""Of each clip an array of the shape (frames, dim)."""
+"""An array per clip, shape (frames, dim)."""
 
 
 def spelled(text: str) -> list[int]:
@@ -69,7 +69,7 @@ def _batches(rows: Sequence[int], size: int, order: torch.Generator | None = Non
 
 
 def ctc_epochs(clips: int) -> int:
-    """Return for how many epochs so many clips are trained on."""
+    """Return the number of epochs for this many clips."""
     return max(EPOCHS, STEPS // -(-clips // BATCH))
 
 
@@ -147,7 +147,7 @@ class Adapter(nn.Module):
 
 @dataclass(frozen=True)
 class Writer:
-    """A frozen causal LM that goes on from adapted frames and a separator.
+    """A frozen causal LM that continues from adapted frames and a separator.
 
     The separator is Qwen's `<|vision_end|>`; a model without it has its end mark there.
     """
@@ -156,7 +156,7 @@ class Writer:
     tokenizer: Any
 
     def joined(self, audio: torch.Tensor, counts: torch.Tensor, texts: Sequence[str | None]) -> dict[str, torch.Tensor]:
-        """Return inputs and labels: audio, separator, text and end mark; audio and separator alone where text is None.
+        """Return inputs and labels: audio, separator, text and end mark; without text, only audio and separator.
 
         Parameters
         ----------

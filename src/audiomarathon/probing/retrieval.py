@@ -1,4 +1,4 @@
-"""The probe of retrieval: two small towers that draw a clip's embedding to its captions, trained as X-ARES does."""
+"""Train X-ARES' retrieval probe: two small towers that bring a clip's embedding near its captions."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def trained_towers(
 def _places(
     towers: Towers, embeddings: torch.Tensor, captions: Sequence[Sequence[torch.Tensor]], rows: Sequence[int]
 ) -> list[Places]:
-    """Return of each clip where its captions lie by cosine among all, and for each of them the clip among all."""
+    """Return the ranks, by cosine, of each clip's captions among all captions, and of the clip among all clips."""
     clips = towers.of_clips(embeddings[[*rows]])
     texts = towers.of_captions([one for row in rows for one in captions[row]])
     unit = [functional.normalize(each.double(), dim=1).cpu().numpy() for each in (clips, texts)]

@@ -1,7 +1,7 @@
 """Probe an encoder on a task: encode, fit, and write each probe's predictions as a run like any other.
 
-Every probe is a setting of the encoder: `linear`, `knn` and `knn-centred` are the corrected ones, `mlp-xares-0.1.3` and
-`knn-xares-0.1.3` those that X-ARES' published tables come from. A record is a test clip, its reply what a probe says.
+Every probe is a setting of the encoder. `linear`, `knn` and `knn-centred` are ours; `mlp-xares-0.1.3` and
+`knn-xares-0.1.3` are the probes behind X-ARES' published tables. A record is a test clip; its reply is the prediction.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from audiomarathon.runs.folder import RunFolder
 from audiomarathon.scoring.probe import PART, PROTOCOL
 from audiomarathon.text import counted
 
-#: What predicts the test clips of each kind of task.
+#: The function that predicts test clips, by kind of task.
 KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
     EncoderTask: predict_labels,
     GradedTask: predict_grades,
@@ -61,9 +61,9 @@ KINDS: Mapping[type[EncoderTask], Callable[[Problem], list[Predicted]]] = {
     CaptionedTask: predict_places,
     SpokenTask: predict_transcripts,
 }
-_VERSION = 1  # of what is fitted: raise it when that changes a prediction
-MOST_FAILED = 0.01  # of a task's clips, or of its rows; with more there is no score
-_ALONE = "what makes clips dependent is not known: each counts alone"
+_VERSION = 1  # of the fits: increase it when predictions change
+MOST_FAILED = 0.01  # largest share of failed clips or bad rows in a score
+_ALONE = "clusters of dependent clips are unknown: clips count as independent"
 
 
 def probe(
@@ -78,23 +78,23 @@ def probe(
     say: Callable[[str], None] = lambda _line: None,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Iterator[Result]:
-    """Encode a task's clips where that is not done, fit the probes, and yield the result of each setting.
+    """Encode a task's clips if necessary, fit the probes, and yield the result of each setting.
 
     Parameters
     ----------
     results
-        Run folders are made in it, `xares/<task>/<encoder>/<setting>`; those that are complete stay as they are.
+        Results folder for the runs, `xares/<task>/<encoder>/<setting>`; complete runs stay.
     protocol
         "standard", "as_published" or "both".
     seeds
-        Of probes that are trained: X-ARES' linear one, and towers of captions.
+        Seeds of trained probes: X-ARES' linear probe, and towers of captions.
     say, step
-        Called with lines for the user, and with how many clips more are done.
+        Called with lines for the user, and with the number of clips done since the last call.
 
     Raises
     ------
     DataError
-        More than 1 % of the clips cannot be heard or encoded; what was encoded stays in the store.
+        More than 1 % of the clips cannot be decoded or encoded; encoded clips stay in the store.
     """
     if settings := found_for(task, protocol, say):
         yield from fit(embed(encoder, task, data, store, step), results, settings=settings, seeds=seeds, say=say)
@@ -107,7 +107,7 @@ def embed(
     store: Store,
     step: Callable[[int], object] = lambda _n: None,
 ) -> Encoded:
-    """Encode a task's clips where that is not done; X-ARES' batches only when they are asked for; see :func:`probe`."""
+    """Encode a task's clips if necessary, and X-ARES' batches when first used; see :func:`probe`."""
     checkpoint, store = store.folder.name, FrameStore(store) if task.framed else store
     heard = hear(data.clips, encoder.sampling_rate)
     failed = {one.clip.id: one.error for one in heard if one.error}
@@ -121,7 +121,7 @@ def embed(
     for one in good:
         lie_in.setdefault(one.audio, set()).add(one.clip.part)
     twice = sum(len(lie_in[one.audio]) > 1 for one in good)
-    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio; a user's file can make several
+    items_of: dict[str, dict[Member, list[Heard]]] = {}  # by part and audio; a user's file can yield several
     for one in good:
         items_of.setdefault(one.clip.part, {}).setdefault(one.clip.audio, []).append(one)
 
@@ -177,7 +177,7 @@ def fit(
         if setting in STANDARD:
             try:
                 encoded.own()
-            except EncoderError as error:  # a wrong hop, which X-ARES' probes do not mind
+            except EncoderError as error:  # a wrong hop; X-ARES' probes do not use it
                 if not {*settings} & {*PUBLISHED}:
                     raise
                 say(f"left out {setting}: {error}")
@@ -193,7 +193,7 @@ def fit(
         try:
             run.peek()
         except RecordError as error:
-            why = "an encoder or task file that changed, or another option, wants another --results"
+            why = "the encoder, the task file or an option changed: use another --results"
             raise RecordError(f"{error}; {why}") from None
         with run:
             if run.records and run.run["samples"] == [id_ for id_, one in run.records.items() if one.answered]:
@@ -211,12 +211,12 @@ def fit(
 
 
 def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> list[str]:
-    """Return the probes that a task has; what they are made with, a causal LM or a tokenizer, is there.
+    """Return a task's probes, after checking that their causal LM or tokenizer is available.
 
     Raises
     ------
     ModelError
-        It is not: this is told before anything is encoded.
+        It is not available; raised before anything is encoded.
     """
     settings = settings_of(task, protocol, say)
     for setting in settings:
@@ -225,7 +225,7 @@ def found_for(task: EncoderTask, protocol: str, say: Callable[[str], None]) -> l
 
 
 def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Return the probes that a task has."""
+    """Return a task's probes."""
     settings = [one for one in PROTOCOLS[protocol] if task.one_label or not one.startswith("knn")]
     settings = [one for one in settings if task.recipe.knn or one != PUBLISHED[1]]
     if task.lacking:
@@ -239,7 +239,7 @@ def settings_of(task: EncoderTask, protocol: str, say: Callable[[str], None] = l
 
 
 def _facts_of(clip: Clip) -> list[Any]:
-    return [clip.facts] if clip.facts else []  # clips without any keep the hash that they have on record
+    return [clip.facts] if clip.facts else []  # clips without facts keep their recorded hash
 
 
 def _facts(encoded: Encoded) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _facts(encoded: Encoded) -> dict[str, Any]:
 
 
 def _records(encoded: Encoded, predicted: Sequence[Predicted], *, published: bool) -> list[Record]:
-    """Return a record for each prediction, and for each test clip that failed."""
+    """Return a record per prediction, and per failed test clip."""
     found: dict[str, Record] = {}
     for clip, reply, known in predicted:
         groups = {PART: clip.part} | ({PROTOCOL: XARES} if published else {})

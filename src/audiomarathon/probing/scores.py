@@ -1,4 +1,4 @@
-"""The figure that penalties and epochs are chosen by: accuracy, or mean average precision of several labels."""
+"""Compute the validation figure: accuracy, or mean average precision for several labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def figure(scores: Floats, targets: Integers) -> float:
 
 
 def published_figure(scores: Floats, targets: Integers) -> float:
-    """Return the figure as X-ARES has it: a class without positives counts as an average precision of 0."""
+    """Return the figure as X-ARES computes it: classes without positives count as average precision 0."""
     if targets.ndim == 1:
         return figure(scores, targets)
     return float(np.nan_to_num(average_precisions(scores, targets)).mean())

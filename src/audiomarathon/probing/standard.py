@@ -1,4 +1,4 @@
-"""The corrected probes: closed forms with the penalty chosen on validation, and cosine kNN. No randomness.
+"""Our probes: closed forms with a validated penalty, and cosine kNN. They use no randomness.
 
 Linear probes see each embedding as LayerNorm without its gain and bias makes it, so that one grid of penalties fits
 every encoder. Single-label tasks have shrinkage LDA: ridge to one-hot targets fails with more classes than dimensions
@@ -32,7 +32,7 @@ _SIMILARITIES = 1 << 24  # of test and train clips at a time, 128 MB
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over clips that LDA and ridge follow from; those of several parts add up.
+    """Sums over clips from which LDA and ridge are computed; sums of several parts can be added.
 
     Attributes
     ----------

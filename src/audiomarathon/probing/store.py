@@ -1,4 +1,4 @@
-"""Pooled embeddings on disk: what was encoded once is never encoded again, and nothing stale is ever returned.
+"""Store pooled embeddings on disk, so that no clip is encoded twice and no outdated embedding is used.
 
 An encoder has a folder, by the hash of all that makes its embeddings (:attr:`Encoder.identity`). A row is found by the
 hash of the audio that it is of, so a file that changed has no row, and tasks that share a clip share its row. Parts are
@@ -53,7 +53,7 @@ class Store:
             self.rows |= read_part(file)
 
     def has(self, row: str) -> bool:
-        """Return whether a row is there."""
+        """Return whether a row is stored."""
         return row in self.rows
 
     def add(self, rows: Rows) -> None:
@@ -64,7 +64,7 @@ class Store:
 
 
 class FrameStore(Store):
-    """Frames of clips, shape (frames, dim) each: a file a row, mapped into memory.
+    """Frames of clips, shape (frames, dim) each: one memory-mapped file per row.
 
     They are kept in half precision, in single precision where that cannot hold them.
     """
@@ -75,7 +75,7 @@ class FrameStore(Store):
         self._files = {file.stem.rpartition("-")[0]: file for file in self.folder.glob("*.npy")}
 
     def has(self, row: str) -> bool:
-        """Return whether a row is there; check and map it when it is first asked for."""
+        """Return whether a row is stored; check and map it at first use."""
         file = self._files.get(row.replace(":", "_"))
         if row not in self.rows and file:
             if file.stem.endswith(f"-{_hash(file.read_bytes())}"):
@@ -96,7 +96,7 @@ class FrameStore(Store):
 
 
 def _mapped(file: Path) -> npt.NDArray[np.float32]:
-    """Map an array into memory; unlike `np.load`, no file stays open, of which a process may have but a thousand."""
+    """Map an array into memory without an open file, unlike `np.load`: processes have a limit on open files."""
     import torch
 
     head = np.load(file, mmap_mode="r")
@@ -106,7 +106,7 @@ def _mapped(file: Path) -> npt.NDArray[np.float32]:
 
 
 def read_part(file: Path) -> Rows:
-    """Return a part's rows; a damaged one is left out, so that its clips are encoded again."""
+    """Return a part's rows; skip a damaged part, so that its clips are encoded again."""
     content = read_plain(file)
     try:
         if file.stem != f"part-{_hash(content)}":

@@ -1,4 +1,4 @@
-"""Pictures of captured attention: who listens, when, in which layer; and do early layers tell what later ones do?"""
+"""Draw captured attention by head, layer and time, and whether early layers predict later ones."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 _ASKING = {"last": "prompt's last token", "question": "question", "generated": "reply"}
 _SHARES = ("first token", "audio", "question", "rest of the text", "reply")
-_LATER = 0.25  # share of the model's layers that count as the last ones
+_LATER = 0.25  # share of the model's layers that count as last layers
 _BINS = 400  # columns of the picture over time
 _RATE = 8000  # Hz, of a spectrogram
 _MOST_RUNS = 8
-_FEW = 8  # layers up to which each is a tick, and a mark
+_FEW = 8  # up to this many layers, each has a tick and a mark
 _GREY = "#BBBBBB"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was captured of a run: N samples, R kinds of rows, L layers, H heads.
+    """Captured attention of a run: N samples, R kinds of rows, L layers, H heads.
 
     Attributes
     ----------
     layers
-        Their numbers: those of every sample.
+        Numbers of the layers captured of every sample.
     later
-        Places of those that are among the last quarter of the model's layers, and behind K − 1.
+        Indices of the layers in the last quarter of the model and after K − 1.
     files
-        By sample.
+        Files by sample.
     clusters
-        Of the samples.
+        Clusters of the samples.
     to_audio
         Attention to all audio, shape (N, R, L, H).
     shares
@@ -62,11 +62,10 @@ class Seen:
     blocks
         Mean of the block maps, shape (L, n, n).
     marks
-        Where in the prompt audio and question begin and end, 0 to 1, mean over samples.
+        Start and end of audio and question in the prompt, 0 to 1, mean over samples.
     foresight
-        How layer K − 1 ranks audio tokens as each layer does, Spearman's ρ, shape (N, L). By the attention of the
-        prompt's last token, which FastV drops tokens by (arXiv 2403.06764). Of a pruned run over the tokens that it
-        kept, which shortens their range.
+        Rank correlation (Spearman's ρ) of layer K − 1's attention to audio tokens with each layer's, shape (N, L), by
+        the prompt's last token, as in FastV (arXiv 2403.06764). In a pruned run, over the kept tokens only.
     pruned
         Whether tokens were dropped.
     """
@@ -85,7 +84,7 @@ class Seen:
     pruned: bool
 
     def last_layers(self) -> Estimate:
-        """Return the mean of :attr:`foresight` over `later`, with its interval over clusters; NaN where none is."""
+        """Return the mean of :attr:`foresight` over `later`, with its interval over clusters; NaN if undefined."""
         own = self.foresight[:, self.later].mean(1) if self.later else np.full(len(self.files), np.nan)
         sound = np.isfinite(own)
         if not sound.any():
@@ -95,14 +94,14 @@ class Seen:
 
 
 def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
-    """Read what was captured of a run, or of one sample; None where nothing was.
+    """Read the captured attention of a run, or of one sample; None if there is none.
 
     Raises
     ------
     RecordError
         When a file cannot be read.
     SettingsError
-        When the layer before K = `layer` was not captured of every sample; 0 asks for none.
+        When layer K − 1, with K = `layer`, was not captured of every sample; 0 skips it.
     """
     assert run.folder is not None
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
@@ -110,7 +109,7 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
         return None
     layers = sorted(set.intersection(*({*row["layers"]} for row in rows.values())))
     if layer and layer - 1 not in layers[:-1]:
-        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none, for want of layers that every sample has"
+        allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured of every sample"
         raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
     files = {id_: run.folder / FOLDER / row["file"] for id_, row in rows.items()}
     found, marks, pruned, count = list[tuple[Floats, ...]](), list[dict[str, tuple[float, float]]](), False, 0
@@ -118,7 +117,7 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
         one = Attention.read(file)
         own = [one.meta["layers"].index(number) for number in layers]
         shares, profile = _shares(one)[:, own], one.profile[0, own]
-        ranks = np.full(len(layers), np.nan)  # and so it stays of the layer with itself
+        ranks = np.full(len(layers), np.nan)  # stays NaN for layer K − 1 itself
         for at in (at for at, number in enumerate(layers) if layer and number != layer - 1):
             ranks[at] = _correlation(profile[layers.index(layer - 1)], profile[at])
         found.append((shares[..., 1], shares.mean(2), one.blocks[own].astype(float), ranks))
@@ -138,7 +137,7 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
 
 
 def _mean(values: Floats) -> Floats:
-    """Return the mean over the first axis, without what is NaN; NaN where all is."""
+    """Return the mean over the first axis, ignoring NaN; NaN if all values are."""
     count = np.isfinite(values).sum(0)
     mean: Floats = np.nansum(values, 0) / np.where(count, count, np.nan)
     return mean
@@ -153,7 +152,7 @@ def _shares(one: Attention) -> Floats:
 
 
 def _marks(one: Attention) -> dict[str, tuple[float, float]]:
-    """Return from where to where audio and question go, as parts of the prompt's length."""
+    """Return the start and end of audio and question, relative to the prompt's length."""
     found: dict[str, tuple[float, float]] = {}
     for name, start, end in one.meta["parts"]:
         part = "audio" if name.startswith("clip ") else name
@@ -163,22 +162,22 @@ def _marks(one: Attention) -> dict[str, tuple[float, float]]:
 
 
 def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    both = (one > 0) & (other > 0)  # what a method dropped is ranked by nobody
+    both = (one > 0) & (other > 0)  # dropped tokens have no rank
     if both.sum() < 3 or np.ptp(one[both]) == 0 or np.ptp(other[both]) == 0:
         return np.nan
     return float(spearmanr(one[both], other[both]).statistic)
 
 
 def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "") -> list[Path]:
-    """Draw all pictures of runs, and write their figures to `attention.json`; return the files.
+    """Draw all pictures of runs, and write the figures to `attention.json`; return the files.
 
     Parameters
     ----------
     layer
-        K: does the attention of layer K − 1, by which K drops tokens, foretell that of later layers? 0: 2, or where
-        layer 1 was not captured the lowest that can be told; without two layers nothing is told of it.
+        K: show whether attention in layer K − 1, by which K drops tokens, predicts later layers. 0: K = 2, or the
+        lowest possible if layer 1 was not captured; skipped without two layers.
     sample
-        Draw this one alone; "" means over all, and draws over time the first that every run has.
+        Draw this sample only; "" averages over all, and draws the first shared sample over time.
 
     Raises
     ------
@@ -196,9 +195,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
         what = f" of {sample!r}" if sample else ""
         raise RecordError(f"no attention{what} in {', '.join(str(run.folder) for run in runs)}; run with --save-attn")
     if len(there) > _MOST_RUNS:
-        raise SettingsError(
-            f"{len(there)} runs have captured attention; a picture takes {_MOST_RUNS}: name fewer folders"
-        )
+        raise SettingsError(f"{len(there)} runs have captured attention, allowed: {_MOST_RUNS}; name fewer folders")
     able = [layer] if layer else _tellable(there)
     layer = 2 if 2 in able else next(iter(able), 0)
     read = (read_seen(run, name, layer, sample) for run, name in zip(there, _names(there), strict=True))
@@ -211,7 +208,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     files = [folder / f"{name}.png" for name in pictures]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("time", "foresight"):  # of other runs, where these have no sample in common or too few layers
+        for name in ("time", "foresight"):  # delete old pictures that are not redrawn
             (folder / f"{name}.png").unlink(missing_ok=True)
         for file, figure in zip(files, pictures.values(), strict=True):
             figure.savefig(file)
@@ -220,13 +217,13 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
 
 
 def _tellable(runs: Sequence[Run]) -> list[int]:
-    """Return each K whose layer before, and one after, was captured of every sample."""
+    """Return each K for which layer K − 1 and a later layer were captured of every sample."""
     rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
     return [number + 1 for number in sorted(set.intersection(*({*row["layers"]} for row in rows)))[:-1]]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a name of its own for each run: what tells it from the others, and its folder where nothing else does."""
+    """Return a unique name per run: its differences from the others, or its folder."""
     tasks, models = len({run.key for run in runs}) > 1, len({run.checkpoint for run in runs}) > 1
     names = [
         " ".join(filter(None, [run.key * tasks, run.checkpoint * models, run.method, run.control])) for run in runs
@@ -276,7 +273,7 @@ def _samples(seen: Sequence[Seen]) -> str:
 
 
 def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
-    """Return runs with the look of their lines, base last: dashed on top of those that it may hide."""
+    """Return runs with their line styles; base comes last, dashed on top of the others."""
     looks = [
         (one, {"color": BASE, "linestyle": "--"} if one.run.method == Base().label else {"color": ink})
         for one, ink in zip(seen, palette(len(seen)), strict=True)
@@ -285,7 +282,7 @@ def _lines(seen: Sequence[Seen]) -> list[tuple[Seen, dict[str, Any]]]:
 
 
 def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
-    """Name the layers on the horizontal axis; return how to mark points."""
+    """Label the layers on the x axis; return the style of points."""
     from matplotlib.ticker import MaxNLocator
 
     panel.set_xlim(layers[0], max(layers[-1], layers[0] + 1))
@@ -297,7 +294,7 @@ def _by_layer(panel: Any, layers: Sequence[int]) -> dict[str, Any]:
 
 
 def _heads(seen: Sequence[Seen]) -> Figure:
-    """Draw each head's attention to the audio, a panel a run and kind of row."""
+    """Draw each head's attention to the audio, one panel per run and kind of row."""
     title = f"Attention to the audio, by layer and head ({_samples(seen)})"
     figure, grid = _figure(len(seen), len(ROWS), 11, 1 + 2.6 * len(seen), title)
     for row, one in enumerate(seen):
@@ -320,7 +317,7 @@ def _name_layers(panel: Any, layers: Sequence[int]) -> None:
 
 
 def _layers(seen: Sequence[Seen]) -> Figure:
-    """Draw attention to the audio by layer, a line a run, over where the first run's attention goes."""
+    """Draw attention to the audio by layer, one line per run; below it, all targets of the first run's attention."""
     title = f"Where attention goes, by layer ({_samples(seen)}; bands: 10 to 90 % of them)"
     figure, grid = _figure(2, len(ROWS), 12, 7.4, title, sharey=True)
     for place, kind in enumerate(ROWS):
@@ -348,7 +345,7 @@ def _layers(seen: Sequence[Seen]) -> Figure:
 
 
 def _blocks(one: Seen) -> Figure:
-    """Draw the whole map of each layer in blocks, with lines where the audio and the question begin and end."""
+    """Draw each layer's map in blocks, with lines at the ends of audio and question."""
     from matplotlib.colors import LogNorm
 
     across = min(7, len(one.layers))
@@ -359,7 +356,7 @@ def _blocks(one: Seen) -> Figure:
         panel.set_axis_off()
     names = {name: sum(ends) / 2 for name, ends in one.marks.items()}
     for at, (panel, layer, blocks) in enumerate(zip(grid.flat, one.layers, one.blocks, strict=False)):
-        shown = np.where(blocks > 0, np.clip(blocks, 1e-4, 1), np.nan)  # grey: nothing to attend to
+        shown = np.where(blocks > 0, np.clip(blocks, 1e-4, 1), np.nan)  # grey: no attention
         image = panel.imshow(shown, norm=LogNorm(1e-4, 1), cmap="magma", extent=(0, 1, 1, 0))
         panel.set_facecolor(_GREY)
         panel.set_title(f"layer {layer}", fontsize=8, pad=2)
@@ -375,7 +372,7 @@ def _blocks(one: Seen) -> Figure:
 
 
 def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
-    """Draw how well one layer's ranking of the audio is that of the others."""
+    """Draw how well one layer's ranking of audio tokens predicts the other layers'."""
     title = f"Does layer {layer - 1}, by which fast_v at K = {layer} drops, rank the audio as later layers do?"
     figure, ((panel,),) = _figure(1, 1, 8, 4.5, title)
     marks = _by_layer(panel, seen[0].layers)
@@ -399,7 +396,7 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
 
 
 def _time(seen: Sequence[Seen], id_: str) -> Figure:
-    """Draw over a sample's clips, one after the other, what each run's question attends to, and what pruners kept."""
+    """Draw the question's attention over a sample's clips for each run, and the tokens that pruners kept."""
     attentions = [Attention.read(one.files[id_]) for one in seen]
     kept = [bool(one.meta["kept_audio_bits"]) for one in attentions]
     per_second = get_model(str(seen[0].run.facts["model"])).tokens_per_second
@@ -434,7 +431,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
             panel.imshow(columns(bits, min(_BINS, total)), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
             panel.set_yticks([])
             panel.set_ylabel("kept", rotation=0, ha="right", va="center", fontsize=8)
-    bar = figure.colorbar(image, ax=grid[1:, 0], label="attention beside an even share, within a layer")
+    bar = figure.colorbar(image, ax=grid[1:, 0], label="attention relative to an even share, within a layer")
     bar.set_ticks(range(-3, 4), labels=["⅛ ×", "¼ ×", "½ ×", "1 ×", "2 ×", "4 ×", "8 ×"])
     grid[-1, 0].set_xlabel("time, s", fontsize=9)
     if clip is not None:
@@ -447,7 +444,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
 
 
 def _clip(found: Attention, seconds: Sequence[float]) -> Clip | None:
-    """Return a sample's clips as one, each as long as its tokens; None where they are not there any more."""
+    """Return a sample's clips as one clip, each as long as its tokens; None if the files are missing."""
     try:
         waves = [audio.decode(Path(clip), _RATE) for clip in found.meta["audio"]]
     except (AudioMarathonError, KeyError):

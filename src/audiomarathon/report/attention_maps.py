@@ -1,4 +1,4 @@
-"""Pictures of whole attention maps, one sample or a mean over several, as LALM Bench draws them."""
+"""Draw whole attention maps of one sample, or their mean over several, like LALM Bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audiomarathon.files import write_json, writing
 from audiomarathon.runs.attention import BLOCKS
 
 Maps = npt.NDArray[np.floating[Any]]
-_MOST_LABELS = 64  # tokens that are named along an edge
+_MOST_LABELS = 64  # token labels along an edge
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def draw_sample(one: Whole, folder: Path) -> None:
 def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: bool) -> None:
     """Write the mean over samples: `global_layer_mean` and `global_mean`, each as .npy and .jpg, and `stats.json`.
 
-    Prompts of unequal length are averaged in blocks of their relative positions. `faithful` does as the original: it
-    cuts all to the shortest, and names the positions by the first sample's tokens.
+    Prompts of unequal length are averaged in blocks of relative positions. With `faithful`, as in the original, all are
+    cut to the shortest and labelled with the first sample's tokens.
     """
     shortest = min(len(one.tokens) for one in samples)
     if faithful or all(len(one.tokens) == shortest for one in samples):
@@ -65,7 +65,7 @@ def draw_mean(samples: Sequence[Whole], folder: Path, *, run: str, faithful: boo
 
 
 def in_blocks(maps: Maps, count: int) -> Maps:
-    """Return maps (L, S, S) in so many blocks: columns summed, rows averaged, so that rows still sum to 1."""
+    """Return maps (L, S, S) in `count` blocks: columns are summed and rows averaged, so that rows sum to 1."""
     edges = np.linspace(0, maps.shape[-1], count + 1).round().astype(int)
     summed = np.add.reduceat(np.add.reduceat(maps, edges[:-1], 2), edges[:-1], 1)
     return summed / np.diff(edges)[:, None]
@@ -103,7 +103,7 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
 
 
 def _shown(one: Maps) -> Maps:
-    """Return a map without what no token attends to, which stays blank."""
+    """Return a map with blanks where there is no attention."""
     return np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
 
 
@@ -114,7 +114,7 @@ def _logarithmic() -> Any:
 
 
 def _token(text: str) -> str:
-    """Return a token as a label: "$" would begin a formula, and white space would not be seen."""
+    """Return a token as a label: escape "$", which starts a formula, and show white space."""
     plain = text.replace("$", r"\$").replace("\n", "⏎").strip()
     return plain or "␣"
 

@@ -1,7 +1,7 @@
-"""Every picture of results but `explain`'s, as a description in Vega-Lite: the page, `plot`, `demo` and papers draw it.
+"""Make the charts of the page, `plot`, `demo` and papers as Vega-Lite specs.
 
-A description is made once a kind of picture, without data; the rows go in by name. So the page carries each once, and
-what is to be seen (limits, places of labels) is worked out here, where a test can look at it.
+Each kind of chart has one spec without data; rows are added by name. So the page stores each spec once. Limits and
+label positions are computed here, where tests can check them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ FORMATS = ("png", "pdf", "svg")
 _GREY = "#777777"
 _PALE = 0.35  # opacity of a bar
 _LETTERS = 11.0  # pixels of a label
-_SUBTITLE_LETTER = (
-    7.0  # pixels wide on average: browsers' sans-serif is wider than the one that pictures are laid out with
-)
+_SUBTITLE_LETTER = 7.0  # average pixels: browsers' sans-serif is wider than the layout's
 STAGES = {
     "load": "#999933",
     "preprocess": "#44AA99",
@@ -59,14 +57,14 @@ class Line:
     Attributes
     ----------
     points
-        By rising x: `x`, `y`, perhaps `low` and `high`, `what`, which names the point, and `busy` for a time that was
-        taken on a busy machine: it is hollow.
+        By rising x: `x`, `y`, optionally `low` and `high`, `what` (the point's name), and `busy` for times of a busy
+        machine, which are drawn hollow.
     method
-        Decides colour, dash and mark; points of another `method`, base's at the beginning of a line, have no mark.
+        Sets colour, dashes and marks; points of another `method`, such as base at the start, have no mark.
     nth
-        Which of several lines of the same method it is: each has dashes of its own.
+        Number of the line among the lines of its method, which have different dashes.
     colour
-        Where it is not the method's.
+        Colour, if not the method's.
     """
 
     name: str
@@ -78,21 +76,21 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Chart:
-    """A picture: a description in Vega-Lite and the rows that it names."""
+    """A chart: a Vega-Lite spec, and the rows that it names."""
 
     spec: Mapping[str, Any]
     data: Mapping[str, Sequence[Row]]
 
     def vega_lite(self) -> dict[str, Any]:
-        """Return the whole: description, rows and looks."""
+        """Return the complete spec, with rows and config."""
         return {**self.spec, "datasets": dict(self.data), "config": CONFIG}
 
     def with_title(self, title: str) -> Chart:
-        """Return the picture under a title."""
+        """Return the chart with a title."""
         return Chart({**self.spec, "title": plain(title)}, self.data)
 
     def svg(self, **more: Any) -> str:
-        """Return the picture as SVG, with room at the right for a browser's wider letters."""
+        """Return the chart as SVG, with space on the right for browsers' wider letters."""
         padding = {"left": 5, "top": 5, "bottom": 5, "right": 25}
         return str(library("vl_convert").vegalite_to_svg({**self.vega_lite(), "padding": padding, **more}))
 
@@ -101,14 +99,14 @@ class Chart:
 
 
 def save(chart: Chart, path: Path) -> Path:
-    """Write a picture in the format of its file's suffix, its folder made where it is missing, and return the path.
+    """Write a chart in the format of the file's suffix, creating its folder; return the path.
 
     Raises
     ------
     SettingsError
-        Without vl-convert (the extra `report`), or for a format that is none of :data:`FORMATS`.
+        Without vl-convert (the extra `report`), or for a format not in :data:`FORMATS`.
     RecordError
-        When it cannot be written; what was there before stays.
+        When it cannot be written; an old file stays.
     """
     kind = path.suffix.lstrip(".")
     if kind not in FORMATS:
@@ -125,7 +123,7 @@ def save(chart: Chart, path: Path) -> Path:
 
 
 def library(name: str) -> Any:
-    """Import a library of the extra `report`, or say how to install it."""
+    """Import a library of the extra `report`; raise with the install command if missing."""
     import importlib
 
     try:
@@ -147,29 +145,29 @@ def line_chart(
     bands: bool = True,
     size: tuple[int, int] = (430, 250),
 ) -> Chart:
-    """Return lines with their intervals, each named at its end.
+    """Draw lines with intervals, each labelled at its end.
 
     Parameters
     ----------
     x, y
-        What the axes say.
+        Axis titles.
     rules
-        Values that a dashed line shows across the picture, with a name and a colour.
+        (name, value, colour) of dashed horizontal lines.
     dotted
-        Points of a line that promises something, such as counted FLOPs.
+        Points of a dotted line, such as the ideal speed-up.
     front
-        Points of the Pareto front, which are ringed.
+        Points of the Pareto front, drawn with rings.
     span, range_
-        What the axes reach; None takes what is there.
+        Limits of the axes; None fits the data.
     bands
-        Whether intervals are bands, for points that share their x with others', or bars.
+        Whether intervals are bands or bars.
     """
     xs = [point["x"] for line in lines for point in line.points] + [point["x"] for point in dotted]
     x0, x1 = span or _reach(xs, 0.04)
     spread_ = [point.get(end, point["y"]) for line in lines for point in line.points for end in ("low", "high", "y")]
     ys = [value for value in spread_ if value is not None] + [value for _, value, _ in rules]
     y0, y1 = range_ or _reach([*ys, *(point["y"] for point in dotted)], 0.05)
-    y1 = y1 if y1 > y0 else y0 + 1.0  # of a quantity that is 0 everywhere
+    y1 = y1 if y1 > y0 else y0 + 1.0  # if all values are 0
     points: list[Row] = []
     intervals: list[Row] = []
     ends: list[tuple[float, float, str, str]] = []
@@ -206,7 +204,7 @@ def line_chart(
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
-    """Return limits that hold all values, with a margin."""
+    """Return limits around all values, with a margin."""
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = more * (high - low or abs(high) or 1.0)
@@ -214,7 +212,7 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
 
 
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
-    """Return the limits of an axis of scores: a flat score is to look flat."""
+    """Return the limits of a score axis, wide enough that equal scores look flat."""
     found = [
         value for line in lines for point in line.points for end in ("low", "high", "y")
         if (value := point.get(end)) is not None
@@ -225,7 +223,7 @@ def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
 
 
 def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, float], height: int) -> list[Row]:
-    """Return names beside the ends of lines, moved apart where they would overlap."""
+    """Return labels at the ends of lines, moved apart if they overlap."""
     low, high = limits
     unit = height / (high - low)
     wanted = sorted(((value - low) * unit, x, value, name, ink) for value, x, name, ink in ends)
@@ -287,7 +285,7 @@ def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, 
 
 
 def plain_spec(chart: Any) -> dict[str, Any]:
-    """Return an altair chart as a description, without data and looks, which go in by name."""
+    """Return an altair chart as a spec without data and config."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     for name in ("config", "datasets"):
         spec.pop(name, None)
@@ -295,8 +293,8 @@ def plain_spec(chart: Any) -> dict[str, Any]:
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
-    """Move ascending places apart to at least `gap`, as little as need be, within 0…`room` where that is possible."""
-    blocks: list[list[float]] = []  # what the members want of their first one's place, summed, and how many they are
+    """Move ascending positions apart to at least `gap`, as little as possible, within 0…`room` if possible."""
+    blocks: list[list[float]] = []  # [sum of the members' wanted positions of the first, number of members]
     for place in wanted:
         blocks.append([place, 1])
         while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][1] * gap > _start(blocks[-1]):
@@ -313,7 +311,7 @@ def _start(block: list[float]) -> float:
 
 
 def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the points than which no other is both better (y) and cheaper (x), by rising x."""
+    """Return the points that no other point beats in both y (higher) and x (lower), by rising x."""
     front: list[dict[str, float]] = []
     for point in sorted(points, key=lambda point: (point["x"], -point["y"])):
         if not front or point["y"] > front[-1]["y"]:
@@ -322,13 +320,13 @@ def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
-    """Return horizontal bars, stacked by part.
+    """Draw horizontal bars, stacked by part.
 
     Parameters
     ----------
     rows
-        `name` of the bar, `part`, `value` and `colour`, and `busy` for a time that was taken on a busy machine: it is
-        pale. Bars stand in the order in which they come.
+        `name` of the bar, `part`, `value`, `colour`, and `busy` for times of a busy machine, which are pale. Bars keep
+        the order of the rows.
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
@@ -361,7 +359,7 @@ def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[st
 
 
 def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Return several pictures as one, under a title with notes below it."""
+    """Combine several charts into one, with a title and notes."""
     parts: list[dict[str, Any]] = []
     data: dict[str, Sequence[Row]] = {}
     for place, chart in enumerate(charts):
@@ -378,7 +376,7 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
 
 
 def _beside(layer: Mapping[str, Any], width: float) -> dict[str, Any]:
-    """Return a layer whose places beside the picture are numbers: among several, Vega's `width` is not the own one."""
+    """Return a layer with numbers for positions: in a combination, Vega's `width` is not the chart's."""
     encoding = dict(layer["encoding"])
     for channel in ("x", "x2"):
         value = encoding.get(channel, {}).get("value")
@@ -392,12 +390,12 @@ def _renamed(part: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, int]) -> Chart:
-    """Return a group of bars a task, one a setting, with intervals.
+    """Draw a group of bars per task, one bar per setting, with intervals.
 
     Parameters
     ----------
     rows
-        `task`, `setting`, `method`, `value`, perhaps `low` and `high`, and `busy` as of :func:`bar_chart`.
+        `task`, `setting`, `method`, `value`, optionally `low` and `high`, and `busy` as in :func:`bar_chart`.
     """
     alt = library("altair")
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
@@ -425,7 +423,7 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:
-    """Return how many clips are how long, with their median."""
+    """Draw a histogram of clip durations, with the median."""
     bars = [{"from": low, "to": high, "count": n} for low, high, n in zip(edges, edges[1:], counts, strict=False)]
     return Chart(_histogram_spec(plain(x), size), {"bars": bars, "median": [{"x": median}]})
 
@@ -442,7 +440,7 @@ def _histogram_spec(x: str, size: tuple[int, int]) -> dict[str, Any]:
 
 
 def script() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script for a page that draws without a network.
+    """Return Vega, Vega-Lite and vega-embed as one script, so that the page needs no network.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Is the answer read from the audio, and does length matter? Scores of control runs against their clips' duration."""
+"""Collect the scores of control runs against the duration of their clips."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from audiomarathon.runs.read import Run, read_runs
 
 @dataclass(frozen=True)
 class ControlRun:
-    """One finished run: what was to be heard, for how long, and its score with its interval.
+    """One finished run: its control, duration, and score with interval.
 
     Attributes
     ----------
     kind
-        `audio` for clips with their own audio, whether of controlled duration or as they are, else the control.
+        `audio` for real audio of any duration, else the control.
     seconds
-        The controlled length, or the median of the clips'.
+        The controlled length, or the clips' median.
     chance
-        What guessing gives, as a share of right replies; None where that is not known.
+        Share of right replies by guessing; None if unknown.
     """
 
     panel: str
@@ -43,7 +43,7 @@ def control_runs(folders: Sequence[Path]) -> list[ControlRun]:
     Raises
     ------
     RecordError
-        There are none that are finished.
+        No run is finished.
     """
     found = [one for run in read_runs(folders) if (one := _of(run)) is not None]
     if not found:

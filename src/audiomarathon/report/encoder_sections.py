@@ -1,4 +1,4 @@
-"""What a page says of encoders: scores, a radar of tasks by domain, what is confused, and the surest mistakes."""
+"""Make the page's sections on encoders: scores, a radar of tasks by domain, confusions, and confident mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIZE, _CELL = 360, 18  # pixels of a radar, and of a cell
 
 
 def score_tables(scores: Sequence[Score]) -> list[Table]:
-    """Return all scores, and X-ARES' published ones beside those of its baselines."""
+    """Return all scores, with X-ARES' published ones beside its baselines'."""
     named = [name for name in ENCODERS if any(one.encoder == name for one in scores)]
     beside = [beside_published([one for one in scores if one.encoder == name], name, "readme") for name in named]
     several = [by_task(scores)] * (len({one.encoder for one in scores}) > 1)
@@ -33,14 +33,14 @@ def score_tables(scores: Sequence[Score]) -> list[Table]:
 
 
 def notes(runs: Sequence[Run], scores: Sequence[Score]) -> list[str]:
-    """Return what a reader of the scores has to know, and what runs say of themselves."""
+    """Return the notes on the scores and on the runs."""
     radar = ["The radar shows the probe linear, from 0 in the middle to 1."] * bool(radars(scores))
     own = dict.fromkeys(f"{run.key}: {note}" for run in runs for note in [run.facts.get("note")] if note)
     return [*radar, *notes_of(scores), *own]
 
 
 def radars(scores: Sequence[Score]) -> list[Chart]:
-    """Return a picture of each encoder's linear scores, tasks of one domain together; it takes three tasks."""
+    """Return a radar of the encoders' linear scores, tasks grouped by domain; it needs three tasks."""
     scores = [one for one in scores if STANDARD[0] in one.by_probe]
     axes = list(dict.fromkeys((one.domain, one.task) for one in sorted(scores, key=lambda one: one.domain)))
     return [_radar(scores, [task for _, task in axes])] if len(axes) >= _FEWEST_AXES else []
@@ -91,7 +91,7 @@ def _radar_spec(encoders: tuple[tuple[str, str], ...]) -> dict[str, Any]:
 
 
 def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
-    """Return for each encoder and task which labels the linear probe takes for which; by "<task>, <encoder>"."""
+    """Return the linear probe's confusion matrix per encoder and task, by "<task>, <encoder>"."""
     found: dict[str, list[Chart]] = {}
     for run in _linear(runs):
         pairs = Counter((one.record.reference["answer"], _label(one.record.text)) for one in run.verdicts.values())
@@ -121,7 +121,7 @@ def _confusion_spec(across: int, down: int) -> dict[str, Any]:
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:
-    """Return of each encoder and task the clips that the linear probe gets wrong and is surest of."""
+    """Return the linear probe's most confident mistakes per encoder and task."""
     rows = []
     for run in _linear(runs):
         wrong = [one for one in run.verdicts.values() if not one.values["right"][0]]
@@ -129,7 +129,7 @@ def surest_mistakes(runs: Sequence[Run]) -> Table:
             where = {"encoder": run.checkpoint, "task": run.key.rpartition("/")[2], "clip": one.record.id}
             said = {"label": one.record.reference["answer"], "taken_for": _label(one.record.text)}
             rows.append(where | said | {"probability": _sureness(one.record.text)})
-    note = "of the probe linear; the clips lie among the samples below, with players where their tars are here"
+    note = "by the probe linear; listen to the clips in the sample browser below, if their tars are here"
     return Table.of(rows, title="Surest mistakes", notes=(note,))
 
 

@@ -1,4 +1,4 @@
-"""Encoders' scores as tables: ours with intervals, X-ARES' own, and what it published beside ours."""
+"""Make tables of encoders' scores: ours with intervals, X-ARES' own, and its published scores beside ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def encoder_scores(scores: Sequence[Score]) -> Table:
-    """Each encoder's score on each task by each probe, then its means."""
+    """Show each encoder's score on each task by each probe, then its means."""
     rows = []
     for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
         row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
@@ -48,17 +48,17 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
 
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
-    """Return what a reader of scores has to know."""
-    own = "linear, kNN: the scores to trust, with 95 % intervals on test clips"
+    """Return the notes on the scores."""
+    own = "linear, kNN: our scores, with 95 % intervals over test clips; trust these"
     figures = "a task's figure: accuracy, mAP, Pearson r, segment F1, R@1 (clotho) or 1 - WER (librispeech)"
-    released = "X-ARES: as released, faults included, the mean over folds: for its published tables only"
-    majority = "majority: the most frequent label alone"
+    released = "X-ARES: its released probes with their faults, mean over folds; compare only with its published tables"
+    majority = "majority: always the most frequent label"
     clips: dict[str, set[str]] = {}
     for one in scores:
         clips.setdefault(one.task, set()).add(one.data)
     apart = [task for task, found in clips.items() if len(found) > 1]
-    other = [f"{one.task}: X-ARES' columns are of {one.released_n:,} items" for one in scores if _other_clips(one)]
-    differ = [f"{', '.join(apart)}: not the same clips in every row, so their scores cannot be compared"] * bool(apart)
+    other = [f"{one.task}: X-ARES' columns use {one.released_n:,} items" for one in scores if _other_clips(one)]
+    differ = [f"{', '.join(apart)}: rows use different clips, so their scores cannot be compared"] * bool(apart)
     return (own, figures, released, majority, *dict.fromkeys(other), *differ)
 
 
@@ -67,7 +67,7 @@ def _other_clips(score: Score) -> bool:
 
 
 def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
-    """One probe's score of every encoder, a row a task; the best of a task is marked."""
+    """Show one probe's scores of every encoder, one row per task; the best is marked."""
     rows = []
     for task in dict.fromkeys(one.task for one in scores):
         found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
@@ -81,7 +81,7 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
-    """Ours by X-ARES' protocol beside what it published of an encoder, and the means of both over the same tasks."""
+    """Show our scores by X-ARES' protocol beside its published ones, and the means of both over the same tasks."""
     rows, notes = list[dict[str, object]](), list[str]()
     for place, (name, probe) in enumerate(zip(("MLP", "kNN"), PUBLISHED, strict=True)):
         pairs = [
@@ -112,7 +112,7 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
         "apart": Kind("difference", "+.3f"),
         "inside": Kind("published within", left=True),
     }
-    said = "ours by X-ARES' protocol, on the weights and clips that were here; published: X-ARES' own, on all clips"
+    said = "ours: X-ARES' protocol on the weights and clips found here; published: X-ARES' scores on all clips"
     return Table.of(rows, title=f"{encoder}: ours and published", kinds=kinds, notes=(said, *notes))
 
 

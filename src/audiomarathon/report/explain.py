@@ -1,4 +1,4 @@
-"""Which moments of one sample's audio survive each method: a spectrogram with a strip a method under it."""
+"""Draw which moments of a sample's audio each method keeps: a spectrogram above one strip per method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_BINS = 500  # columns of a strip for all clips together: two pixels or more each
+_BINS = 500  # columns of a strip, over all clips
 _EVENT = "#000000"
 _WHOLE = "#7F7F7F"  # the strip of base
 
@@ -34,7 +34,7 @@ class Clip:
     waveform
         Mono.
     events
-        Onset and length, in seconds, of what decides the answer, where that is known.
+        Onset and length, in seconds, of the deciding event, if known.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Clip:
 
 @dataclass(frozen=True)
 class Strip:
-    """What one method left of the audio, and what the model replied then.
+    """What one method kept of the audio, and the model's reply.
 
     Attributes
     ----------
     shares
-        For each clip, for each of its audio tokens: the share of (layer, head) pairs that keep it, 0–1.
+        For each clip, the share of (layer, head) pairs that keep each audio token, 0–1.
     right
-        Whether the reply is right, which gives it a colour; None where nobody knows, or it may be partly right.
+        Whether the reply is right, shown by colour; None if unknown or partly right.
     """
 
     method: str
@@ -70,8 +70,8 @@ class Strip:
 def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     """Return for each audio token of a batch of one the share of (layer, head) pairs whose cache keeps it.
 
-    Token pruning counts from the layer at which it drops: 0 or 1, and of a merged token its share of what it is merged
-    into. A press on top of it is averaged over all layers.
+    Token pruning counts from the layer at which it drops: 0 or 1, or a merged token's share of the merged state. A
+    press on top of it is averaged over all layers.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
 
 
 def event_share(clips: Sequence[Clip], strip: Strip, tokens_per_second: float) -> float | None:
-    """Return how much of the deciding event a method keeps, 0–1; None where no event is known."""
+    """Return the share of the deciding event that a method keeps, 0–1; None if no event is known."""
     inside = []
     for clip, shares in zip(clips, strip.shares, strict=True):
         starts = np.arange(len(shares)) / tokens_per_second
@@ -121,7 +121,7 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     Parameters
     ----------
     tokens_per_second
-        Audio tokens a second of audio: token i of a clip stands at i / `tokens_per_second`.
+        Audio tokens per second of audio: token i of a clip is at i / `tokens_per_second`.
 
     Raises
     ------
@@ -171,14 +171,14 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-    except (OSError, ValueError) as error:  # ValueError: an ending that is no picture's
+    except (OSError, ValueError) as error:  # ValueError: an unknown picture format
         raise SettingsError(f"{path}: cannot be written: {getattr(error, 'strerror', '') or error}") from error
     return path
 
 
 _LEGEND = (
-    "Shade: how much of that moment stays, from none (blank) to all (full colour). "
-    "Token pruning: the share of its audio tokens; merged: of the tokens they become. Presses: of its cache entries."
+    "Shade: the kept share of each moment, from none (blank) to all (full colour). "
+    "Token pruning: its audio tokens; merging: its share of the merged tokens. Presses: its cache entries."
 )
 
 
@@ -195,14 +195,14 @@ def _column(
         axes.set_xlim(0, clip.seconds)
     for axes in column[:-1]:
         axes.tick_params(bottom=False)
-    # A clip's last tick would run into the next one's 0.
+    # A clip's last tick label would overlap the next clip's 0.
     column[-1].xaxis.set_major_locator(
         MaxNLocator(max(2, round(8 * share)), integer=True, prune=None if last else "upper")
     )
 
 
 def spectrogram(axes: Any, clip: Clip) -> None:
-    """Draw a clip's log-mel spectrogram on axes of matplotlib, with what decides the answer."""
+    """Draw a clip's log-mel spectrogram on matplotlib axes, with the deciding events."""
     import librosa
 
     hop = max(160, len(clip.waveform) // 2000)
@@ -235,7 +235,7 @@ def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: f
     from matplotlib.colors import LinearSegmentedColormap
 
     seconds = len(shares) / tokens_per_second
-    # Averages between fractional edges, so that an even stride looks even whatever the number of bins.
+    # Average between fractional edges, so that an even stride looks even with any number of bins.
     before = np.concatenate([[0.0], np.cumsum(shares)])
     edges = np.interp(np.linspace(0, len(shares), bins + 1), np.arange(len(before)), before)
     means = np.diff(edges) * bins / len(shares)
@@ -251,7 +251,7 @@ def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: f
 
 
 def _words(first: Any, last: Any, strip: Strip, event: float | None) -> None:
-    """Write the method's name on the left of its strip, the reply and what was kept on the right."""
+    """Write the method's name left of its strip, and the reply and kept share right of it."""
     first.text(-0.012, 0.5, strip.label, transform=first.transAxes, ha="right", va="center", fontsize=9)
     kept = sum(float(shares.sum()) for shares in strip.shares)
     total = sum(len(shares) for shares in strip.shares)

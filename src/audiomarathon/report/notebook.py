@@ -1,4 +1,4 @@
-"""Runs, comparisons and pages from Python: the tables of `run`, `compare` and `report` as frames that Jupyter shows."""
+"""Runs, comparisons and pages from Python: tables are frames that Jupyter shows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from audiomarathon.runs.read import Run
 
 
 class Shown(pd.DataFrame):
-    """A frame that is shown as a table of the commands; whatever pandas makes of it is a plain frame.
+    """A frame that is shown like a command's table; pandas operations on it give plain frames.
 
     Attributes
     ----------
     table
-        The table whose figures it holds. A frame whose columns were changed is shown as pandas does.
+        The table behind the frame. A changed frame is shown by pandas.
     """
 
-    _metadata: ClassVar[list[str]] = ["table"]  # names of attributes that are no columns; pickle adds to the list
+    _metadata: ClassVar[list[str]] = ["table"]  # attributes that are not columns
     table: Table
 
     @classmethod
@@ -63,12 +63,12 @@ class Shown(pd.DataFrame):
 
 @dataclass(frozen=True, repr=False)
 class Runs:
-    """Runs that were read from their folders; Jupyter and `print` show a line a run.
+    """Runs read from their folders; Jupyter and `print` show one line per run.
 
     Attributes
     ----------
     data
-        The runs by checkpoint and setting, as `audiomarathon report` reads them.
+        The runs by checkpoint and setting, as in `audiomarathon report`.
     """
 
     data: PageData
@@ -116,9 +116,9 @@ class Runs:
 
     @property
     def charts(self) -> dict[str, Chart]:
-        """Score, LLM prefill and KV cache against the ratio, a picture a task and of their mean: as `plot` draws.
+        """The pictures of `plot`: score, LLM prefill and KV cache against the ratio, per task and for the mean.
 
-        Of one task alone `mean` is the task's picture.
+        With a single task, `mean` is the task's picture.
 
         Raises
         ------
@@ -150,7 +150,7 @@ def _result(run: Run) -> Result:
 
 
 Source = str | Path | Result | Runs | Sequence[str | Path | Result]
-"""Run folders or folders that hold some, what `evaluate` returned, or runs that were read."""
+"""Run folders, folders that contain them, results of `evaluate`, or loaded runs."""
 
 
 def load_runs(source: Source) -> Runs:
@@ -159,7 +159,7 @@ def load_runs(source: Source) -> Runs:
         return source
     given = [source] if isinstance(source, str | Path | Result) or not isinstance(source, Iterable) else list(source)
     if odd := next((one for one in given if not isinstance(one, str | Path | Result)), None):
-        raise SettingsError(f"{odd!r} names no runs; allowed: folders, what evaluate returned, or a list of these")
+        raise SettingsError(f"{odd!r} is not a run; allowed: folders, results of evaluate, or a list of these")
     return Runs(PageData(read_systems([one.folder if isinstance(one, Result) else Path(one) for one in given])))
 
 

@@ -1,4 +1,4 @@
-"""What a paper needs of a set of runs: vector figures with the CSV behind each, tables, and all records."""
+"""Write the material for a paper: vector figures with their CSV, tables, and all records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from audiomarathon.report.pictures import of_panel
 from audiomarathon.report.render import Table, csv, latex, markdown, with_interval
 from audiomarathon.runs.read import Run
 
-_PANEL = (170, 120)  # points of one of four pictures: with their labels they are as wide as both columns of a page
+_PANEL = (170, 120)  # points per chart: four with labels are as wide as a two-column page
 _FLAT = ("reply", "finish", "error", "clip_seconds", "truncated")
 _COUNTS = ("prompt_tokens", "audio_tokens", "kept_audio_tokens", "kv_bytes", "new_tokens", "peak_memory_bytes")
 
 
 def write_paper(data: PageData, folder: Path) -> list[Path]:
-    """Write a PDF and a CSV a task (and of their mean), `scores.md`, `scores.tex` and `records.csv`.
+    """Write a PDF and a CSV per task and for the mean, `scores.md`, `scores.tex` and `records.csv`.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def panel_table(panel: Panel) -> Table:
-    """Return what a panel's pictures show, one row a setting."""
+    """Return the figures of a panel's pictures, one row per setting."""
     rows = []
     for one in panel.settings:
         row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
@@ -59,7 +59,7 @@ def panel_table(panel: Panel) -> Table:
 
 
 def _footnotes(data: PageData) -> list[str]:
-    """Return a line a setting and task for what is to be known of the replies behind a score, and of the score."""
+    """Return the notes on scores and on the replies behind them, with their settings and tasks."""
     found: dict[str, list[str]] = {}
     for (scope, place), row in data.figures.items():
         if scope in data.tasks:
@@ -69,7 +69,7 @@ def _footnotes(data: PageData) -> list[str]:
 
 
 def records(data: PageData) -> Table:
-    """Return every record of every run as one flat table, those of failed samples too."""
+    """Return every record of every run, failed ones too, as one flat table."""
     return Table.of(
         [
             {
@@ -92,7 +92,7 @@ def records(data: PageData) -> Table:
 
 
 def _verdict(run: Run, id_: str) -> dict[str, Any]:
-    """Return a sample's own score, and the plain values of its verdict."""
+    """Return a sample's score, and the plain values of its verdict."""
     verdict = run.verdicts.get(id_) if run.task else None
     if run.task is None or verdict is None:
         return {}

@@ -1,4 +1,4 @@
-"""Pictures that commands write into files: runs against the ratio, a demo's bars, controls, lengths of clips."""
+"""Draw the charts that commands write to files: runs against the ratio, the demo, controls, clip durations."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _QUANTITIES = {
     "speed_up": "speed-up of LLM prefill (×)",
     "kv_mb": "KV cache after prefill, MB",
 }
-_MOST_NOTES = 3  # a line each; the tables have all
+_MOST_NOTES = 3  # the tables have all notes
 _CONTROLS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
 
 
 def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
-    """Draw one picture a task, and one of the mean over tasks where there are several.
+    """Draw one picture per task, and one of the mean over several tasks.
 
     Raises
     ------
     RecordError
         When there is no finished run, or the folder cannot be written.
     SettingsError
-        Without altair and vl-convert (the extra `report`), or for a kind of picture that cannot be written.
+        Without altair and vl-convert (the extra `report`), or for an unknown format.
     """
     if kind not in charts.FORMATS:
         raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
@@ -48,18 +48,15 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
 
 
 def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
-    """Return a panel's quantities against the ratio, each of so many pixels; one that was not measured is left out.
-
-    None where nothing was.
-    """
+    """Draw a panel's measured quantities against the ratio, each `size` pixels large; None if nothing was measured."""
     drawn = [one for quantity in _QUANTITIES if (one := _against_ratio(panel, quantity, size)) is not None]
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
-        notes = ["Only settings run on all tasks. Bands: 95 % intervals of the mean, tasks being independent."]
+        notes = ["Only settings run on all tasks. Bands: 95 % intervals of the mean over independent tasks."]
     if panel.bases:
         notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method."
     if any(one.ideal for one in panel.settings):
-        notes[0] += " Dotted: what counted FLOPs promise."
+        notes[0] += " Dotted: speed-up computed from FLOPs."
     if _is_paired(panel):
         notes.append(series.PAIRED)
     if any(one.busy and "prefill_ms" in one.figures for one in panel.settings):
@@ -69,7 +66,7 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
 
 
 def _is_paired(panel: Panel) -> bool:
-    """Whether LLM prefill is drawn as :data:`series.PAIRED` says."""
+    """Whether LLM prefill is drawn as described in :data:`series.PAIRED`."""
     return any(one.method != "base" and "speed_up" in one.figures for one in panel.settings)
 
 
@@ -102,7 +99,7 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
 def _point(one: Setting, quantity: str, panel: Panel) -> dict[str, object]:
     figure = one.figures[quantity]
     if quantity == "prefill_ms" and one.method == "base" and _is_paired(panel):
-        figure = replace(figure, interval=(figure.value, figure.value))  # bands are of the ratio to it
+        figure = replace(figure, interval=(figure.value, figure.value))  # bands show the ratio to base
     return {
         "x": one.ratio,
         "y": figure.value,
@@ -115,7 +112,7 @@ def _point(one: Setting, quantity: str, panel: Panel) -> dict[str, object]:
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:
-    """Return the ideal once: methods that drop at the same layer share it."""
+    """Return the ideal speed-ups of one line; methods that drop at the same layer share them."""
     for own in panel.lines().values():
         points = [
             {"x": one.ratio, "y": one.ideal} for one in own if one.ideal is not None and "speed_up" in one.figures
@@ -126,7 +123,7 @@ def _ideal(panel: Panel) -> list[dict[str, float]]:
 
 
 def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
-    """Draw scores with their intervals, and LLM prefill, by task and setting, of run folders.
+    """Draw scores with intervals, and LLM prefill, by task and setting.
 
     Raises
     ------
@@ -147,18 +144,18 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
                 times.append(row | {"value": time.value, "busy": one.busy})
     drawn = [charts.grouped_bars(scores, "score", legend=True, size=(760, 250))]
     drawn += [charts.grouped_bars(times, "LLM prefill, ms (median)", legend=False, size=(760, 150))] if times else []
-    notes = ["Lines on the bars: 95 % intervals of the scores; few samples make them wide."]
+    notes = ["Lines on the bars: 95 % intervals of the scores, which are wide with few samples."]
     notes += [series.PAIRED] * any(map(_is_paired, panels)) + [series.PALE] * any(row["busy"] for row in times)
     return charts.save(charts.side_by_side(drawn, 1, title, notes), path)
 
 
 def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
-    """Draw score against duration, a panel a task, model and setting, a line a control, with 95 % intervals.
+    """Draw score against duration: a panel per task, model and setting, a line per control, with 95 % intervals.
 
     Raises
     ------
     SettingsError
-        Without altair and vl-convert (the extra `report`), or for a kind of picture that cannot be written.
+        Without altair and vl-convert (the extra `report`), or for an unknown format.
     RecordError
         When the picture cannot be written.
     """
@@ -187,10 +184,9 @@ def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
 
 
 def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
-    """Draw how long the clips of each task are (`<task>.png`) and, of several tasks, one page of all (`all.png`).
+    """Draw a histogram of each task's clip durations (`<task>.png`) and, for several tasks, of all (`all.png`).
 
-    Tasks without a readable clip have no picture. Axes are a task's own on its page, and shared in time on the page of
-    all.
+    Tasks without readable clips have no picture. In `all.png`, tasks share the time axis.
 
     Raises
     ------
@@ -215,7 +211,7 @@ def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
 def _histogram(one: Durations, span: tuple[float, float], size: tuple[int, int]) -> Chart:
     from audiomarathon.data.durations import HISTOGRAM_BINS
 
-    low, high = span if span[1] - span[0] >= 1 else (span[0] - 0.5, span[1] + 0.5)  # clips of one length: a bar
+    low, high = span if span[1] - span[0] >= 1 else (span[0] - 0.5, span[1] + 0.5)  # clips of one length: draw one bar
     counts, edges = np.histogram(one.seconds, np.linspace(low, high, HISTOGRAM_BINS + 1))
     median, hours = float(np.median(one.seconds)), sum(one.seconds) / 3600
     chart = charts.histogram(edges.tolist(), counts.tolist(), median, "duration, s", size=size)

@@ -1,4 +1,4 @@
-"""The samples of a report: what was asked, what each setting replied, which moments it kept, and how the clip looks."""
+"""Collect the samples of the page: prompt, replies, kept audio, and spectrogram."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from audiomarathon.runs.read import Run
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32
 _LONGEST = 4_000  # characters of a prompt or a reply
-_ALL_REPLIES = 700_000  # characters: beside strips and pictures, what 5 MB have room for
+_ALL_REPLIES = 700_000  # characters of all replies, so that the page stays under 5 MB
 _LEVELS = 16  # of a spectrogram, and of a strip: two pixels a byte
 _RATE = 16_000
 _FRAME = 1024  # samples of a spectrum
@@ -40,21 +40,21 @@ _JOBS = min(4, os.cpu_count() or 1)  # each holds a clip or two in memory
 
 
 Key = tuple[str, str, str]
-"""A task's key, a control (other audio under the same name; "" for the task as it is) and a sample's id."""
+"""A task's key, a control ("" for the real audio) and a sample's id."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Which samples a report shows, of how many."""
+    """The samples that a report shows, and the number of all samples."""
 
     chosen: list[Key]
     total: int
 
 
 def choose(systems: Sequence[System], limit: int) -> Shown:
-    """Choose samples to show: those on which settings disagree first, then failed ones, wrong ones, and the others.
+    """Choose samples to show: first those on which settings disagree, then failed, wrong and right ones.
 
-    Of each kind every task has its turn.
+    Within each kind, tasks take turns.
     """
     scores: dict[Key, set[float | None]] = {}
     failed: set[Key] = set()
@@ -74,7 +74,7 @@ def choose(systems: Sequence[System], limit: int) -> Shown:
 
 
 def _own_score(run: Run, id_: str) -> float | None:
-    """Return what a sample is worth by itself; None where it failed, or cannot be scored here."""
+    """Return a sample's own score; None if it failed or cannot be scored."""
     verdict = run.verdicts.get(id_) if run.task else None
     return run.task.scorer.own_score(verdict) if run.task and verdict else None
 
@@ -93,11 +93,11 @@ def samples_of(
     Parameters
     ----------
     data
-        Root of the tasks' data; None looks where the runs found theirs. Without data there are replies but no prompts.
+        Data root; None uses the runs' data folders. Without data, prompts are missing.
     heard
-        Returns the address under which a page plays a clip, None for no player.
+        Returns a clip's address for the player; None for no player.
     spectrograms
-        Whether to draw the clips, which decodes them.
+        Whether to draw spectrograms, which decodes the clips.
     step
         Called after each sample.
     """
@@ -106,7 +106,7 @@ def samples_of(
         for place in dict.fromkeys((task, control) for task, control, _ in shown.chosen)
     }
 
-    # Transcripts of minutes under many settings are cut, so that the page still opens.
+    # Cut long replies under many settings, so that the page stays small enough to open.
     longest = min(_LONGEST, _ALL_REPLIES // max(1, len(shown.chosen) * len(systems)))
 
     def of(key: Key) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def samples_of(
 
 
 def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
-    """Return what runs know of a sample: its reference and each setting's reply."""
+    """Return a sample's reference and each setting's reply, from the runs."""
     task, control, id_ = key
     own = [
         (index, run, record)
@@ -144,7 +144,7 @@ def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]
         "seconds": record.clip_seconds if record.answered else None,
         "truncated": bool(record.truncated),
         "answer": _shortened(answer, longest) if answer else None,
-        "prompt": _shortened("\n".join(["Options (the whole prompt wants the data):", *options])) if options else None,
+        "prompt": _shortened("\n".join(["Options (the whole prompt needs the data):", *options])) if options else None,
         "replies": [_reply(index, run, record, longest) for index, run, record in own],
     }
 
@@ -154,7 +154,7 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def _samples(systems: Sequence[System], key: str, control: str, data: Path | None) -> Mapping[str, Sample]:
-    """Return a task's samples by id; none where its data is not here. A control's data is where its run found it."""
+    """Return a task's samples by id, from `data` or the run's data folder; empty if the data is missing."""
     try:
         task = get_task(key)
         if data is not None and not control:
@@ -202,7 +202,7 @@ def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, An
 
 
 def strip(record: Record) -> str | None:
-    """Return which moments of the audio a pruner kept, as base64 of half a byte a column: 0 none, 15 all its tokens."""
+    """Return the share of kept tokens over time as base64, half a byte per column: 0 none, 15 all."""
     if not record.kept_audio_bits:
         return None
     kept = unpack(record.kept_audio_bits, record.audio_tokens or 0).astype(float)
@@ -211,7 +211,7 @@ def strip(record: Record) -> str | None:
 
 
 def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
-    """Average (rows, n) over n into so many columns of equal length; fewer values than columns are repeated."""
+    """Average values (rows, n) into `count` columns of equal length; fewer values are repeated."""
     n = values.shape[1]
     edges = np.linspace(0, n, count + 1)
     starts = np.minimum(np.floor(edges[:-1]).astype(int), n - 1)
@@ -222,9 +222,9 @@ def columns(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.float64]:
 
 
 def picture(clip: Clip) -> str | None:
-    """Return a clip's log-mel spectrogram of 160 × 32 pixels as base64, two pixels a byte; None if it cannot be read.
+    """Return a clip's log-mel spectrogram of 160 × 32 pixels as base64, two pixels per byte; None if unreadable.
 
-    Loudest is 15; 80 dB below it, or less, is 0. Rows run from low to high frequency, each from left to right.
+    The loudest pixel is 15; 80 dB below or less is 0. Rows go from low to high frequency.
     """
     try:
         wave = audio.decode(clip, _RATE)
@@ -234,7 +234,7 @@ def picture(clip: Clip) -> str | None:
     spectrum = scipy.fft.rfft(frames * _hann(), axis=1)
     power = _mel_filters() @ (spectrum.real**2 + spectrum.imag**2).T
     decibels = 10 * np.log10(np.maximum(columns(power, STRIP), 1e-10))
-    loudest = decibels.max() if wave.any() else np.inf  # nothing stands out in silence
+    loudest = decibels.max() if wave.any() else np.inf  # silence is drawn empty
     decibels = np.clip(decibels - loudest + _RANGE_DB, 0, None)
     return _packed(decibels / _RANGE_DB)
 
@@ -253,6 +253,6 @@ def _mel_filters() -> npt.NDArray[np.float32]:
 
 
 def _packed(shares: npt.NDArray[np.floating[Any]]) -> str:
-    """Return shares of 0…1 as base64, two of them a byte."""
+    """Return shares of 0…1 as base64, two per byte."""
     levels = np.round(shares * (_LEVELS - 1)).astype(np.uint8).reshape(-1)
     return base64.b64encode((levels[::2] << 4 | levels[1::2]).tobytes()).decode()

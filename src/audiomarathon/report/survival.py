@@ -1,4 +1,4 @@
-"""What pruning takes first, as tables, pictures and sentences: of `jasco survival`, and of the page."""
+"""Show what pruning removes first, as tables, pictures and sentences, for `jasco survival` and the page."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _PERCENT = ".0f"
 _LONG = ("model", "setting", "method", "ratio", "speech_stands", "kept_tokens")
 _STANDS = {BOTH_ORDERS: "mean of speech first and speech last"}
 _COLOURS = {"speech": "#0072B2", "sound": "#D55E00", "answer": "#777777"}
-_PREFERENCE = "E: how much likelier a token of speech is kept than any token; above 1, the method prefers speech."
+_PREFERENCE = "E: how much likelier a speech token is kept than any token; above 1, the method prefers speech."
 _NO_PREFERENCE = (
-    "E, how much likelier a token of speech is kept than any, takes speech.csv (audiomarathon jasco speech; --speech)"
+    "E (is a speech token likelier to be kept than any token?) needs speech.csv (audiomarathon jasco speech; --speech)"
 )
 _LATE = (
-    "Speech stands late in most clips, so a method that keeps what is late looks as if it kept speech: run the "
-    "controls speech-first and speech-last too, whose mean is free of that."
+    "Speech comes late in most clips, so a method that keeps late audio seems to keep speech: also run the controls "
+    "speech-first and speech-last, whose mean avoids this."
 )
 
 
 def rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return all that is known, a row a setting and position of the speech; shares in 0–1, None without a value."""
+    """Return all figures, one row per setting and position of the speech; shares in 0–1, None if missing."""
     return [_row(one) for one in found]
 
 
 def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
-    """Return a row a setting, position and modality: for CSV."""
+    """Return one row per setting, position and modality, for CSV."""
     kept = []
     for one in found:
         row = _row(one)
@@ -47,7 +47,7 @@ def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
 
 
 def tables(found: Sequence[Survival]) -> list[Table]:
-    """Return what base reports, and what each setting keeps of it."""
+    """Return two tables: what base reports, and how much of that each setting keeps."""
     several = len({one.system.checkpoint for one in found}) > 1
     model = ["model"] if several else []
     bases = [_row(one) for one in found if one.system.is_base]
@@ -82,7 +82,7 @@ def tables(found: Sequence[Survival]) -> list[Table]:
 
 
 def sentences(found: Sequence[Survival]) -> list[str]:
-    """Say of each method what it keeps at the middle one of its ratios, and what the position of the speech does."""
+    """Return a sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
     said = []
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
@@ -99,7 +99,7 @@ def sentences(found: Sequence[Survival]) -> list[str]:
 
 
 def panels(found: Sequence[Survival]) -> list[Chart]:
-    """Return a picture a method: the shares kept of speech and of sound against the ratio, with their intervals."""
+    """Return a picture per method: the kept shares of speech and sound against the ratio, with intervals."""
     methods: dict[tuple[str, str], list[Survival]] = {}
     for one in found:
         if one.headline and not one.system.is_base and one.measurable:

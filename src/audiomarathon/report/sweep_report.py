@@ -1,4 +1,4 @@
-"""The summary of a sweep: on the terminal, as text, as CSV and as JSON."""
+"""Write the summary of a sweep to the terminal, and as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from audiomarathon.text import counted
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
-    """Print scores and times, then what was saved, for each checkpoint in the folder; then what failed."""
+    """Print scores, times and savings per checkpoint; then the failures."""
     checkpoints = outcome.checkpoints
     for checkpoint, settings in checkpoints.items():
         for table in sweep(settings, f", {checkpoint}" if len(checkpoints) > 1 else ""):
@@ -35,7 +35,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
-    """Write `summary.txt`, `summary.csv` and `summary.json` into a folder and return them.
+    """Write `summary.txt`, `summary.csv` and `summary.json` to a folder; return their paths.
 
     Raises
     ------
