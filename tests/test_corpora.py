@@ -268,7 +268,7 @@ def test_desed_soundscapes_that_hold_nearly_every_event_are_left_out(raw: list[s
     lines = table.read_text().splitlines()
     table.write_text("\n".join([*lines, *(f"Y007.wav\t0.1\t0.2\t{label}" for label in EVENTS[:8])]) + "\n")
     reason = left_out(built("desed", raw, tmp_path / "desed"))["audio/validation/Y007.wav"]
-    assert reason == "holds too many kinds of event to ask which occurs"
+    assert "too many kinds of event" in reason
 
 
 @pytest.mark.parametrize(

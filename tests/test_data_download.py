@@ -249,7 +249,7 @@ def test_a_task_that_the_source_lacks(tmp_path: Path) -> None:
     [
         (["all", "--from", "nowhere"], "--from nowhere: no such folder or archive"),
         (["vesos", "--from", "."], "unknown task 'vesos' (did you mean 'vesus'?)"),
-        ([], "say which tasks"),
+        ([], "at least one task"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

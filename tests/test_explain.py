@@ -145,7 +145,7 @@ class TestPicture:
         ("arguments", "message"),
         [
             (["nowhere.wav", "--prompt", "?"], "nowhere.wav: no such file; to name a sample of a task"),
-            ([__file__], "say with --prompt"),
+            ([__file__], "--prompt"),
             ([__file__, "--prompt", "?"], "is not audio that can be decoded"),
             (["tau:x", "--methods", "frame"], "name its ratio too, such as frame:0.5"),
             (["tau:x", "--methods", "framed:0.5", "--data", "nowhere"], "nowhere is not a folder"),

@@ -357,20 +357,20 @@ def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -
         (("inference", "clotho", "--attn-layers", "1"), "nothing is kept of attention; add --save-attn"),
         (("run", "clotho", "--attn-plot-now"), "nothing is kept of attention; add --save-attn"),
         (("run", "clotho", "--limit", "1", "--sample_size", "1"), "give one"),
-        (("run", "clotho", "--judge", "qwen"), "no judge is asked about captions"),
+        (("run", "clotho", "--judge", "qwen"), "need no judge"),
         (("run", "clotho", "--output", "x"), "name it with --model"),
         (("run", "mmau-pro", "-m", "embedded", "--judge", "nobody"), "unknown judge 'nobody'"),
         (("run", "clotho", "-m", "embedded", "--data", "nowhere"), "nowhere is not a folder"),
         (("run", "clotho", "-m", "embedded", "--split", "test"), "allowed for lalm/clotho: evaluation"),
-        (("run", "clotho", "predictions.json"), "files of predictions are for eval"),
+        (("run", "clotho", "predictions.json"), "only for eval"),
         (("eval", "mmau-pro", "predictions.json"), "MMAU-Pro has predictions.parquet"),
         (("eval", "clotho", "predictions.json"), "cannot be read"),
-        (("eval", "clotho", "predictions.json", "--judge", "qwen"), "no judge is asked about captions"),
+        (("eval", "clotho", "predictions.json", "--judge", "qwen"), "need no judge"),
         (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn: only inference reads that"),
         (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only inference reads that"),
         (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only inference reads that"),
         *(
-            (("eval", "clotho", option, value), f"{option}: only inference reads that")
+            (("eval", "clotho", option, value), f"{option}: only for inference")
             for option, value in {
                 "--sample_size": "1",
                 "--prompt": "short",

@@ -97,9 +97,9 @@ def test_runs_whose_words_are_weighed_otherwise_are_not_compared(tmp_path: Path)
     file = written(tmp_path / "predictions.json", [ENTRIES[0], ENTRIES[2]])
     imported = ("import", "lalm", file, "--results", out, "--model-name")
     assert [call(*imported, "A")[0], call(*imported, "B", "--data", data)[0]] == [0, 0]
-    assert "words weighed by other references" in call("compare", out)[1]
+    assert "word weights from other references" in call("compare", out)[1]
     assert call("run", "clotho", "--model", "embedded", "--data", data, "--results", out, "--max-new-tokens", 2)[0] == 0
-    assert "what an imported run was asked is not known" in call("compare", out / "lalm" / "clotho")[1]
+    assert "prompts of an imported run" in call("compare", out / "lalm" / "clotho")[1]
 
 
 def test_a_clotho_folder_weighs_words_by_the_split_that_has_the_clips(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_runs_whose_files_would_clash_or_are_of_other_tasks_are_refused(tmp_path
     for results in ("one", "two"):
         assert call("import", "lalm", file, "--model-name", "A", "--results", tmp_path / results)[0] == 0
     code, output = call("export", "lalm", tmp_path / "one", tmp_path / "two", "-o", tmp_path / "out")
-    assert (code, "would replace those of" in output, (tmp_path / "out").exists()) == (2, True, False)
+    assert (code, "overwrite" in output, (tmp_path / "out").exists()) == (2, True, False)
     (tmp_path / "one/lalm/clotho/A/imported/run.json").write_text(
         (tmp_path / "one/lalm/clotho/A/imported/run.json").read_text().replace("lalm/clotho", "lalm/audiocaps")
     )

@@ -94,7 +94,7 @@ def test_it_says_what_to_do_next(tmp_path: Path) -> None:
         (("encoder", "Numpy"), "a encoder or a package of that name is there"),
         (("method", "PyYAML"), "a method or a package of that name is there"),
         (("judge", "replay"), "a judge or a package of that name is there"),
-        (("judge", "here"), "is there already, nothing is overwritten"),
+        (("judge", "here"), "already exists"),
     ],
 )
 def test_it_refuses_names_and_overwrites_nothing(tmp_path: Path, words: tuple[str, str], said: str) -> None:

@@ -75,7 +75,7 @@ def test_a_recommendation_that_rests_on_weak_judges_says_so(root: Path, mark: st
     assert len(said(root)) == 1
     finished(folder, notes=[f"judge A: {mark}"])
     _advised, warning = said(root)
-    assert "do not choose by these scores alone" in warning
+    assert "scores alone" in warning
 
 
 def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_speed_up_that_does_not_show_is_none(root: Path) -> None:
 def test_without_an_interval_it_says_so(tmp_path: Path) -> None:
     finished(a_run(tmp_path, "base-0", [True]))
     a_pruned(tmp_path, rights=[True])
-    assert "no interval can be given" in said(tmp_path)[0]
+    assert "without an interval" in said(tmp_path)[0]
 
 
 def test_random_is_called_the_control(root: Path) -> None:

@@ -97,7 +97,7 @@ def test_all_pictures_follow_the_scope_and_name_who_is_missing(opened: Any) -> N
     for section in ("curves", "costs"):
         note = one(opened, f"#{section}").text
         assert "tau, desed" in note or "desed, tau" in note
-        assert "not here: " in note
+        assert "score is missing: " in note
         assert "dart-0.5-layer10" in note
     assert "dart-0.5-layer10" not in one(opened, "#costs .chart svg").text
 

@@ -133,7 +133,7 @@ def test_files_are_fetched_once_and_flagged(server: Server, tmp_path: Path) -> N
     assert len(server.asked) == 4
     zenodo.fetch(TASK, tmp_path / "env", said.append)
     assert len(server.asked) == 4
-    assert "nothing to fetch" in said[-1]
+    assert "nothing to download" in said[-1]
     (tmp_path / "env/cremad" / NAMES[0]).unlink()
     zenodo.fetch(TASK, tmp_path / "env")
     assert server.asked[4:] == [("", None), (NAMES[0], None)]
@@ -214,7 +214,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zenodo, "free_bytes", lambda _folder: 1000)
-    with pytest.raises(DataError, match="GB are needed"):
+    with pytest.raises(DataError, match="GB needed"):
         zenodo.fetch(TASK, tmp_path / "env")
     assert server.asked == [("", None)]
 

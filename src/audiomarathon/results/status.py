@@ -63,7 +63,7 @@ class RunStatus:
         if self.complete:
             return "complete"
         if self.progress.answered + self.progress.errors == self.progress.expected:
-            return "done, with errors"
+            return "done, but for errors"
         return "stopped" if self.alive is False else "not complete"
 
     def as_json(self) -> dict[str, Any]:
