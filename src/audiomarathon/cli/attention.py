@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import ModelOrNone, Runs, Tasks, group, output_option, run_script, with_settings
+from audiomarathon.cli.options import (
+    DeviceName,
+    ModelOrNone,
+    Runs,
+    Tasks,
+    group,
+    output_option,
+    run_script,
+    with_settings,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 
@@ -81,7 +90,7 @@ def visualize(
     ] = None,
     model: Annotated[str, typer.Option(help="Model (audiomarathon list models) or hub id.")] = "gemma3n",
     model_path: Annotated[str, typer.Option(help="Checkpoint to load instead of the model's default.")] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceName = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     layers: Annotated[str, typer.Option(help="all, or numbers: 0 5 8.")] = "all",
     max_layers: Annotated[int, typer.Option(min=0, help="Draw the first N layers; 0 = all.")] = 0,

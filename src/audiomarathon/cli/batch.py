@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import run_script, with_options
+from audiomarathon.cli.options import PlanRuns, run_script, with_options
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
@@ -83,9 +83,7 @@ def _batch(
     no_base: Annotated[
         bool, typer.Option("--no-base", help="Do not run base (then savings cannot be measured).")
     ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")
-    ] = False,
+    plan: PlanRuns = False,
 ) -> int:
     flags: dict[str, Any] = {"--sample-limit": sample_limit, "--pruned-layer": pruned_layer, "--output-dir": output_dir}
     given = {**flags, "--gpu-id": gpu_id, "--ratios": ratios, "--methods": methods, "--model": model}

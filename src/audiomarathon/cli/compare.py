@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Runs, output_option
+from audiomarathon.cli.options import Runs, Seed, output_option
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compare(
         typer.Option(help="Find the fastest setting with at least this share of the reference's score, such as 0.95."),
     ] = None,
     output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")] = 42,
+    seed: Seed = 42,
 ) -> None:
     """Compare settings, or models, on the samples that both answered.
 

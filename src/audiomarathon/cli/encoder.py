@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import Runs, group, with_executor
+from audiomarathon.cli.options import DeviceName, Runs, Seed, group, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
     from audiomarathon.encoders.check import Checked
     from audiomarathon.encoders.encoder import Encoder
+    from audiomarathon.engine.run import Result
+    from audiomarathon.results.encoders import Score
     from audiomarathon.runs.read import Run
 
 _Encoder = Annotated[
@@ -41,7 +43,6 @@ _Results = Annotated[Path, typer.Option(help="Results folder.")]
 _Arguments = Annotated[
     list[str] | None, typer.Option("--encoder-arg", help="name=value for the encoder's constructor; repeatable.")
 ]
-_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 _Llm = Annotated[
     str,
     typer.Option(
@@ -71,7 +72,7 @@ def run(
     llm: _Llm = "",
     tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
-    device: _Device = "auto",
+    device: DeviceName = "auto",
     allow_bad_rows: Annotated[
         bool, typer.Option("--allow-bad-rows", help="Continue if over 1 % of rows are bad.")
     ] = False,
@@ -95,9 +96,7 @@ def run(
     from audiomarathon.probing.run import found_for
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
-    from audiomarathon.results.encoders import task_scores
     from audiomarathon.runs.folder import what_failed
-    from audiomarathon.runs.read import Run
 
     check_protocol(protocol)
     loaded = _loaded(encoder, encoder_arg, device)
@@ -116,7 +115,7 @@ def run(
         ]
         done, failed = tried(works, say)
     if done:
-        render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
+        render.show(encoder_scores(_scores_of(done)))
         say(f"records in {results}")
     for one in done:
         if errors := one.summary["errors"]:
@@ -124,7 +123,7 @@ def run(
     return int(failed or not all(one.summary["complete"] for one in done))
 
 
-def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: _Device = "auto", long: bool = False) -> int:
+def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName = "auto", long: bool = False) -> int:
     """Check that an encoder follows X-ARES' interface, and report other findings.
 
     Example: audiomarathon encoder check my_encoder.py
@@ -212,7 +211,7 @@ def compare(
     runs: Runs,
     probe: Annotated[str, typer.Option(help="Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
     against: Annotated[str | None, typer.Option(help="Encoder to compare all others with.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")] = 42,
+    seed: Seed = 42,
 ) -> None:
     """Compare encoders by one probe, paired on the clips of both; Holm's p corrects for the number of tasks.
 
@@ -255,7 +254,7 @@ def reproduce(
     llm: _Llm = "",
     tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
-    device: _Device = "auto",
+    device: DeviceName = "auto",
     ray: Ray | None = None,
 ) -> int:
     """Run a baseline of X-ARES by its protocol, and show its published scores beside ours.
@@ -267,8 +266,7 @@ def reproduce(
     from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, tried
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import beside_published
-    from audiomarathon.results.encoders import task_scores
-    from audiomarathon.runs.read import REPRODUCED, Run
+    from audiomarathon.runs.read import REPRODUCED
 
     if encoder not in ENCODERS or table not in TABLES:
         allowed = f"{', '.join(ENCODERS)}; --table {', '.join(TABLES)}"
@@ -284,7 +282,7 @@ def reproduce(
         works = [probe_task(shared, task, found, folder, protocol="as_published", say=say) for task, found in there]
         done, failed = tried(works, say)
     if done:
-        render.show(beside_published(task_scores([Run.read(one.folder) for one in done]), encoder, table))
+        render.show(beside_published(_scores_of(done), encoder, table))
     return int(failed or not all(one.summary["complete"] for one in done))
 
 
@@ -304,13 +302,11 @@ def import_(
     from audiomarathon.probing.imported import probe_stored
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
-    from audiomarathon.results.encoders import task_scores
-    from audiomarathon.runs.read import Run
 
     chosen = [equipped(task, tokenizer=tokenizer) for task in _named(tasks)]
     done, failed = tried(probe_stored(env, encoder, chosen, results, say=say), say)
     if done:
-        render.show(encoder_scores(task_scores([Run.read(one.folder) for one in done])))
+        render.show(encoder_scores(_scores_of(done)))
     return int(failed)
 
 
@@ -399,6 +395,13 @@ def _told_of(checked: Checked) -> int:
     if not checked.errors:
         typer.echo("the encoder follows X-ARES' interface")
     return int(bool(checked.errors))
+
+
+def _scores_of(done: Sequence[Result]) -> list[Score]:
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.read import Run
+
+    return task_scores([Run.read(one.folder) for one in done])
 
 
 def _runs(paths: Sequence[Path]) -> list[Run]:

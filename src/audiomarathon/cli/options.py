@@ -69,6 +69,9 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that c
 Data = Annotated[Path | None, typer.Option("--data", help="Data root [env: AUDIOMARATHON_DATA].")]
 Results = Annotated[Path, typer.Option(help="Results folder [env: RESULTS_DIR].", envvar="RESULTS_DIR")]
 DEFAULT_RESULTS = Path("results")
+PlanRuns = Annotated[bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")]
 MOST_CALLS = 1_000  # made without asking
 Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Make more than {MOST_CALLS:,} calls without asking.")]

@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, Track, complete_methods, listed, with_executor, with_settings
+from audiomarathon.cli.options import (
+    ModelOrNone,
+    PlanRuns,
+    Tasks,
+    Track,
+    complete_methods,
+    listed,
+    with_executor,
+    with_settings,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from audiomarathon.benchmarks import Task
-    from audiomarathon.compression.method import Method
     from audiomarathon.engine.sweep import Swept
-    from audiomarathon.models.registry import ModelSpec
     from audiomarathon.settings import RunSettings
 
 #: Default method of a sweep.
@@ -51,9 +55,7 @@ def sweep(
         ),
     ] = DEFAULT_RATIOS,
     base: Annotated[bool, typer.Option("--base/--no-base", help="Also run base, to compare with.")] = True,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")
-    ] = False,
+    plan: PlanRuns = False,
     tflops: Annotated[
         float | None, typer.Option(help="With --plan: assumed TFLOP/s if no run has been timed yet.")
     ] = None,
@@ -108,8 +110,14 @@ def run_sweep(
     from audiomarathon.benchmarks import get_task
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
+    from audiomarathon.engine.plan import plan_sweep
     from audiomarathon.engine.sweep import grid, parse_ratios
+    from audiomarathon.engine.sweep import sweep as sweep_tasks
     from audiomarathon.models.registry import get_local_model
+    from audiomarathon.report.sweep_report import print_outcome, write_outcome
+    from audiomarathon.results.sweep_summary import read_outcome
+    from audiomarathon.terminal import console, showing_records
+    from audiomarathon.tracking.registry import open_trackers
 
     chosen = list(AUDIOMARATHON.tasks) if tasks == ["all"] else [get_task(name) for name in tasks]
     model, settings = toy_or_real(model, chosen, settings, say)
@@ -120,40 +128,10 @@ def run_sweep(
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
-        return _plan(chosen, spec, settings, settings_to_run, tflops)
-    return _sweep(chosen, spec, settings, settings_to_run, settings.results / "logs" if logs else None, ray, track)
-
-
-def _plan(
-    tasks: list[Task],
-    spec: ModelSpec,
-    settings: RunSettings,
-    methods: list[Method],
-    tflops: float | None,
-) -> int:
-    from audiomarathon.engine.plan import plan_sweep
-
-    planned = plan_sweep(tasks, spec, settings, methods, tflops=tflops, say=say)
-    for line in planned.lines:
-        typer.echo(line)
-    return 0 if planned.complete else 1
-
-
-def _sweep(
-    tasks: list[Task],
-    spec: ModelSpec,
-    settings: RunSettings,
-    methods: list[Method],
-    logs: Path | None,
-    ray: Ray | None,
-    track: str,
-) -> int:
-    from audiomarathon.engine.sweep import sweep as sweep_tasks
-    from audiomarathon.report.sweep_report import print_outcome, write_outcome
-    from audiomarathon.results.sweep_summary import read_outcome
-    from audiomarathon.terminal import console, showing_records
-    from audiomarathon.tracking.registry import open_trackers
-
+        planned = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, say=say)
+        for line in planned.lines:
+            typer.echo(line)
+        return 0 if planned.complete else 1
     trackers = open_trackers(track)
     outcome = read_outcome(settings.results, seed=settings.seed)
 
@@ -161,8 +139,9 @@ def _sweep(
         outcome.add(swept)
         write_outcome(outcome, settings.results, spec.key)
 
+    folder = settings.results / "logs" if logs else None
     swept = sweep_tasks(
-        tasks, spec.key, settings, methods, ray=ray, say=say, logs=logs, finished=write, trackers=trackers
+        chosen, spec.key, settings, settings_to_run, ray=ray, say=say, logs=folder, finished=write, trackers=trackers
     )
     outcome.catch_up(settings.results, swept)
     write_outcome(outcome, settings.results, spec.key)
