@@ -289,7 +289,7 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", stop)
     done = CliRunner().invoke(app, ["demo"])
-    assert "there will be no picture: pictures need altair: pip install" in done.output
+    assert "no picture will be drawn: pictures need altair: pip install" in done.output
 
 
 def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:

@@ -95,7 +95,7 @@ def test_a_second_call_fetches_only_what_is_missing(source: Path, tmp_path: Path
     clip.unlink()
     said: list[str] = []
     fetch(source, tmp_path, "tau", say=said.append)
-    assert said[0].startswith("1 clip to fetch")
+    assert said[0].startswith("1 clip to download")
     assert clip.is_file()
 
 

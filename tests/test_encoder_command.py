@@ -100,7 +100,7 @@ def test_a_run_in_another_folder_encodes_nothing_again(command: Command, env: Pa
         parts.append({file: file.stat().st_mtime_ns for file in (env / "cache").rglob("part-*")})
     assert parts[0] == parts[1] != {}
     plan = command("run", "control:logmel", "--tasks", env / "sounds_task.py", "--plan")[2]
-    assert "100 clips, 0.01 hours, of which 0.00 are to be encoded" in plan
+    assert "100 clips, 0.01 hours, 0.00 not encoded" in plan
     assert "cache 0.0 MB" in plan
 
 

@@ -286,7 +286,7 @@ def test_tables_name_the_judges_and_unlike_judged_runs_are_not_compared(
             write_judgements(folders[label], judge, [(one, "Rating: 2\nOrientation: Both") for one in asked])
     assert call("score", out)[0] == 0
     code, output = call("compare", out)
-    assert (code, "only one of both has best_mean: b" in output) == (2, True)
+    assert (code, "only one has best_mean: b" in output) == (2, True)
     code, output = call("jasco", "table", out, "-o", tmp_path / "t.csv")
     assert code == 0
     with (tmp_path / "t.csv").open(newline="") as stream:

@@ -230,7 +230,7 @@ class TestFinding:
         told = iter(lengths.values())
         monkeypatch.setattr(speech, "find_speech", lambda samples, rate: next(told))
         code, output = call("jasco", "speech", "--data", root)
-        assert (code, "speech in 41.7% of the audio; clips without: 2" in output) == (0, True), output
+        assert (code, "speech in 41.7% of the audio; clips without speech: 2" in output) == (0, True), output
         file = root / "dataset" / "v0" / "speech.csv"
         assert file.read_text() == "id,start,end\n1,0.250,0.500\n1,1.000,1.250\n10,0.000,2.000\n"
         assert read_speech(file) == {id_: spans for id_, spans in lengths.items() if spans}

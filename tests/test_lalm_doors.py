@@ -267,7 +267,7 @@ def test_eval_of_a_file_weighs_words_by_a_folder_and_tells_noise_apart(door: Cal
         assert code == 0, stderr
         seen[flags[:1]] = read(tmp_path / "scores.json")["audiomarathon"]
         whose = f"3 clips of evaluation in {data / 'clotho'}" if "--data" in flags else "2 entries"
-        assert f"words are weighed by the captions of the {whose}" in stderr
+        assert f"word weights come from the captions of the {whose}" in stderr
     assert len({one["run"] for one in seen.values()}) == 3
     assert [one["summary"]["corpus"]["items"] for one in seen.values()] == [2, 2, 3]
     assert [one["summary"]["control"] for one in seen.values()] == [None, {"kind": "noise"}, None]
@@ -366,9 +366,9 @@ def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -
         (("eval", "mmau-pro", "predictions.json"), "MMAU-Pro has predictions.parquet"),
         (("eval", "clotho", "predictions.json"), "cannot be read"),
         (("eval", "clotho", "predictions.json", "--judge", "qwen"), "need no judge"),
-        (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn: only inference reads that"),
-        (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only inference reads that"),
-        (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only inference reads that"),
+        (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn: only for inference"),
+        (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only for inference"),
+        (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only for inference"),
         *(
             (("eval", "clotho", option, value), f"{option}: only for inference")
             for option, value in {

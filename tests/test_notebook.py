@@ -85,7 +85,7 @@ def test_what_cannot_be_compared_is_refused(results: Path) -> None:
     with pytest.raises(SettingsError, match=r"no setting is called bas-0 .did you mean 'base-0'"):
         compare_runs(results, "bas-0")
     for odd in (3, [3]):
-        with pytest.raises(SettingsError, match="3 names no runs; allowed: folders"):
+        with pytest.raises(SettingsError, match="3 is not a run; allowed: folders"):
             load_runs(odd)
     with pytest.raises(SettingsError, match="two settings"):
         compare_runs(results / "tau" / "M" / "base-0")

@@ -751,7 +751,7 @@ class TestDoctor:
         [
             (KEY, "tiny", "it lists tiny", False),
             (KEY, "huge", "does not list huge; it lists: tiny, other", False),
-            (KEY, "", "no model is named; it lists: tiny, other", False),
+            (KEY, "", "no model is named; the endpoint lists: tiny, other", False),
             ("wrong-key-987654", "tiny", "refuses OPENAI_API_KEY", True),
             ("", "tiny", "requires a key", True),
             ("sk-\n1", "tiny", "holds a character", True),
@@ -776,4 +776,4 @@ class TestDoctor:
             with pytest.raises(SystemExit) as done:
                 cli.main()
         assert (done.value.code or 0) == 0
-        assert "answers, and takes the key" in capsys.readouterr().out
+        assert "answers, and accepts the key" in capsys.readouterr().out

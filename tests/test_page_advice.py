@@ -80,7 +80,7 @@ def test_a_recommendation_that_rests_on_weak_judges_says_so(root: Path, mark: st
 
 def test_a_setting_without_figures_is_not_recommended(root: Path) -> None:
     a_run(root, "dart-0.5-layer2", [True] * 8, prefill=0.5)
-    assert said(root) == ["M: nothing is recommended, for nothing stands beside its base."]
+    assert said(root) == ["M: no recommendation, because no setting can be compared with its base."]
 
 
 def test_a_speed_up_that_does_not_show_is_none(root: Path) -> None:
@@ -98,7 +98,7 @@ def test_random_is_called_the_control(root: Path) -> None:
     a_pruned(root, "random-0.5-layer2")
     (line,) = said(root)
     assert "That is the control" in line
-    assert "the best is none" in line
+    assert "other setting is none" in line
 
 
 def test_every_checkpoint_has_its_line(root: Path) -> None:
@@ -115,7 +115,7 @@ def test_every_checkpoint_has_its_line(root: Path) -> None:
 def test_controls_alone_are_not_ranked(tmp_path: Path) -> None:
     for label in ("base-0", "dart-0.5-layer2"):
         as_control(finished(a_run(tmp_path, label, [True] * 8)))
-    assert said(tmp_path) == ["M: nothing is recommended, for control runs are not ranked."]
+    assert said(tmp_path) == ["M: no recommendation, because control runs are not ranked."]
 
 
 def test_over_how_many_samples_is_said_where_it_is_not_all(tmp_path: Path) -> None:

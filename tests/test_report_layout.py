@@ -74,7 +74,7 @@ def test_the_pareto_front_spans_no_devices(opened: Any) -> None:
     scope(opened, "desed")
     assert "the Pareto front" in one(opened, "#curves").text
     scope(opened, "tau")
-    assert "in no picture of times: times of other devices (other gpu and gpu)" in one(opened, "#curves").text
+    assert "not in the pictures of times: times of other devices (other gpu and gpu)" in one(opened, "#curves").text
     assert "dart-0.5-layer10" in settings(opened, "curves", 0)
     assert "dart-0.5-layer10" not in settings(opened, "curves", 1) | settings(opened, "curves", 2)
 

@@ -130,7 +130,7 @@ class TestCommand:
         content = json.loads((tmp_path / "reproduce-paper" / "embedded.json").read_text())
         assert [(row["scope"], row["samples"]) for row in content["rows"]] == [("tau", 2)]
         told = (tmp_path / "reproduce-paper" / "embedded.md").read_text()
-        for line in ("race was not run: ", "2 samples a task only", "tau: the data holds 10 samples, the whole task"):
+        for line in ("race was not run: ", "2 samples per task only", "tau: the data has 10 samples, the whole task"):
             assert f"\n- {line}" in told
 
     def test_a_task_that_the_paper_has_not_is_refused_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:

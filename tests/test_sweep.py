@@ -150,7 +150,7 @@ class TestSweep:
             "tau", "gtzan", "tau", "--methods", "random,snapkv", "--ratios", "0.0,0.5", "--decode-tokens", "4"
         )
         assert code == 0
-        last = "compare them: audiomarathon compare results; a page: audiomarathon report results"
+        last = "audiomarathon compare results"
         assert err.splitlines()[-1] == last
         content = json.loads(Path("results/summary.json").read_text())
         assert content["complete"] is True
