@@ -142,7 +142,7 @@ def test_a_protocol_and_a_task_for_encoders_are_named(command: Command, env: Pat
 def test_check_tells_verdicts_and_findings(command: Command, env: Path, tmp_path: Path) -> None:
     code, out, _ = command("check", env / "means_encoder.py")
     assert code == 0
-    assert "keeps X-ARES' interface" in out
+    assert "follows X-ARES' interface" in out
     assert "finding: gain sensitive" in out
     broken = tmp_path / "broken_encoder.py"
     for old, new, said in (

@@ -127,7 +127,7 @@ def test_agreement_on_options_by_hand() -> None:
 
 
 def test_only_the_same_samples_are_compared() -> None:
-    with pytest.raises(DataError, match="these runs have no sample in common"):
+    with pytest.raises(DataError, match="share no sample"):
         similarity(a_run({"x1": "A"}), a_run({"x2": "A"}), LETTERS)
     with pytest.raises(DataError, match="these runs are of tau and vox"):
         similarity(a_run(FIRST), a_run(SECOND, task="vox"), LETTERS)
@@ -267,7 +267,7 @@ def test_a_folder_of_several_runs_is_no_run(planted: None, tmp_path: Path) -> No
     for name in ("m", "n"):
         assert call("import", "lalm", file, "--model-name", name, "--results", results)[0] == 0
     code, said = call("experiment", "similarity", results, file)
-    assert (code, "holds 2 runs; name one, such as" in said) == (2, True)
+    assert (code, "contains 2 runs; name one, such as" in said) == (2, True)
     ours, theirs = results / "lalm" / "clotho" / "m", results / "lalm" / "clotho" / "n" / "imported"
     code, said = call("experiment", "similarity", ours, theirs, "-o", tmp_path / "out")
     assert code == 0, said
@@ -578,7 +578,7 @@ def test_a_judge_without_a_readable_judgement_fails(judges: Callable[..., Script
     assert wrote(tmp_path)[0] == 0
     code, said = judged(tmp_path, replies_of(tmp_path, {"a.wav": "rain", "b.wav": "a car"}), with_="j,chatty")
     assert code == 1
-    assert "error: no judgement of chatty: " in said
+    assert "error: no judgement by chatty: " in said
     assert "--with another model" in said
 
 

@@ -137,4 +137,4 @@ class TestCommand:
         theirs = type("Theirs", (Tau,), {"key": "theirs", "aliases": ()})()
         monkeypatch.setattr("audiomarathon.benchmarks.registry.plugins", lambda group, *_: [theirs][: group == TASKS])
         found = CliRunner().invoke(app, ["reproduce", "theirs"])
-        assert (found.exit_code, "the paper has no such task" in found.output) == (2, True)
+        assert (found.exit_code, "not a task of the paper" in found.output) == (2, True)
