@@ -1,4 +1,4 @@
-"""The encoder keeps X-ARES' interface, and hears pitch."""
+"""The encoder follows X-ARES' interface, and hears pitch."""
 
 import torch
 
