@@ -332,9 +332,9 @@ class TestDoctor:
     @pytest.mark.parametrize(
         ("files", "damage", "remedy"),
         [
-            ((), "no config.json", "download qwen2.5-omni-3b  (goes on"),
-            (("config.json",), "no weights", "download qwen2.5-omni-3b  (goes on"),
-            (("config.json", "a.safetensors", "an index"), "1 of 2 weight files missing (b.safetensors", "goes on"),
+            ((), "no config.json", "download qwen2.5-omni-3b  (resumes"),
+            (("config.json",), "no weights", "download qwen2.5-omni-3b  (resumes"),
+            (("config.json", "a.safetensors", "an index"), "1 of 2 weight files missing (b.safetensors", "resumes"),
             (
                 ("config.json", "a.safetensors", "half an index"),
                 "model.safetensors.index.json: cannot be read as JSON",

@@ -232,7 +232,7 @@ def test_the_licence_is_said_before_the_archive_is_fetched(
             monkeypatch.setattr(registry, "BUILT_IN", (registry.AUDIOMARATHON, found))
             done, output = call("data", "download", "jasco", "--data", tmp_path / "root")
             assert done == code, output
-            assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("fetching")
+            assert output.index("CC-BY-NC-4.0: not for commercial use") < output.index("downloading")
         server.shutdown()
     assert len(TASK.load(TASK.find(tmp_path / "root")).samples) == 24
 

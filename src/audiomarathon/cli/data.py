@@ -74,7 +74,7 @@ def download(
             get = task.source or "no public copy to download"
             raise SettingsError(f"{task.key}: {get}; name yours: --from FOLDER or ARCHIVE")
     if (source is None or own.archive) and not own.hubs:
-        say(f"the data of {own.key} has the licence {own.licence}: no commercial use, credit its authors")
+        say(f"the data of {own.key} has the licence {own.licence}: not for commercial use, credit its authors")
     if source is None and own.archive:
         say(f"{own.key}: {', '.join(OWN_ARCHIVES.get(own.key, ['size unknown']))}")
         source = from_web(own.archive, root / f"{own.key}.zip", say)

@@ -123,7 +123,7 @@ def run_sweep(
     model, settings = toy_or_real(model, chosen, settings, say)
     spec = get_local_model(model)
     chosen = list({task.key: task for task in chosen}.values())
-    names = listed(methods) or [DEFAULT_METHOD]
+    names = listed(methods.strip() or DEFAULT_METHOD)
     settings_to_run = grid(names, parse_ratios(ratios), base=base, **settings.places)
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
