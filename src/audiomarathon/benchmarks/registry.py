@@ -12,6 +12,7 @@ from audiomarathon.benchmarks.benchmark import Benchmark, TaskFacts
 from audiomarathon.benchmarks.jasco.benchmark import JASCO
 from audiomarathon.benchmarks.lalm_bench import declared
 from audiomarathon.benchmarks.lalm_bench.benchmark import LALM_BENCH
+from audiomarathon.benchmarks.long import LONG
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.benchmarks.xares import foreign
 from audiomarathon.benchmarks.xares.benchmark import XARES
@@ -29,7 +30,7 @@ BENCHMARKS = "audiomarathon.benchmarks"
 OTHER = "other"
 
 #: The benchmarks of the suite.
-BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES)
+BUILT_IN: tuple[Benchmark, ...] = (AUDIOMARATHON, JASCO, LALM_BENCH, XARES, LONG)
 
 
 def all_benchmarks() -> tuple[Benchmark, ...]:
@@ -93,7 +94,7 @@ def get_task(name: str) -> Task:
             f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
         )
     on_record = foreign.on_record(name) or declared.on_record(name)
-    return on_record or look_up(name, (*all_tasks(), *XARES.tasks), kind="task")
+    return on_record or look_up(name, (*all_tasks(), *XARES.tasks, *LONG.tasks), kind="task")
 
 
 def _task_at(reference: str) -> Task:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +18,7 @@ from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.files import file_name
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -22,17 +26,21 @@ if TYPE_CHECKING:
     from audiomarathon.encoders.check import Checked
     from audiomarathon.encoders.encoder import Encoder
     from audiomarathon.engine.run import Result
+    from audiomarathon.report.charts import Chart
     from audiomarathon.results.encoders import Score
     from audiomarathon.runs.read import Run
 
 _Encoder = Annotated[
     str,
-    typer.Argument(help="PATH_encoder.py[:Class], hf:ID or hf:FOLDER, baseline:…, control:… (encoder list encoders)."),
+    typer.Argument(
+        help="PATH_encoder.py[:Class], hf:ID or hf:FOLDER, tower:MODEL[@point], baseline:…, control:… (encoder list "
+        "encoders)."
+    ),
 ]
 _Tasks = Annotated[
     str,
     typer.Option(
-        "--tasks", help="Task names joined by commas, a domain (speech, …), all, private, or a *_task.py file."
+        "--tasks", help="Task names joined by commas, a domain (speech, …, long), all, private, or a *_task.py file."
     ),
 ]
 _Data = Annotated[
@@ -53,6 +61,8 @@ _Llm = Annotated[
 _Tokenizer = Annotated[
     str, typer.Option(envvar="XARES_TOKENIZER", help="Tokenizer of captions: a hub id or folder (default: BERT's).")
 ]
+_Model = Annotated[str, typer.Argument(help="An audio LLM: audiomarathon list models.")]
+_Limit = Annotated[int, typer.Option(min=0, help="Clips per part, at least one per class; 0 = all.")]
 _RESULTS = Path("results")
 _TRIED = 20  # clips to encode for a time estimate
 
@@ -64,7 +74,7 @@ def run(
     protocol: Annotated[str, typer.Option(help="both, standard or as_published (X-ARES 0.1.3).")] = "both",
     data: _Data = None,
     results: _Results = _RESULTS,
-    limit: Annotated[int, typer.Option(min=0, help="Clips per part, at least one per class; 0 = all.")] = 0,
+    limit: _Limit = 0,
     mini: Annotated[bool, typer.Option("--mini", help="Use X-ARES' small variants of its large tasks.")] = False,
     seeds: Annotated[
         int, typer.Option(min=1, max=100, help="Number of seeds for trained probes (X-ARES' and Clotho's).")
@@ -147,12 +157,14 @@ def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tas
     """List the tasks, or the named encoders."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
     from audiomarathon.encoders.encoder import all_encoders
+    from audiomarathon.models.registry import all_models
     from audiomarathon.report import render
 
     if what not in ("tasks", "encoders"):
         raise SettingsError(f"unknown list {what!r}; allowed: tasks, encoders")
     if what == "encoders":
         rows: list[dict[str, object]] = [{"key": one.key} for one in all_encoders()]
+        rows += [{"key": f"tower:{one.key}"} for one in all_models() if not one.remote]
     else:
         rows = [
             {
@@ -212,17 +224,41 @@ def compare(
     probe: Annotated[str, typer.Option(help="Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
     against: Annotated[str | None, typer.Option(help="Encoder to compare all others with.")] = None,
     seed: Seed = 42,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw towers against their models' own scores, where both are there: .png, .svg."),
+    ] = None,
 ) -> None:
     """Compare encoders by one probe, paired on the clips of both; Holm's p corrects for the number of tasks.
 
-    Example: audiomarathon encoder compare results --probe linear --against logmel
+    Examples:
+    audiomarathon encoder compare results --probe linear --against logmel
+    audiomarathon encoder compare results --picture towers.png      # tower:MODEL's scores against MODEL's own
     """
+    from audiomarathon.benchmarks.xares.task import EncoderTask
     from audiomarathon.report import render, tables
+    from audiomarathon.report.charts import save
     from audiomarathon.report.comparison_text import notes
+    from audiomarathon.report.tower_sections import standing_chart, standing_table
     from audiomarathon.results.compare import compare as compare_systems
     from audiomarathon.results.systems import find_reference, systems_of
+    from audiomarathon.results.towers import standings
+    from audiomarathon.runs.read import read_runs
 
-    systems = [one for one in systems_of(_runs(runs)) if one.method == probe]
+    found = read_runs(runs)
+    standing = standings(found)
+    if standing:
+        render.show(standing_table(standing))
+    if picture:
+        if not standing:
+            raise SettingsError(
+                f"--picture {picture}: no model has both its tower's linear probe and its own runs there"
+            )
+        say(f"picture: {save(standing_chart(standing), picture)}")
+    probed = [run for run in found if isinstance(run.task, EncoderTask) and run.method == probe]
+    systems = systems_of(probed) if probed else []
+    if len(systems) < 2 and standing:
+        return
     if len(systems) < 2:
         names = ", ".join(one.checkpoint for one in systems) or "none"
         raise SettingsError(f"encoders with the probe {probe}: {names}; compare needs at least two")
@@ -325,6 +361,124 @@ def demo(results: _Results = Path("encoder_demo")) -> int:
     return 0
 
 
+def layers(
+    model: _Model,
+    tasks: _Tasks,
+    data: _Data = None,
+    results: _Results = _RESULTS,
+    limit: _Limit = 0,
+    encoder_arg: _Arguments = None,
+    device: _Device = "auto",
+) -> int:
+    """Probe every layer of an audio LLM: its tower's, what enters its LLM, and its LLM's, at the audio tokens.
+
+    Examples:
+    audiomarathon encoder layers qwen2-audio --tasks esc50,gtzan_genre
+    audiomarathon encoder layers qwen2-audio --tasks long --data DATA     # AudioMarathon's own clips, by their class
+
+    Each clip is read in one prefill, and the means of all layers are kept: a run that was stopped, given again, goes
+    on. MODEL@POINT is one layer's linear probe; MODEL@best takes, in each split, the layer that is best on validation;
+    MODEL@tower-mix and MODEL@llm-mix learn a weight for each layer. MODEL@text is the prompt's last token. Pictures go
+    into RESULTS, a curve a task with 95 % intervals.
+    """
+    from audiomarathon.probing.towers import probe_layers
+    from audiomarathon.report import render
+    from audiomarathon.report.tower_sections import layer_curves, layer_table
+
+    runs, code = _probed(model, tasks, data, limit, encoder_arg, device, partial(probe_layers, results=results))
+    render.show(layer_table(runs))
+    _draw(layer_curves(runs), results, "layers")
+    return code
+
+
+def prune(
+    model: _Model,
+    tasks: _Tasks,
+    methods: Annotated[str, typer.Option(help="Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
+    ratios: Annotated[str, typer.Option(help="Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
+    points: Annotated[
+        str, typer.Option(help="Where probes read: tower.I, tower, projector, llm.K, llm.last; text is added.")
+    ] = "llm.2,llm.last",
+    layer: Annotated[int, typer.Option(min=0, help="Layer at which tokens are dropped.")] = 2,
+    at: Annotated[str, typer.Option(help="layer, or input: before the LLM.")] = "layer",
+    data: _Data = None,
+    results: _Results = _RESULTS,
+    limit: _Limit = 0,
+    encoder_arg: _Arguments = None,
+    device: _Device = "auto",
+) -> int:
+    """Probe what is left of the sound after audio tokens are dropped, beside nothing dropped, on the same clips.
+
+    Examples:
+    audiomarathon encoder prune qwen2-audio --tasks esc50 --methods fast_v,dart --ratios 0.5:0.9:0.2
+    audiomarathon encoder prune qwen2-audio --tasks long/desed --data DATA --points tower,llm.last
+
+    A point's embedding is the mean over the audio tokens that are kept. Differences to base are paired, with 95 %
+    intervals. Controls: random drops as many by chance; shuffled_METHOD keeps the places that METHOD kept in another
+    clip; the point text is the prompt's last token. KV presses change nothing before decode and are refused.
+    With runs of the model itself on the same clips and settings, audiomarathon report tells what is lost, and what the
+    model does not use.
+    """
+    from audiomarathon.engine.sweep import grid, parse_ratios
+    from audiomarathon.probing.towers import check_methods, probe_pruned
+    from audiomarathon.report import render, tables
+    from audiomarathon.report.comparison_text import notes
+    from audiomarathon.report.tower_sections import pruned_curves
+    from audiomarathon.results.compare import compare_with
+    from audiomarathon.results.systems import systems_of
+
+    if at not in ("layer", "input"):
+        raise SettingsError(f"--at {at}: allowed: layer, input")
+    names = ["random", *(one.strip() for one in methods.split(",") if one.strip())]
+    chosen = grid([*dict.fromkeys(names)], parse_ratios(ratios), layer=layer, at=at)
+    check_methods(chosen)
+    work = partial(probe_pruned, results=results, methods=chosen, points=[one.strip() for one in points.split(",")])
+    runs, code = _probed(model, tasks, data, limit, encoder_arg, device, work)
+    for name in dict.fromkeys(run.checkpoint for run in runs):
+        compared = compare_with(systems_of([run for run in runs if run.checkpoint == name]), None)
+        table = tables.comparison(compared, [])
+        render.show(replace(table, title=f"{name} {table.title}"))
+        for line in notes(compared, {}):
+            if not line.startswith("no speed-ups"):  # nothing is timed
+                say(line)
+    _draw(pruned_curves(runs), results, "pruned")
+    return code
+
+
+def _probed(
+    model: str,
+    tasks: str,
+    data: Path | None,
+    limit: int,
+    arguments: Sequence[str] | None,
+    device: str,
+    work: Callable[..., Iterator[Result]],
+) -> tuple[list[Run], int]:
+    """Load a model, do the work on each task, and return the runs and the exit code."""
+    from audiomarathon.embedded import without_data
+    from audiomarathon.encoders.encoder import load_encoder
+    from audiomarathon.probing.evaluate import checked_device, data_root, read_tasks, tried
+    from audiomarathon.probing.towers import check_labels
+    from audiomarathon.runs.read import Run
+
+    tell = cache(say)  # each line once, for many points
+    check_labels(chosen := _named(tasks))
+    root = without_data.data_root(str(data or "")) or data_root()
+    there, _missing = read_tasks(chosen, root, limit=limit, say=tell)
+    encoder = load_encoder(f"tower:{model}", _given(arguments), checked_device(device))
+    done, failed = tried([work(encoder, task, found, say=tell) for task, found in there], say)
+    runs = [Run.read(one.folder) for one in done]
+    return runs, int(failed or not all(one.summary["complete"] for one in done))
+
+
+def _draw(charts: Mapping[str, Chart], results: Path, what: str) -> None:
+    from audiomarathon.report.charts import save
+
+    for name, chart in charts.items():
+        path = results / f"{file_name(re.sub('[^a-zA-Z0-9.]+', '-', name))}-{what}.png"
+        say(f"picture: {save(chart, path)}")
+
+
 def _loaded(name: str, arguments: Sequence[str] | None, device: str) -> Encoder:
     from audiomarathon.probing.evaluate import ready
 
@@ -349,9 +503,9 @@ def _given(arguments: Sequence[str] | None) -> dict[str, str]:
 
 
 def _named(tasks: str, encoder: object = None) -> list[EncoderTask]:
-    from audiomarathon.benchmarks.xares.tasks import named
+    from audiomarathon.benchmarks.long import encoder_tasks
 
-    return named(tasks.split(","), encoder)
+    return encoder_tasks(tasks.split(","), encoder)
 
 
 def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
@@ -416,5 +570,6 @@ encoder_app = group(
     {
         "run": run, "check": check, "list": list_, "download": download, "table": table, "compare": compare,
         "report": report, "status": status, "reproduce": reproduce, "import": import_, "demo": demo,
+        "layers": layers, "prune": prune,
     },
 )  # fmt: skip

@@ -141,8 +141,8 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
     Parameters
     ----------
     name
-        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, the key of a built-in (`baseline:whisper`,
-        `control:logmel`) or a plug-in.
+        `FILE.py[:CLASS]`, `PACKAGE.MODULE:CLASS`, `hf:ID_OR_FOLDER`, `tower:MODEL[@point]`, the key of a built-in
+        (`baseline:whisper`, `control:logmel`) or a plug-in.
     arguments
         Keyword arguments of its constructor; a text that is an int, a float or a bool becomes that.
 
@@ -159,11 +159,15 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
             module = kind(**typed)
         files = [Path(one.__file__) for one in beside if one.__file__]
         return from_module(module, kind.__name__, typed, device, files=[path, *files])
-    if is_reference(name, {"hf", *(spec.key.partition(":")[0] for spec in all_encoders())}):
+    if is_reference(name, {"hf", "tower", *(spec.key.partition(":")[0] for spec in all_encoders())}):
         _, kind = object_at(name, "encoder", _is_module, "a torch.nn.Module")
         with _loading(name):
             module = kind(**typed)
         return from_module(module, kind.__name__, typed, device)
+    if name.startswith("tower:"):
+        with _loading(name):
+            tower: Encoder = importlib.import_module("audiomarathon.encoders.tower").load_tower(name, typed, device)
+            return tower
     if name.startswith("hf:"):
         spec = EncoderSpec(
             name.partition("@")[0].rstrip("/"), partial(_make, "hf", "hugging_face_encoder", model=name[3:])
@@ -172,7 +176,8 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
         try:
             spec = look_up(name, all_encoders(), kind="encoder")
         except SettingsError as error:
-            raise SettingsError(f"{error}, hf:ID_OR_FOLDER, FILE.py[:CLASS], PACKAGE.MODULE:CLASS") from None
+            more = "hf:ID_OR_FOLDER, FILE.py[:CLASS], PACKAGE.MODULE:CLASS, tower:MODEL[@point]"
+            raise SettingsError(f"{error}, {more}") from None
     with _loading(name):
         module = spec.make(**typed)
     facts = {} if ":" in spec.key else typed  # ours take where a checkpoint lies; its content is hashed

@@ -201,6 +201,16 @@ class AudioLM(ABC):
         return tower
 
     @property
+    def audio_encoder(self) -> nn.Module:
+        """What of the audio tower comes before its projector, where that is a part of it; else the whole tower."""
+        return self.audio_tower
+
+    @property
+    def tower_layers(self) -> Sequence[nn.Module]:
+        """The audio tower's layers, counted from 0; none where they have another name."""
+        return [*getattr(self.audio_encoder, "layers", ())]
+
+    @property
     def lm_head(self) -> nn.Module:
         """The output projection over the vocabulary."""
         head: nn.Module = self.model.lm_head

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 from transformers import (
     AutoModel,
     Gemma3nAudioFeatureExtractor,
@@ -77,6 +78,11 @@ class Gemma3n(AudioLM):
         self.tokens_per_window: int = model.config.audio_soft_tokens_per_image
         strides = model.config.audio_config.sscp_conv_stride_size
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
+
+    @property
+    def tower_layers(self) -> Sequence[nn.Module]:
+        """See :attr:`AudioLM.tower_layers`."""
+        return [*self.audio_tower.conformer]  # type: ignore[misc]
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
         """See :meth:`AudioLM.rotary_arguments`. Layers with a window rotate faster; take the first layer's."""

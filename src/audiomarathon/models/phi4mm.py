@@ -80,6 +80,17 @@ class Phi4MM(AudioLM):
         tower: nn.Module = self.model.model.embed_tokens_extend.audio_embed
         return tower
 
+    @property
+    def audio_encoder(self) -> nn.Module:
+        """See :attr:`AudioLM.audio_encoder`."""
+        encoder: nn.Module = self.audio_tower.encoder  # type: ignore[assignment]
+        return encoder
+
+    @property
+    def tower_layers(self) -> Sequence[nn.Module]:
+        """See :attr:`AudioLM.tower_layers`."""
+        return [*self.audio_encoder.encoders]  # type: ignore[misc]
+
     def without_adapter(self) -> AbstractContextManager[None]:
         """See :meth:`AudioLM.without_adapter`."""
         return speech_adapter.switched_off(self.model)

@@ -87,13 +87,14 @@ class Predictions:
         The clip of each score, as a row of the embeddings, shape (clips,).
     scores
         Shape (clips, classes); the highest wins.
-    penalties
-        The penalty chosen on the validation part of each split; empty for kNN.
+    penalties, valid
+        The penalty chosen on the validation part of each split, and the figure it has there; empty for kNN.
     """
 
     rows: Integers
     scores: Floats
     penalties: tuple[float, ...] = ()
+    valid: tuple[float, ...] = ()
 
     @property
     def predicted(self) -> Integers:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
 from audiomarathon.encoders.check import verdict
 from audiomarathon.encoders.encoder import Encoder, from_module, load_encoder
+from audiomarathon.encoders.tower import TowerEncoder
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import AudioMarathonError, DataError, MissingDataError, SettingsError
 from audiomarathon.probing.problem import PROTOCOLS, Encoded
 from audiomarathon.probing.published import SEEDS
 from audiomarathon.probing.run import MOST_FAILED, embed, fit, found_for
 from audiomarathon.probing.store import Store
+from audiomarathon.probing.towers import read_points
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
@@ -116,6 +118,8 @@ def read_tasks(
 
 def encode_task(encoder: Encoder, task: EncoderTask, data: Dataset) -> Encoded:
     """Return a task's embeddings; encode those missing in the cache, with a progress bar."""
+    if isinstance(encoder.module, TowerEncoder) and type(encoder) is Encoder and not task.framed:
+        return read_points(encoder, task, data).at(encoder.module.point)
     store = Store(cache_folder(), encoder.identity)
     with progress_of(len(data.clips), f"{task.name} ({encoder.name})", "clip") as step:
         return embed(encoder, task, data, store, step)

@@ -35,9 +35,10 @@ def predict_labels(problem: Problem) -> list[Predicted]:
         rows, scores = trained.rows, softmax(trained.logits, axis=-1) if not task.multi_label else trained.logits
         last = [[labels[one] for one in row] for row in trained.last_logits.argmax(axis=-1).T]
     else:
-        found = _PROBES[problem.setting](given, splits)
+        own = encoded.probes.get(problem.setting)
+        found = (own or _PROBES[problem.setting])(given, splits)
         rows, scores = found.rows, found.scores[None]
-        scores = softmax(scores, axis=-1) if problem.setting == "linear" and not task.multi_label else scores
+        scores = softmax(scores, axis=-1) if (own or problem.setting == "linear") and not task.multi_label else scores
     by_clip, tested = scores.swapaxes(0, 1), [clips[row] for row in rows]
     places = {label: place for place, label in enumerate(labels)}
     known: list[dict[str, Any]] = [{"answer": "; ".join(one.labels), "classes": len(places)} for one in tested]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
 from audiomarathon.errors import DataError
-from audiomarathon.probing.clips import Integers, Split, grouped, held_out, rotated
+from audiomarathon.probing.clips import Clips, Integers, Predictions, Split, grouped, held_out, rotated
 
 XARES = "xares-0.1.3"
 STANDARD = ("linear", "knn", "knn-centred")
@@ -47,6 +47,8 @@ class Encoded:
         Milliseconds from frame to frame; 0 where there are none.
     device
         On which probes with layers are trained.
+    probes
+        By setting a probe of labels that is used in place of ours.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Encoded:
     seconds: Mapping[str, float]
     hop: float = 0.0
     device: str = "cpu"
+    probes: Mapping[str, Callable[[Clips, Sequence[Split]], Predictions]] = field(default_factory=dict)
 
 
 Predicted = tuple[Clip, str, Mapping[str, Any]]

@@ -182,7 +182,7 @@ def fit(
                     raise
                 say(f"left out {setting}: {error}")
                 continue
-        identity = {**encoded.identity, "probe": _VERSION, "method": setting}
+        identity = {"method": setting, **encoded.identity, "probe": _VERSION}
         identity["splits"] = {role: task.part(role) for role in task.globs}
         identity |= {"recipe": asdict(task.recipe)} if setting in PUBLISHED else {}
         trained = setting == PUBLISHED[0] or isinstance(task, CaptionedTask)

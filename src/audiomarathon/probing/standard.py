@@ -123,16 +123,17 @@ def linear_probe(clips: Clips, splits: Sequence[Split]) -> Predictions:
     _refuse_leaks(splits)
     parts = {part for split in splits for part in (*split.train, split.valid)}
     sums = {part: _moments_of(clips, clips.rows(part)) for part in sorted(parts)}
-    chosen, scores = [], []
+    chosen, scores, best = [], [], []
     for split in splits:
         train, valid = reduce(add, (sums[part] for part in split.train)), clips.rows(split.valid)
         inputs, targets = standardised(clips.embeddings[valid]), clips.targets[valid]
         figures = [figure(head(inputs), targets) for head in fit(train, grid)]
         chosen.append(max(zip(figures, grid, strict=True))[1])
+        best.append(max(figures))
         (head,) = fit(train + sums[split.valid], chosen[-1:])
         scores.append(head(standardised(clips.embeddings[clips.rows(split.test)])))
     rows = np.concatenate([clips.rows(split.test) for split in splits])
-    return Predictions(rows, np.concatenate(scores), tuple(chosen))
+    return Predictions(rows, np.concatenate(scores), tuple(chosen), tuple(best))
 
 
 def _moments_of(clips: Clips, rows: Integers) -> Moments:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from audiomarathon.judges.anchors import MARKS
-from audiomarathon.report import charts, encoder_sections, series, survival, tables
+from audiomarathon.report import charts, encoder_sections, series, survival, tables, tower_sections
 from audiomarathon.report.charts import Chart, Line
 from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.encoders import task_scores
 from audiomarathon.results.pairs import ACROSS
 from audiomarathon.results.survival import survivals
+from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
 from audiomarathon.text import counted
 
@@ -50,9 +51,18 @@ class Section:
 
 def sections(data: PageData) -> list[Section]:
     """Return the non-empty sections, in reading order."""
-    if probed := [run for run in _runs(data) if run.task and run.task.probed]:
-        return _encoders(probed) + ([_machine(data)] if len(probed) == len(_runs(data)) else _asked(data))
+    runs = _runs(data)
+    if probed := [run for run in runs if run.task and run.task.probed]:
+        own = tower_sections.of_encoders(probed)
+        found = (_encoders(own) if own else []) + _towers(runs)
+        return found + ([_machine(data)] if len(probed) == len(runs) else _asked(_replied(data)))
     return _asked(data)
+
+
+def _replied(data: PageData) -> PageData:
+    """Return the systems whose models were asked: those of probes have sections of their own."""
+    probed = [[run for run in one.runs.values() if run.task and run.task.probed] for one in data.systems]
+    return replace(data, systems=[one for one, of in zip(data.systems, probed, strict=True) if not of])
 
 
 def _runs(data: PageData) -> list[Run]:
@@ -74,6 +84,21 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
         ),
         *([Section("confusion", "What is confused", [mistakes], confused)] if len(mistakes.frame) else []),
     ]
+
+
+def _towers(runs: Sequence[Run]) -> list[Section]:
+    """Sections of the towers of audio LLMs, alone and beside their models' replies."""
+    layers, drawn = tower_sections.layer_table(runs), tower_sections.charts_of(runs)
+    beside, standing = fourfolds(runs), standings(runs)
+    curves = tower_sections.fourfold_curves(beside)
+    found = [
+        Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], drawn),
+        Section("unused", "Lost or unused", [tower_sections.fourfold_table(beside)] if beside else [], curves),
+    ]
+    if standing:
+        table, chart = tower_sections.standing_table(standing), tower_sections.standing_chart(standing)
+        found.append(Section("standing", "Tower and model", [table], {"": [chart]}))
+    return [one for one in found if one.tables or one.charts]
 
 
 def _asked(data: PageData) -> list[Section]:
@@ -123,6 +148,7 @@ def advice(data: PageData) -> list[str]:
     none = "No recommendation: it needs base and another setting of the same checkpoint."
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
     notes = [note for system in data.systems for run in system.runs.values() for note in _notes(run)]
+    data = _replied(data)
     advised = [_advised(one, data.point) for one in data.advice]
     marked = any(mark in note for note in notes for mark in MARKS)
     return [*advised, *[weak] * marked] if advised else [none]

@@ -1,0 +1,83 @@
+"""AudioMarathon's own tasks as tasks for encoders: which class does a clip of 90 to 300 seconds have?
+
+Labels are :attr:`Sample.stratum`; folds are of whole clusters. A clip's prompt and id are those of the task itself, so
+what a model's probe says can be set beside what the model replies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from audiomarathon.audio.member import Member
+from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
+from audiomarathon.benchmarks.benchmark import Benchmark
+from audiomarathon.benchmarks.finding import task_folder
+from audiomarathon.benchmarks.task import Filters, Loaded, Task
+from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask, limited
+from audiomarathon.benchmarks.xares.tasks import named
+from audiomarathon.errors import MissingDataError
+from audiomarathon.plugins import look_up
+
+_LABELLED = ("tau", "gtzan", "vesus", "had", "vox", "vox_age", "desed")  # those whose options are classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTask(EncoderTask):
+    """A home task whose clips have classes, as a task for encoders; the probe draws folds of whole clusters."""
+
+    home: Task
+
+    def find(self, root: Path) -> Path:
+        """Return the home task's folder under a root, else under `AUDIOMARATHON_DATA`."""
+        try:
+            return task_folder(self.home, root, os.environ)
+        except MissingDataError:
+            return task_folder(self.home, None, os.environ)
+
+    def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
+        """See :meth:`Task.load`: the home task's samples."""
+        return self.home.load(folder, filters)
+
+    def read(self, root: Path, *, limit: int = 0, mini: bool = False) -> Dataset:  # noqa: ARG002
+        """See :meth:`EncoderTask.read`. A clip's `facts` are its prompt."""
+        loaded = self.home.load(self.find(root))
+        clips = tuple(
+            Clip(one.id, "all", cast("Member", one.clips[0]), (one.stratum,), one.cluster, (self.home.prompt(one),))
+            for one in loaded.samples
+            if one.stratum
+        )
+        classes = tuple(sorted({label for clip in clips for label in clip.labels}))
+        rows = len(clips) + len(loaded.bad_rows)
+        return Dataset(loaded.folder, limited(clips, limit) if limit else clips, classes, loaded.bad_rows, True, rows)
+
+
+LONG = Benchmark(
+    key="long",
+    title="What does an encoder know of AudioMarathon's long clips?",
+    tasks=tuple(
+        LongTask(
+            key=f"long/{task.key}", formal_name=task.key, title=task.title, domain="long", globs={"all": ""},
+            folds=True, label="", classes=0, in_release=False, home=task,
+        )
+        for task in AUDIOMARATHON.tasks
+        if task.key in _LABELLED
+    ),
+)  # fmt: skip
+
+
+def encoder_tasks(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
+    """Return tasks by name: "long" is all of this benchmark, `long/tau` one; others as X-ARES' :func:`named` says."""
+    found: dict[str, EncoderTask] = {}
+    for name in map(str.strip, names):
+        if name.lower() == "long":
+            chosen: Sequence[Any] = LONG.tasks
+        elif name.lower().startswith("long/"):
+            chosen = [look_up(name, LONG.tasks, kind="encoder task")]
+        else:
+            chosen = named([name], encoder)
+        found |= {task.key: task for task in chosen}
+    return list(found.values())

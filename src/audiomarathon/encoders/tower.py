@@ -1,0 +1,277 @@
+"""The audio tower inside an audio LLM as an encoder: `tower:MODEL[@point]`, read by hooks in one prefill.
+
+Points, in the order in which audio passes them: `tower.i` (leaves the tower's layer i), `tower` (its output),
+`projector` (enters the LLM), `llm.k` (leaves the LLM's layer k), `llm.last`, and `text`, the last token of the prompt
+after all layers. A clip is read alone, so no other clip changes its embedding; what fills up its last window is left
+out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+from audiomarathon.encoders.encoder import Encoder, _source_hash
+from audiomarathon.errors import EncoderError, ModelError, SettingsError
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.checkpoint import find_checkpoint
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.registry import get_local_model
+from audiomarathon.models.trace import Trace
+
+PROMPT = "Describe the audio."
+Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
+"""What is done to the model during a prefill: a method's `applied_to`."""
+_ARGUMENTS = ("checkpoint", "dtype", "attention", "prompt")
+_LEAST_S, _PROBE_S = 0.1, 16.0  # a clip that is shorter is filled up; what sizes and hops are measured on
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one prefill showed of a clip.
+
+    Attributes
+    ----------
+    rows
+        By point the clip's own hidden states, float32, shape (T, D), on the CPU.
+    kept
+        For each audio token of the prompt whether it was kept, shape (N,).
+    merged
+        Whether tokens were merged.
+    """
+
+    rows: Mapping[str, torch.Tensor]
+    kept: torch.Tensor
+    merged: bool = False
+
+    def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
+        """Return the mean over each point's rows side by side, shape (sum of sizes,); 0 where no row is left."""
+        none = {point: torch.zeros(1, size) for point, size in points.items()}
+        chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
+        return torch.cat([rows.double().mean(0) for rows in chosen.values()]).float()
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An audio LLM whose hidden states are read.
+
+    Attributes
+    ----------
+    name
+        Of the checkpoint, as folders have it.
+    identity
+        What makes the hidden states what they are, JSON-compatible.
+    sizes, hops
+        By point how many values a row has, and milliseconds from row to row.
+    max_seconds
+        The longest clip that the model takes; None for any.
+    """
+
+    lm: AudioLM
+    name: str
+    identity: Mapping[str, Any]
+    prompt: str = PROMPT
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    hops: Mapping[str, float] = field(default_factory=dict)
+    max_seconds: float | None = None
+
+    @classmethod
+    def of(cls, lm: AudioLM, name: str, identity: Mapping[str, Any], prompt: str = PROMPT) -> Tower:
+        """Return a loaded model as a tower; sizes and hops are measured on 16 s of noise."""
+        tower = cls(lm, name, {**identity, "prompt": prompt}, prompt)
+        noise = torch.randn(int(_PROBE_S * lm.sampling_rate), generator=torch.Generator().manual_seed(0)) * 0.1
+        rows = tower.read(noise.numpy()).rows
+        hops = {point: _PROBE_S * 1000 / len(found) for point, found in rows.items()}
+        return replace(tower, sizes={point: found.shape[1] for point, found in rows.items()}, hops=hops)
+
+    def point(self, name: str) -> str:
+        """Return a point by its name, `llm.last` being the last of the LLM's layers.
+
+        Raises
+        ------
+        SettingsError
+            There is none of that name.
+        """
+        found = f"llm.{len(self.lm.decoder_layers) - 1}" if name == "llm.last" else name
+        if found not in self.sizes:
+            layers = (
+                f"tower.0–{len(self.lm.tower_layers) - 1}, tower, projector, llm.0–{len(self.lm.decoder_layers) - 1}"
+            )
+            raise SettingsError(f"{self.name}: has no point {name!r}; allowed: {layers}, llm.last, text")
+        return found
+
+    def read(self, wave: Waveform, applied: Applied | None = None, text: str = "", seed: int = 0) -> Reading:
+        """Prefill once with a clip and a prompt, and return what stood at every point.
+
+        Parameters
+        ----------
+        wave
+            Mono samples at the model's rate.
+        applied
+            What is done to the model meanwhile; None for nothing. Rows are then those of the tokens that were kept;
+            merged tokens have rows of their own, and no point before they were merged is there.
+        text
+            The prompt; "" for the tower's.
+        seed
+            Of methods that draw at random.
+        """
+        lm = self.lm
+        inputs = lm.prepare([Prompt(text or self.prompt, (wave,), seed)])
+        with _watching(lm) as seen:
+            made = applied(lm, inputs) if applied else nullcontext(Trace((None,)))
+            done = lm.generate(inputs, made, max_new_tokens=1)
+        spots = inputs.audio_mask[0].cpu().nonzero().flatten()
+        own = spots[: len(spots) - (inputs.window_padding[0] if inputs.window_padding else 0)]
+        whole = inputs.audio_mask.shape[1]
+        left = torch.arange(whole) if done.kept_positions is None else done.kept_positions[0]
+        stays = torch.isin(left, own)
+        rows: dict[str, torch.Tensor] = {}
+        samples = round(inputs.heard_seconds[0] * lm.sampling_rate) if inputs.heard_seconds else len(wave)
+        for point, state in seen.items():
+            if point.startswith("tower"):
+                per, limit = self._own_frames(state, seen["tower"], inputs, len(own), samples)
+                places = torch.arange(limit)
+                if done.kept_positions is not None:
+                    tokens = torch.searchsorted(own, left[stays])
+                    places = (tokens[:, None] * per + torch.arange(per)).flatten()
+                    places = places[places < limit]
+                found, full = state.flatten(0, -2), True
+            else:
+                found = state[self.lm.decoder.config.altup_active_idx] if state.dim() == 4 else state  # type: ignore[union-attr]
+                found, full = found[0], found.shape[-2] == whole
+                places = left[stays] if full else stays.nonzero().flatten()
+            if not (done.merges and full):
+                rows[point] = found[places.to(found.device)].float().cpu()
+        rows["text"] = found[-1:].float().cpu()
+        return Reading(rows, torch.isin(spots, left), bool(done.merges))
+
+    def _own_frames(
+        self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
+    ) -> tuple[int, int]:
+        """Return how many frames of the tower make a token, and how many frames are the clip's own.
+
+        A frame of a window is the clip's own where it begins within the clip and its token is the clip's.
+        """
+        if not self.lm.encoder_window_seconds or state.dim() < 3:
+            per = max(1, state.shape[:-1].numel() // tokens)
+            return per, min(state.shape[:-1].numel(), tokens * per + per - 1)
+        windows, frames = state.shape[:2]
+        in_window = inputs.audio_tokens[0] // windows if inputs.window_padding else output.shape[1]
+        per = math.ceil(frames / in_window)
+        heard = math.ceil(samples * frames / (self.lm.encoder_window_seconds * self.lm.sampling_rate))
+        return per, min(tokens * per, heard)
+
+
+@contextmanager
+def _watching(lm: AudioLM) -> Any:
+    """Collect what leaves each layer inside the block, and what enters the LLM, by point."""
+    seen: dict[str, torch.Tensor] = {}
+    names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
+    layers = {f"llm.{k}": layer for k, layer in enumerate(lm.decoder_layers)}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            seen[name] = output if isinstance(output, torch.Tensor) else output[0]
+
+        return hook
+
+    def enters(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        seen["projector"] = args[0] if args else kwargs["hidden_states"]
+
+    with ExitStack() as hooks:
+        for name, module in (names | layers).items():
+            hooks.callback(module.register_forward_hook(keep(name)).remove)
+        first = lm.decoder_layers[0].register_forward_pre_hook(enters, with_kwargs=True)  # before any method's
+        hooks.callback(first.remove)
+        yield seen
+
+
+class TowerEncoder(nn.Module):
+    """One point of a tower, frame by frame; without a point the means of all, as one frame.
+
+    Attributes
+    ----------
+    applied, asked
+        What is done to the model, and the prompt with its seed; None for nothing, and for the tower's own prompt.
+    last
+        The reading of the last clip.
+    """
+
+    def __init__(self, tower: Tower, point: str = "", points: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self.tower, self.point = tower, point
+        self.points = {point: tower.sizes[point]} if point else dict(points or tower.sizes)
+        self.sampling_rate, self.output_dim = tower.lm.sampling_rate, sum(self.points.values())
+        self.hop_size_in_ms, self.max_seconds = tower.hops[point] if point else 1000.0, tower.max_seconds
+        self.applied: Applied | None = None
+        self.asked: tuple[str, int] | None = None
+        self.last: Reading | None = None
+
+    def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
+        """Return features `[B, T', D]`, and each row's frames if its samples are given; clips are read one by one."""
+        held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
+        found = [self._read(row[:length]) for row, length in zip(audio.cpu(), held, strict=True)]
+        features = pad_sequence(found, batch_first=True).to(audio.device)
+        return features if lengths is None else (features, torch.tensor([len(one) for one in found]))
+
+    def _read(self, clip: torch.Tensor) -> torch.Tensor:
+        clip = nn.functional.pad(clip, (0, max(0, int(_LEAST_S * self.sampling_rate) - len(clip))))
+        seed = int.from_bytes(hashlib.sha256(clip.contiguous().numpy().data).digest()[:4], "little")
+        text, seed = self.asked or ("", seed)
+        self.last = self.tower.read(clip.numpy(), self.applied, text, seed)
+        if lacking := self.points.keys() - self.last.rows.keys():
+            raise EncoderError(f"{self.tower.name}: tokens are merged after {', '.join(sorted(lacking))}")
+        return self.last.rows[self.point] if self.point else self.last.pooled(self.points)[None]
+
+
+def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
+    """Load `tower:MODEL[@point]`, the point being `tower` where none is named.
+
+    Parameters
+    ----------
+    arguments
+        `checkpoint` (a folder or hub id in place of the model's own), `dtype`, `attention`, `prompt`.
+
+    Raises
+    ------
+    SettingsError, ModelError
+        For an unknown model, point or argument, or a checkpoint that cannot be loaded.
+    """
+    model, _, point = name.removeprefix("tower:").partition("@")
+    if odd := sorted({*arguments} - {*_ARGUMENTS}):
+        raise SettingsError(f"--encoder-arg {odd[0]}: allowed for {name}: {', '.join(_ARGUMENTS)}")
+    spec = get_local_model(model)
+    dtype = str(arguments.get("dtype") or ("bfloat16" if device.startswith("cuda") else "float32"))
+    attention, prompt = str(arguments.get("attention") or "sdpa"), str(arguments.get("prompt") or PROMPT)
+    if not hasattr(torch, dtype) or dtype not in ("float32", "float16", "bfloat16"):
+        raise SettingsError(f"--encoder-arg dtype={dtype}: allowed: float32, float16, bfloat16")
+    checkpoint = replace(find_checkpoint(str(arguments.get("checkpoint") or spec.checkpoint)), variant=spec.variant)
+    family = spec.load_family()
+    lm = family.load(checkpoint.path, device=device, dtype=dtype, attn_implementation=attention)
+    identity = {"tower": spec.key, "checkpoint": checkpoint.fingerprint(), "dtype": dtype, "attention": attention}
+    identity["source"] = _source_hash(type(lm), [Path(__file__)])
+    try:
+        tower = Tower.of(lm, checkpoint.folder_name, identity, prompt)
+    except ModelError as error:
+        raise EncoderError(f"{name}: 16 s of noise cannot be encoded: {error}") from error
+    tower = replace(tower, max_seconds=spec.most_seconds or None)
+    return at_point(tower, tower.point(point or "tower"), device)
+
+
+def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
+    """Return one point of a tower as an encoder; without a point all (or some) points' means as one frame."""
+    module = TowerEncoder(tower, point, points).eval()
+    name, identity = f"{tower.name}@{point}" if point else tower.name, {**tower.identity, "points": module.points}
+    return Encoder(
+        name, module, identity, device, module.sampling_rate, module.output_dim, module.hop_size_in_ms,
+        tower.max_seconds, takes_lengths=True,
+    )  # fmt: skip

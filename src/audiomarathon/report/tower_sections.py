@@ -1,0 +1,168 @@
+"""Tables and pictures of towers: layer by layer, what pruning leaves, what is lost or unused, towers beside models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from audiomarathon.metrics.statistics import Estimate
+from audiomarathon.probing.problem import PROTOCOLS
+from audiomarathon.report.charts import Chart, Line, line_chart
+from audiomarathon.report.curves import panels_of
+from audiomarathon.report.pictures import of_panel
+from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.series import method_and_ratio, palette
+from audiomarathon.results.towers import CELLS, Fourfold, Standing, point_of
+from audiomarathon.runs.read import Run
+
+_LOOK = "random"  # whose line is solid and whose mark is a disc
+_SHARES = (*CELLS, "lost", "probe", "reply")
+
+
+def is_layer(run: Run) -> bool:
+    """Whether a run is one of the points that `encoder layers` probes."""
+    return bool(point_of(run)) and run.method == "linear"
+
+
+def _named(run: Run) -> str:
+    """Return the task and the model of a probe's run."""
+    return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
+
+
+def _ends(name: str, one: Estimate) -> dict[str, Any]:
+    low, high = one.interval or (None, None)
+    return {name: one.value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _place(point: str) -> tuple[bool, int, int]:
+    """Return where a point stands in the order in which sound passes it; chosen and mixed ones are last."""
+    sides = ("tower", "projector", "llm", "text")
+    side, _, number = point.partition(".")
+    order = sides.index(side) if side in sides else len(sides)
+    return order == len(sides), order, int(number) if number else 999
+
+
+def layer_table(runs: Sequence[Run]) -> Table:
+    """Each point's linear score on each task, with its interval."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run))):
+        model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
+        row = rows.setdefault((model, point_of(run)), {"model": model, "point": point_of(run)})
+        row |= _ends(task, run.headline)
+    notes = (
+        "best: in each split the point with the best validation score; mix: layers weighed as learned on train",
+        "text: the last token of the prompt",
+    )
+    tasks = list(dict.fromkeys(name for row in rows.values() for name in row if not name.endswith(("_low", "_high"))))
+    whole = [dict.fromkeys(tasks) | row for row in sorted(rows.values(), key=lambda row: str(row["model"]))]
+    return Table.of(whole, tasks, title="Layer by layer", group="model", notes=notes, foreign=True)
+
+
+def layer_curves(runs: Sequence[Run]) -> dict[str, Chart]:
+    """Return a picture a task and model: the score of each point in the order in which sound passes them."""
+    groups: dict[str, list[Run]] = {}
+    for run in sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run))):
+        groups.setdefault(_named(run), []).append(run)
+    return {name: _curve(name, own) for name, own in groups.items() if len(own) > 2}
+
+
+def _curve(name: str, runs: Sequence[Run]) -> Chart:
+    layers = [run for run in runs if not _place(point_of(run))[0] and point_of(run) != "text"]
+    others = [run for run in runs if run not in layers]
+    sides: dict[str, list[dict[str, Any]]] = {}
+    for place, run in enumerate(layers):
+        side = point_of(run).partition(".")[0]
+        one = {"x": place, "y": run.headline.value, "low": run.headline.low, "high": run.headline.high}
+        sides.setdefault("llm" if side == "projector" else side, []).append(one | {"what": point_of(run)})
+    colours = palette(len(sides) + len(others))
+    lines = [Line(side, _LOOK, own, colour=ink) for (side, own), ink in zip(sides.items(), colours, strict=False)]
+    rules = [(point_of(run), run.headline.value, ink) for run, ink in zip(others, colours[len(sides) :], strict=True)]
+    ends = f"{point_of(layers[0])} (0) to {point_of(layers[-1])} ({len(layers) - 1})" if layers else ""
+    figure = layers[0].task.scorer.figure.title if layers and layers[0].task else "score"
+    return line_chart(lines, f"layer: {ends}", figure, rules=rules).with_title(name)
+
+
+def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
+    """Return a picture a task and point: the probe's score against the ratio, a line a method."""
+    own = [run for run in runs if point_of(run) and not is_layer(run)]
+    drawn = {panel.name: of_panel(replace(panel, notes=())) for panel in panels_of(own)}  # nothing is timed
+    return {name: chart for name, chart in drawn.items() if chart is not None}
+
+
+def fourfold_table(found: Sequence[Fourfold]) -> Table:
+    """Of each setting: which clips probe and reply have right, and what the probe lost, as shares with intervals."""
+    rows = []
+    for one in found:
+        row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
+        for name in _SHARES:
+            row |= _ends(name, one.shares[name]) if name in one.shares else {name: None}
+        rows.append(row)
+    notes = (
+        "shares of clips; unused: the probe has the label, the reply is wrong; reply only: the other way round",
+        "lost: the probe had the label under base and has it no more; probe, reply: all that each has right",
+    )
+    kinds = {name: Kind(form=".3f") for name in _SHARES} | {"point": Kind(left=True)}
+    shown = ["task", "point", "setting", "n", *_SHARES]
+    return Table.of(rows, shown, title="Lost or unused", group="point", kinds=kinds, notes=notes)
+
+
+def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
+    """Return by task and point a picture a method: accuracy of probe and reply against the ratio, from base on."""
+    drawn: dict[str, list[Chart]] = {}
+    for name in dict.fromkeys(f"{one.reply.key}, {one.probe.checkpoint}" for one in found):
+        own = [one for one in found if f"{one.reply.key}, {one.probe.checkpoint}" == name]
+        placed = [(*method_and_ratio(one.reply.identity), one) for one in own]
+        for method in dict.fromkeys(method for method, _, _ in placed if method != "base"):
+            points = sorted(((ratio, one) for key, ratio, one in placed if key in ("base", method)), key=lambda p: p[0])
+            lines = [
+                Line(side, _LOOK, [_point(ratio, one.shares[side]) for ratio, one in points], colour=ink)
+                for side, ink in zip(("probe", "reply"), palette(2), strict=True)
+            ]
+            chart = line_chart(lines, "fraction of audio removed", "accuracy", range_=(0.0, 1.05), size=(300, 200))
+            drawn.setdefault(name, []).append(chart.with_title(method))
+    return drawn
+
+
+def _point(x: float, one: Estimate) -> dict[str, float]:
+    return {"x": x, "y": one.value, "low": one.low, "high": one.high}
+
+
+def standing_table(found: Sequence[Standing]) -> Table:
+    """Each tower's encoder score beside its model's score, nothing being removed."""
+    rows = [
+        {"model": one.checkpoint, "point": one.point} | _ends("encoder", one.encoder) | _ends("reply", one.model)
+        for one in found
+    ]
+    notes = tuple(
+        dict.fromkeys(f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
+    )
+    kinds = {"encoder": Kind("tower's probe", ".3f"), "reply": Kind("model's score", ".3f")}
+    return Table.of(rows, ["model", "point", "encoder", "reply"], title="Tower and model", kinds=kinds, notes=notes)
+
+
+def standing_chart(found: Sequence[Standing]) -> Chart:
+    """Return a picture of the same: a point a model."""
+    lines = [
+        Line(one.checkpoint, _LOOK, [_point(one.encoder.value, one.model)], colour=ink)
+        for one, ink in zip(found, palette(len(found)), strict=True)
+    ]
+    chart = line_chart(lines, "tower's probe, mean score", "model's mean score", bands=False)
+    return chart.with_title("Tower and model")
+
+
+def of_encoders(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs for tables of encoders: without layers and what pruning left, which have tables of their own."""
+    layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
+    points = {run.checkpoint: point_of(run) for run in runs}
+    return [
+        run
+        for run in runs
+        if not points[run.checkpoint]
+        or (run.method in PROTOCOLS["both"] and run.checkpoint.partition("@")[0] not in layered)
+    ]
+
+
+def charts_of(runs: Sequence[Run]) -> Mapping[str, list[Chart]]:
+    """Return the pictures of layers and of pruning, by task and model or point."""
+    return {name: [chart] for name, chart in (layer_curves(runs) | pruned_curves(runs)).items()}

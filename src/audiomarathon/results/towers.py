@@ -1,0 +1,125 @@
+"""What a tower's probe and its model say of the same clips: what pruning lost, and what the model does not use.
+
+A probe's run and a model's are of one checkpoint by its fingerprint, and of one setting by its label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from audiomarathon.benchmarks.long import LongTask
+from audiomarathon.benchmarks.xares.task import EncoderTask
+from audiomarathon.compression.method import Base
+from audiomarathon.fingerprint import same
+from audiomarathon.metrics.statistics import Estimate, Resampler, mean_over, means_of_items
+from audiomarathon.runs.read import Run
+
+CELLS = ("both", "unused", "reply_only", "neither")
+"""Probe and reply right; only the probe; only the reply; none."""
+_FIRST = ("tower", "best")  # the point that stands for a tower, where it is on record
+
+
+@dataclass(frozen=True)
+class Fourfold:
+    """A probe and the replies of one setting, on the clips that both answered.
+
+    Attributes
+    ----------
+    probe, reply
+        Their runs.
+    shares
+        Of the clips: each of :data:`CELLS`, `probe` and `reply` that are right, and `lost`, which the probe had right
+        under base and has wrong now.
+    """
+
+    probe: Run
+    reply: Run
+    n: int
+    shares: Mapping[str, Estimate]
+
+
+def point_of(run: Run) -> str:
+    """Return the point of a tower that a run's probe read; "" of any other run."""
+    return str(run.facts.get("point", "")) if isinstance(run.task, EncoderTask) else ""
+
+
+def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
+    """Return each setting of which a probe on a long task and the model's own replies are on record."""
+    found = []
+    replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
+    probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
+    before = {(run.key, run.checkpoint): _right(run) for run in probes if run.method == Base().label}
+    for probe in probes:
+        assert isinstance(probe.task, LongTask)
+        for reply in replies:
+            if (reply.key, reply.method) != (probe.task.home.key, probe.method) or not of_one_model(probe, reply):
+                continue
+            knew, heard, said = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
+            ids = sorted(heard.keys() & said.keys())
+            if not ids:
+                continue
+            pairs = [(heard[id_], said[id_]) for id_ in ids]
+            cells = dict(zip(CELLS, [(True, True), (True, False), (False, True), (False, False)], strict=True))
+            columns = {name: [float(pair == cell) for pair in pairs] for name, cell in cells.items()}
+            columns |= {"probe": [float(one) for one, _ in pairs], "reply": [float(one) for _, one in pairs]}
+            if knew.keys() >= {*ids}:
+                columns["lost"] = [float(knew[id_] and not heard[id_]) for id_ in ids]
+            sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
+            found.append(Fourfold(probe, reply, len(ids), Resampler(seed).of_sums(sums)))
+    return found
+
+
+def _right(run: Run) -> dict[str, bool]:
+    scorer = run.task.scorer if run.task else None
+    judged = {id_: scorer.right(one) for id_, one in run.verdicts.items()} if scorer else {}
+    return {id_: right for id_, right in judged.items() if right is not None}
+
+
+def of_one_model(probe: Run, reply: Run) -> bool:
+    """Whether a tower's probe and a model's run are of the same weights."""
+    return same((probe.facts.get("encoder") or {}).get("checkpoint"), reply.identity.get("checkpoint"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a tower's encoder tasks and its model's own tasks come to, nothing being removed: means over tasks."""
+
+    checkpoint: str
+    point: str
+    encoder: Estimate
+    model: Estimate
+    tasks: tuple[str, ...]
+    model_tasks: tuple[str, ...]
+
+
+def standings(runs: Sequence[Run]) -> list[Standing]:
+    """Return each model of which both are on record, on the tasks that all of them have."""
+    base = Base().label
+    models: dict[str, dict[str, Run]] = {}
+    for run in runs:
+        if not isinstance(run.task, EncoderTask) and run.method == base and not run.control and run.verdicts:
+            models.setdefault(run.checkpoint, {})[run.key] = run
+    found: dict[str, tuple[str, dict[str, Run]]] = {}
+    for name, own in models.items():
+        by_point: dict[str, dict[str, Run]] = {}
+        for run in runs:
+            known = run.method in ("linear", base) and of_one_model(run, next(iter(own.values())))
+            if known and (point := point_of(run)):
+                by_point.setdefault(point, {}).setdefault(run.key, run)
+        if by_point:
+            point = next((one for one in _FIRST if one in by_point), next(iter(by_point)))
+            found[name] = point, by_point[point]
+    shared = set.intersection(*({*of_tower} for _, of_tower in found.values())) if found else set()
+    asked = set.intersection(*({*models[name]} for name in found)) if found else set()
+    if not shared or not asked:
+        return []
+    return [
+        Standing(
+            name, point,
+            mean_over([of_tower[key].headline for key in sorted(shared)]),
+            mean_over([models[name][key].headline for key in sorted(asked)]),
+            tuple(sorted(shared)), tuple(sorted(asked)),
+        )
+        for name, (point, of_tower) in found.items()
+    ]  # fmt: skip
