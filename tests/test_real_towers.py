@@ -1,0 +1,27 @@
+"""Layers of a Qwen2-Audio of real weights (155 M; its projector is untrained) on recordings of Debian's packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_encoder_tasks import build
+from real_weights import real_qwen2_audio
+
+from audiomarathon.encoders.encoder import load_encoder
+from audiomarathon.probing.towers import probe_layers
+from audiomarathon.runs.read import Run
+
+pytestmark = pytest.mark.real
+
+
+def test_whispers_tower_carries_the_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    task = build(tmp_path / "env", "language")
+    encoder = load_encoder("tower:qwen2-audio", {"checkpoint": str(real_qwen2_audio(tmp_path / "model"))})
+    data = task.read(tmp_path / "env", limit=24)
+    done = probe_layers(encoder, task, data, results=tmp_path / "results", say=lambda _line: None)
+    scores = {run.facts["point"]: run.headline for run in (Run.read(one.folder) for one in done)}
+    assert scores["tower"].low > 0.5  # chance is a fifth
+    assert scores["tower"].value > scores["tower.0"].value
+    assert scores["best"].value > 0.7

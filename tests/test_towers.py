@@ -1,0 +1,388 @@
+"""Audio LLMs as encoders: points of a prefill, layers, pruning, and what a model does not use."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from families import Family
+from task_folders import build_all
+from test_cli import one_error
+from typer.testing import CliRunner
+from xares_tars import write_tar
+
+from audiomarathon.audio.decode import decode
+from audiomarathon.benchmarks.long import encoder_tasks
+from audiomarathon.cli.app import app
+from audiomarathon.compression.method import Base
+from audiomarathon.compression.pruners.merge_frame import MergeFrame
+from audiomarathon.compression.pruners.random import Random
+from audiomarathon.embedded import synthesis, world
+from audiomarathon.encoders.encoder import Encoder, load_encoder
+from audiomarathon.encoders.tower import Reading, Tower, TowerEncoder, at_point
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.prompt import Prompt
+from audiomarathon.probing import towers
+from audiomarathon.probing.clips import Clips, rotated
+from audiomarathon.probing.standard import linear_probe
+from audiomarathon.records import Record
+from audiomarathon.report.page_data import PageData
+from audiomarathon.report.sections import sections
+from audiomarathon.results.systems import systems_of
+from audiomarathon.results.towers import fourfolds, standings
+from audiomarathon.runs.read import Run
+
+RATE = 16_000
+CUES = [label.cue for label in world.labels_of("slue")]
+
+
+def noise(seconds: float, seed: int = 0) -> torch.Tensor:
+    return 0.1 * torch.randn(round(seconds * RATE), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def tower(family_lm: AudioLM) -> Tower:
+    return Tower.of(family_lm, "tiny", {"checkpoint": "none"})
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Encoder:
+    return load_encoder("tower:embedded")
+
+
+@pytest.mark.parametrize("seconds", [1.3, 33.0])
+def test_states_at_the_tower_are_those_of_a_direct_call_without_its_padding(
+    tower: Tower, family: Family, seconds: float
+) -> None:
+    lm, calls = tower.lm, list[tuple[Any, Any]]()
+    watch = lm.audio_encoder.register_forward_pre_hook(lambda _m, a, k: calls.append((a, k)), with_kwargs=True)
+    clip = noise(seconds)
+    rows = tower.read(clip.numpy()).rows
+    watch.remove()
+    ((args, kwargs),) = calls
+    with torch.inference_mode():
+        output = lm.audio_encoder(*args, **kwargs)
+    frames = (output if isinstance(output, torch.Tensor) else output[0]).flatten(0, -2)
+    per_token = {"voxtral": 4}.get(family.key, 1)
+    own = {"voxtral": math.ceil(len(clip) / 1280), "gemma3n": None}.get(family.key, family.audio_tokens(len(clip)))
+    assert torch.equal(rows["tower"], frames[: len(rows["tower"])].float())
+    assert len(rows["tower"]) == len(rows["projector"]) * per_token or family.key == "voxtral"
+    if own is not None:
+        assert len(rows["projector"]) == len(rows["llm.last" if "llm.last" in rows else "llm.3"]) == own
+    hop = tower.hops["tower.0"] / 1000
+    assert abs(len(rows["tower.0"]) - seconds / hop) <= 0.04 / hop + 2  # none of 30 s of a window
+
+
+def test_clips_of_a_batch_are_those_alone(tower: Tower) -> None:
+    encoder = at_point(tower, "llm.2")
+    audio, lengths = torch.zeros(3, 2 * RATE), [RATE, 2 * RATE, RATE // 2]
+    for place, (row, length) in enumerate(zip(audio, lengths, strict=True)):
+        row[:length] = noise(length / RATE, place)
+    beside = encoder.encode(audio, lengths)
+    for row, length, found in zip(audio, lengths, beside, strict=True):
+        assert torch.equal(encoder.encode(row[None, :length])[0], found)
+        whole = at_point(tower).encode(row[None, :length])[0][0]
+        begin = sum(size for name, size in list(tower.sizes.items())[: list(tower.sizes).index("llm.2")])
+        assert torch.equal(whole[begin : begin + tower.sizes["llm.2"]], found.double().mean(0).float())
+
+
+def test_nothing_dropped_is_nothing_changed_to_the_bit(tower: Tower) -> None:
+    clip = noise(2.1).numpy()
+    plain = tower.read(clip).rows
+    for method in (Base(), Random(0.0), MergeFrame(0.0)):
+        rows = tower.read(clip, method.applied_to).rows
+        assert rows.keys() == plain.keys()
+        assert all(torch.equal(rows[point], plain[point]) for point in plain)
+
+
+def test_kept_rows_are_those_at_the_kept_positions(tower: Tower, family: Family) -> None:
+    clip, lm, method = noise(2.1), tower.lm, Random(0.5, layer=2)
+    plain, reading = tower.read(clip.numpy()), tower.read(clip.numpy(), method.applied_to, seed=3)
+    inputs = lm.prepare([Prompt(tower.prompt, (clip.numpy(),), 3)])
+    states: dict[int, torch.Tensor] = {}
+    hooks = [
+        lm.decoder_layers[layer].register_forward_hook(lambda _m, _a, out, layer=layer: states.update({layer: out}))
+        for layer in (1, 3)
+    ]
+    kept = method.generate(lm, inputs, max_new_tokens=1).kept_positions[0].tolist()
+    for hook in hooks:
+        hook.remove()
+    audio = inputs.audio_mask[0].nonzero().flatten().tolist()
+    own = audio[: len(audio) - (inputs.window_padding[0] if inputs.window_padding else 0)]
+    stays = [place for place in own if place in kept]
+    assert reading.kept.tolist() == [place in kept for place in audio]
+
+    def rows(layer: int, places: list[int]) -> torch.Tensor:
+        out = states[layer] if isinstance(states[layer], torch.Tensor) else states[layer][0]
+        out = out[lm.decoder.config.altup_active_idx] if out.dim() == 4 else out
+        return out[0][places].float()
+
+    assert torch.equal(reading.rows["llm.1"], rows(1, stays))  # before layer 2 all are there
+    assert torch.equal(reading.rows["llm.3"], rows(3, [kept.index(place) for place in stays]))
+    assert torch.equal(reading.rows["projector"], plain.rows["projector"][[own.index(place) for place in stays]])
+    if len(plain.rows["tower"]) == len(own):
+        assert torch.equal(reading.rows["tower"], plain.rows["tower"][[own.index(place) for place in stays]])
+    else:  # Voxtral joins four frames
+        assert len(reading.rows["tower"]) in range(4 * len(stays) - 3, 4 * len(stays) + 1)
+
+
+def test_merged_tokens_have_rows_of_their_own(embedded: Encoder) -> None:
+    read = embedded.module.tower.read
+    reading = read(noise(2.0).numpy(), MergeFrame(0.5, layer=2).applied_to)
+    assert reading.merged
+    assert {"tower", "projector", "llm.1"}.isdisjoint(reading.rows)
+    assert len(reading.rows["llm.2"]) == len(reading.rows["llm.4"]) == 25
+    dropped = read(noise(2.0).numpy(), Random(0.5, layer=2).applied_to)
+    assert not torch.equal(reading.rows["llm.2"], dropped.rows["llm.2"])
+
+
+def needles(clips: int, seconds: float, event: float, classes: int) -> list[tuple[np.ndarray, int, float]]:
+    """Return clips of noise, each with a word at a random place; nothing but the word tells its class."""
+    found = []
+    for number in range(clips):
+        rng = np.random.default_rng(1000 + number)
+        onset = float(rng.uniform(1, seconds - event - 1))
+        wave, size = 0.01 * rng.standard_normal(round(seconds * RATE)), round(event * RATE)
+        start = round(onset * RATE)
+        wave[start : start + size] += synthesis.spoken(CUES[number % classes], rng, size, RATE)
+        found.append((wave.astype(np.float32), number % classes, onset))
+    return found
+
+
+def accuracy(embeddings: list[np.ndarray], labels: list[int], classes: int) -> float:
+    folds = np.array([str(place // classes % 5) for place in range(len(labels))])
+    found = linear_probe(Clips(np.stack(embeddings), np.array(labels), folds), rotated(list("01234")))
+    return float((found.predicted == np.array(labels)[found.rows]).mean())
+
+
+def test_the_label_stays_and_goes_with_the_tokens_around_the_needle(embedded: Encoder) -> None:
+    tower, classes = embedded.module.tower, 3
+    points = {"tower": tower.sizes["tower"], "llm.4": tower.sizes["llm.4"]}
+    made: dict[tuple[str, str], list[np.ndarray]] = {}
+    labels = []
+    for wave, label, onset in needles(24, 12.0, 2.0, classes):
+        labels.append(label)
+        places = (torch.arange(300) + 0.5) / 25
+        around = (places > onset - 2.05) & (places < onset + 4.05)  # whatever a window of two seconds may have heard
+        for name, keep in (("kept", around), ("dropped", ~around)):
+            method = towers._Given(1 - float(keep.sum()) / 300, at="input", other=keep.float().numpy())
+            reading = tower.read(wave, method.applied_to)
+            assert torch.equal(reading.kept, keep)
+            for point, size in points.items():
+                made.setdefault((name, point), []).append(reading.pooled({point: size}).numpy())
+    for point in points:
+        assert accuracy(made["kept", point], labels, classes) > 0.9
+        assert accuracy(made["dropped", point], labels, classes) < 0.6  # chance is a third
+
+
+def needle_task(root: Path, clips: int, seconds: float, event: float) -> Path:
+    """Write a task of needles as tars of five folds, and return its file."""
+    members: dict[int, list[tuple[str, bytes]]] = {}
+    for number, (wave, label, _) in enumerate(needles(clips, seconds, event, 4)):
+        soundfile.write(stream := io.BytesIO(), wave, RATE, format="WAV", subtype="FLOAT")
+        pair = [(f"{number:03d}.wav", stream.getvalue()), (f"{number:03d}.json", json.dumps({"label": label}).encode())]
+        members.setdefault(number // 4 % 5 + 1, []).extend(pair)
+    for fold, own in members.items():
+        write_tar(root / "needles" / f"wds-audio-fold-{fold}-000000.tar", own)
+    (file := root / "needles_task.py").write_text(
+        "from xares.task import TaskConfig\n\n\ndef needles_config(encoder) -> TaskConfig:\n"
+        '    return TaskConfig(name="needles", encoder=encoder, k_fold_splits=[1, 2, 3, 4, 5], output_dim=4,\n'
+        '                      label_processor=lambda x: int(x["label"]))\n'
+    )
+    return file
+
+
+@pytest.fixture
+def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["encoder", *map(str, arguments)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return call
+
+
+@pytest.mark.parametrize(("seconds", "event"), [(16.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
+def test_loss_grows_with_the_ratio(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
+) -> None:
+    task = needle_task(tmp_path, 24, seconds, event)
+    given = ("prune", "embedded", "--tasks", task, "--data", tmp_path, "--points", "tower")
+    code, out, _ = command(*given, "--methods", "random", "--ratios", "0.5,0.99")
+    assert code == 0
+    assert "text" in out
+    scores = {
+        run.method: run.headline.value
+        for run in (Run.read(file.parent) for file in (tmp_path / "results").rglob("embedded@tower/*/run.json"))
+    }
+    assert scores["base-0"] > 0.9
+    assert scores["base-0"] >= scores["random-0.5-layer2"] > scores["random-0.99-layer2"] + 0.2
+    assert len([*(tmp_path / "results").glob("*pruned.png")]) == 2
+
+
+def test_layers_are_read_once_and_probed_each(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = needle_task(tmp_path, 20, 5.0, 1.0)
+    given = ("layers", "embedded", "--tasks", task, "--data", tmp_path)
+    code, out, _ = command(*given)
+    assert code == 0
+    for point in ("tower.0", "projector", "llm.4", "best", "tower-mix", "llm-mix", "text"):
+        assert f" {point} " in out
+    best = Run.read(tmp_path / "results" / "own" / "needles" / "embedded@best" / "linear")
+    mixed = Run.read(tmp_path / "results" / "own" / "needles" / "embedded@llm-mix" / "linear")
+    assert len(best.facts["chosen"]) == len(mixed.facts["weights"]) == 5
+    assert all(math.isclose(sum(one.values()), 1, abs_tol=1e-2) for one in mixed.facts["weights"])
+    assert (tmp_path / "results" / "needles-embedded-layers.png").stat().st_size > 1000
+    (own,) = encoder_tasks([str(task)])
+    read = towers.read_points(load_encoder("tower:embedded"), own, own.read(tmp_path))
+    valid = {}
+    for point in read.sizes:
+        clips, embeddings = read.at(point).own()
+        given_ = Clips(
+            embeddings, np.array([int(one.labels[0]) for one in clips]), np.array([one.part for one in clips])
+        )
+        valid[point] = linear_probe(given_, rotated(list("12345"))).valid
+    for split, point in enumerate(best.facts["chosen"]):
+        assert valid[point][split] == max(one[split] for name, one in valid.items() if name != "text")
+
+    reads: list[int] = []
+    real = Tower.read
+    monkeypatch.setattr(Tower, "read", lambda *a, **k: reads.append(1) or real(*a, **k))
+    code, _, err = command(*given)  # given again: nothing is read, but what sizes are measured on
+    assert (code, len(reads)) == (0, 1)
+    assert err.count("complete") == 13
+    code, _, _ = command("run", "tower:embedded@llm.1", "--tasks", task, "--data", tmp_path, "--results", "two")
+    assert code == 0
+    one, two = (Run.read(tmp_path / root / "own/needles/embedded@llm.1/linear") for root in ("results", "two"))
+    assert one.identity == two.identity
+    assert [r.reply for r in one.records.values()] == [r.reply for r in two.records.values()]
+
+
+def test_a_mix_learns_to_weigh_the_layer_that_knows() -> None:
+    rng = np.random.default_rng(0)
+    labels, folds = np.arange(60) % 2, np.array([str(place // 2 % 3) for place in range(60)])
+    signal = np.stack([labels, 1 - labels, labels], 1) * 8.0 + rng.standard_normal((60, 3))
+    layers = np.stack([rng.standard_normal((60, 3)), signal, rng.standard_normal((60, 3))])
+    weights = towers._weights(layers, Clips(signal, labels, folds), rotated(["0", "1", "2"])[0])
+    assert weights.argmax() == 1
+    assert weights[1] > 0.5
+    assert math.isclose(weights.sum(), 1, abs_tol=1e-6)
+
+
+def test_other_clips_places_are_of_the_same_length() -> None:
+    class Kept:
+        rows = {name: np.ones((size, 1)) for name, size in (("a", 4), ("b", 4), ("c", 9), ("d", 4))}  # noqa: RUF012
+
+        def has(self, name: str) -> bool:
+            return name in self.rows
+
+    kept = Kept()
+    for name, rows in kept.rows.items():
+        rows[:] = ord(name)
+    found = {name: chr(int(one[0])) for name, one in towers._others(kept, ["d", "c", "b", "a"]).items()}  # type: ignore[arg-type]
+    assert {name: found[name] for name in "abd"} == {"a": "b", "b": "d", "d": "a"}
+    assert found["c"] in "abd"
+
+
+def test_what_cannot_be_probed_is_refused_in_one_line(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    task = needle_task(tmp_path, 20, 5.0, 1.0)
+    given = ("--tasks", task, "--data", tmp_path)
+    for arguments, said in (
+        (("prune", "embedded", *given, "--methods", "snapkv"), "KV cache"),
+        (("prune", "embedded", *given, "--points", "llm.77"), "llm.77"),
+        (("prune", "embedded", *given, "--at", "end"), "layer, input"),
+        (("layers", "embedded", "--tasks", "librispeech"), "librispeech"),
+        (("layers", "nobody", *given), "nobody"),
+        (("run", "tower:embedded@tower", *given, "--encoder-arg", "dtype=int8"), "dtype"),
+        (("run", "tower:embedded@tower", *given, "--encoder-arg", "size=8"), "checkpoint"),
+    ):
+        assert said in one_error(command(*arguments)[2])
+    assert not (tmp_path / "results").exists()
+
+
+def named(setting: str) -> dict[str, Any]:
+    return {"method": setting.split("-", maxsplit=1)[0], "ratio": float(setting.split("-")[1])}
+
+
+def probe_run(setting: str, labels: str, key: str = "long/vox", point: str = "llm.2") -> Run:
+    """Return a probe's run on clips 0, 1, … whose answer is "a"."""
+    records = {
+        str(n): Record(str(n), f"c{n}", reply=f"{label}\t1.000", reference={"answer": "a", "classes": 2})
+        for n, label in enumerate(labels)
+    }
+    facts = {"task": key, "method": setting, "checkpoint": f"tiny@{point}", "point": point}
+    return Run({**facts, "encoder": {"checkpoint": "print"}, "identity": named(setting)}, records)
+
+
+def reply_run(setting: str, letters: str, fingerprint: str = "print") -> Run:
+    reference = {"answer": "A", "options": ["Male", "Female"], "labels": ["male", "female"]}
+    records = {
+        str(n): Record(str(n), f"c{n}", reply=letter, reference=reference, new_tokens=1)
+        for n, letter in enumerate(letters)
+    }
+    facts = {"task": "vox", "method": setting, "checkpoint": "tiny", "checkpoint_name": "tiny"}
+    return Run({**facts, "identity": {"checkpoint": fingerprint, **named(setting)}}, records)
+
+
+def test_lost_and_unused_are_counted_clip_by_clip() -> None:
+    runs = [
+        probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB"),
+        probe_run("random-0.5-layer2", "abbab"), reply_run("random-0.5-layer2", "ABABB"),
+        reply_run("fast_v-0.5-layer2", "AAAAA"), reply_run("random-0.5-layer2", "AAAAA", "another's"),
+    ]  # fmt: skip
+    base, pruned = fourfolds(runs)
+    assert (base.n, pruned.probe.method) == (5, "random-0.5-layer2")
+
+    def shares(one: Any) -> dict[str, int]:
+        return {name: round(5 * found.value) for name, found in one.shares.items()}
+
+    assert shares(base) == {"both": 2, "unused": 2, "reply_only": 0, "neither": 1, "probe": 4, "reply": 2, "lost": 0}
+    assert shares(pruned) == {"both": 1, "unused": 1, "reply_only": 1, "neither": 2, "probe": 2, "reply": 2, "lost": 2}
+    (standing,) = standings(runs[:2])
+    assert (standing.encoder.value, standing.point, standing.model_tasks) == (0.8, "llm.2", ("vox",))
+
+
+def test_long_tasks_have_the_labels_prompts_and_clusters_of_their_own(tmp_path: Path) -> None:
+    build_all(tmp_path, ["vox"])
+    (task,) = encoder_tasks(["long/vox"])
+    data = task.read(tmp_path)
+    samples = task.load(task.find(tmp_path)).samples
+    assert data.classes == ("female", "male")
+    for clip, sample in zip(data.clips, samples, strict=True):
+        assert (clip.id, clip.labels, clip.cluster) == (sample.id, (sample.stratum,), sample.cluster)
+        assert sample.question in clip.facts[0]
+        assert len(decode(clip.audio, 8000)) == 8000
+    assert len(encoder_tasks(["long"])) == 7
+
+
+def test_a_reading_of_padding_alone_is_nothing(embedded: Encoder) -> None:
+    module = TowerEncoder(embedded.module.tower, "", {"tower": 4})
+    assert Reading({"tower": torch.empty(0, 4)}, torch.empty(0)).pooled(module.points).tolist() == [0.0] * 4
+
+
+def test_the_page_says_what_is_lost_and_unused() -> None:
+    runs = [
+        probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB"),
+        probe_run("random-0.5-layer2", "abbab"), reply_run("random-0.5-layer2", "ABABB"),
+    ]  # fmt: skip
+    found = {one.anchor: one for one in sections(PageData(systems_of(runs)))}
+    (table,) = found["unused"].tables
+    row = table.frame[table.frame.setting == "random-0.5-layer2"].iloc[0]
+    assert (row.lost, row.unused, row.lost_low < 0.4 < row.lost_high) == (0.4, 0.2, True)
+    assert [chart.spec["title"] for chart in found["unused"].charts["vox, tiny@llm.2"]] == ["random"]
+    assert found["standing"].tables[0].frame.encoder.tolist() == [0.8]
