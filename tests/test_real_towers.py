@@ -23,5 +23,5 @@ def test_whispers_tower_carries_the_language(tmp_path: Path, monkeypatch: pytest
     done = probe_layers(encoder, task, data, results=tmp_path / "results", say=lambda _line: None)
     scores = {run.facts["point"]: run.headline for run in (Run.read(one.folder) for one in done)}
     assert scores["tower"].low > 0.5  # chance is a fifth
-    assert scores["tower"].value > scores["tower.0"].value
-    assert scores["best"].value > 0.7
+    assert scores["tower"].value > scores["llm.29"].value  # behind a projector that was never trained
+    assert scores["best"].value > 0.85  # the first layers: prompts of a language share voices and studios
