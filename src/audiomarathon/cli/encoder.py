@@ -63,7 +63,7 @@ _Tokenizer = Annotated[
 ]
 _Model = Annotated[str, typer.Argument(help="An audio LLM: audiomarathon list models.")]
 _Limit = Annotated[int, typer.Option(min=0, help="Clips per part, at least one per class; 0 = all.")]
-_RESULTS = Path("results")
+_RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
 _TRIED = 20  # clips to encode for a time estimate
 
 
@@ -362,14 +362,9 @@ def demo(results: _Results = Path("encoder_demo")) -> int:
 
 
 def layers(
-    model: _Model,
-    tasks: _Tasks,
-    data: _Data = None,
-    results: _Results = _RESULTS,
-    limit: _Limit = 0,
-    encoder_arg: _Arguments = None,
-    device: _Device = "auto",
-) -> int:
+    model: _Model, tasks: _Tasks, data: _Data = None, results: _Results = _RESULTS, limit: _Limit = 0,
+    encoder_arg: _Arguments = None, device: _Device = "auto",
+) -> int:  # fmt: skip
     """Probe every layer of an audio LLM: its tower's, what enters its LLM, and its LLM's, at the audio tokens.
 
     Examples:
@@ -392,21 +387,15 @@ def layers(
 
 
 def prune(
-    model: _Model,
-    tasks: _Tasks,
+    model: _Model, tasks: _Tasks,
     methods: Annotated[str, typer.Option(help="Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
     ratios: Annotated[str, typer.Option(help="Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
-    points: Annotated[
-        str, typer.Option(help="Where probes read: tower.I, tower, projector, llm.K, llm.last; text is added.")
-    ] = "llm.2,llm.last",
+    points: Annotated[str, typer.Option(help="tower.I, tower, projector, llm.K or llm.last; text is added.")] = _POINTS,
     layer: Annotated[int, typer.Option(min=0, help="Layer at which tokens are dropped.")] = 2,
     at: Annotated[str, typer.Option(help="layer, or input: before the LLM.")] = "layer",
-    data: _Data = None,
-    results: _Results = _RESULTS,
-    limit: _Limit = 0,
-    encoder_arg: _Arguments = None,
+    data: _Data = None, results: _Results = _RESULTS, limit: _Limit = 0, encoder_arg: _Arguments = None,
     device: _Device = "auto",
-) -> int:
+) -> int:  # fmt: skip
     """Probe what is left of the sound after audio tokens are dropped, beside nothing dropped, on the same clips.
 
     Examples:
@@ -446,14 +435,9 @@ def prune(
 
 
 def _probed(
-    model: str,
-    tasks: str,
-    data: Path | None,
-    limit: int,
-    arguments: Sequence[str] | None,
-    device: str,
+    model: str, tasks: str, data: Path | None, limit: int, arguments: Sequence[str] | None, device: str,
     work: Callable[..., Iterator[Result]],
-) -> tuple[list[Run], int]:
+) -> tuple[list[Run], int]:  # fmt: skip
     """Load a model, do the work on each task, and return the runs and the exit code."""
     from audiomarathon.embedded import without_data
     from audiomarathon.encoders.encoder import load_encoder
