@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -363,7 +363,7 @@ def demo(results: _Results = Path("encoder_demo")) -> int:
 
 def layers(
     model: _Model, tasks: _Tasks, data: _Data = None, results: _Results = _RESULTS, limit: _Limit = 0,
-    encoder_arg: _Arguments = None, device: _Device = "auto",
+    encoder_arg: _Arguments = None, device: DeviceName = "auto",
 ) -> int:  # fmt: skip
     """Probe every layer of an audio LLM: its tower's, what enters its LLM, and its LLM's, at the audio tokens.
 
@@ -394,7 +394,7 @@ def prune(
     layer: Annotated[int, typer.Option(min=0, help="Layer at which tokens are dropped.")] = 2,
     at: Annotated[str, typer.Option(help="layer, or input: before the LLM.")] = "layer",
     data: _Data = None, results: _Results = _RESULTS, limit: _Limit = 0, encoder_arg: _Arguments = None,
-    device: _Device = "auto",
+    device: DeviceName = "auto",
 ) -> int:  # fmt: skip
     """Probe what is left of the sound after audio tokens are dropped, beside nothing dropped, on the same clips.
 
