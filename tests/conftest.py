@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Method
+from audiomarathon.compression.registry import get_method
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
@@ -76,15 +77,31 @@ def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> Audio
 
 
 ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
-#: Every method is tried on the benchmark's own families; on the others too in `make test-all`, which takes minutes.
-#: `certify` (test_certify.py) holds dropping and pressing on all of them against the oracles.
 ATTENTION = [(key, how) for how in ("sdpa", "eager") for key in FAMILIES if ALL or get_model(key).folder]
+#: The family on which `make test` tries every method, and one method of each kind, which it tries on the others.
+HOME, KINDS = "qwen2.5-omni-7b", ("base", "fast_v", "merge_adjacent", "snapkv", "composed")
+
+
+def is_paired(item: pytest.Item) -> bool:
+    """Whether `make test` runs this pair of a family and a method; the whole product takes minutes: `make test-all`.
+
+    Every method runs on one family under both kinds of attention, every other family under sdpa with a method of each
+    kind, which at a layer means layer 2.
+    """
+    values = getattr(getattr(item, "callspec", None), "params", {})
+    family, attention = values.get("any_lm", (HOME, "sdpa"))
+    if family == HOME:
+        return True
+    methods = [value for value in values.values() if isinstance(value, Method)]
+    methods += [value for value in values.values() if isinstance(value, type) and issubclass(value, Method)]
+    methods += [get_method(value) for name, value in values.items() if name == "method" and isinstance(value, str)]
+    return attention == "sdpa" and all(one.key in KINDS and getattr(one, "layer", 2) == 2 for one in methods)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked `long`, unless all is asked for; `real` tests are run alone."""
     real = os.environ.get("AUDIOMARATHON_TESTS") == "real"
-    kept = [item for item in items if ALL or not item.get_closest_marker("long")]
+    kept = [item for item in items if ALL or (not item.get_closest_marker("long") and is_paired(item))]
     kept = [item for item in kept if bool(item.get_closest_marker("real")) is real]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept

@@ -27,6 +27,7 @@ from audiomarathon.models.loading import pretrained
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.registry import get_model
 
+LONG = pytest.mark.long
 QUESTION = "Which is it?\n\nA. cat\nB. dog"
 
 
@@ -38,7 +39,7 @@ def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: 
 
 class TestPrompt:
     @pytest.mark.parametrize(
-        "seconds", [(1.3,), (29.9,), (31.0,), (2.2, 33.0), pytest.param((300.0,), marks=pytest.mark.long)], ids=str
+        "seconds", [(1.3,), (2.2, 33.0), *(pytest.param((one,), marks=LONG) for one in (29.9, 31.0, 300.0))], ids=str
     )
     def test_tokens_are_the_processors_own(
         self,
@@ -60,7 +61,9 @@ class TestPrompt:
             inputs, _model = family.documented(family_checkpoint(family.key), prompt)
             assert row[mask.bool()].tolist() == inputs["input_ids"][0].tolist()
 
-    @pytest.mark.parametrize("seconds", [1, 29.99, 30, 30.01, 90, 300, 600])
+    @pytest.mark.parametrize(
+        "seconds", [1, 30, 30.01, 90, *(pytest.param(one, marks=LONG) for one in (29.99, 300, 600))]
+    )
     def test_audio_tokens_are_as_the_familys_formula_says(
         self, family: Family, family_lm: AudioLM, seconds: float
     ) -> None:
