@@ -1,4 +1,7 @@
-"""What many tests share: tiny random models of every family, and prompts for them."""
+"""What many tests share: tiny random models of every family, and prompts for them.
+
+Nothing here imports torch before a test asks for a model: it takes seconds, also where pytest only starts workers.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import functools
 import json
 import os
 import re
+import runpy
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import tiny_qwen2_5_omni
-import torch
 from families import FAMILIES, Family
 from tqdm import tqdm
 from typer.testing import CliRunner
@@ -23,12 +26,13 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.errors import MethodError
-from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Prompt
-from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
 from audiomarathon.models.registry import get_model
 
-torch.set_num_threads(1)  # threads that wait for each other on a busy machine are slower than none
+if TYPE_CHECKING:
+    from audiomarathon.models.audio_lm import AudioLM
+    from audiomarathon.models.prompt import Prompt
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other on a busy machine slow everything
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -55,7 +59,7 @@ def fresh_lock() -> None:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2.5-Omni of four layers in the hub's layout."""
-    return tiny_qwen2_5_omni.checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny-omni")
+    return FAMILIES[HOME].checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny-omni")
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +131,7 @@ def lm(tiny_checkpoint: Path) -> AudioLM:
 
 
 def load_tiny(checkpoint: Path, attn_implementation: str = "sdpa") -> AudioLM:
-    return Qwen2_5Omni.load(checkpoint, device="cpu", dtype="float32", attn_implementation=attn_implementation)
+    return FAMILIES[HOME].load(checkpoint, attn_implementation)
 
 
 def skip_unless_carried(lm: AudioLM, method: Method) -> None:
@@ -146,6 +150,8 @@ def noise(seconds: float, seed: int = 0, rate: int = 16000) -> np.ndarray:
 @pytest.fixture(scope="session")
 def prompts() -> list[Prompt]:
     """Three prompts of unequal lengths; the first holds two clips, so its audio tokens lie in two spans."""
+    from audiomarathon.models.prompt import Prompt
+
     return [
         Prompt("Which is it?\n\nA. cat\nB. dog", (noise(5.3, 1), noise(3.05, 2)), seed=11),
         Prompt("And now?", (noise(4.0, 3),), seed=12),
@@ -173,6 +179,22 @@ def times() -> Callable[[int, int], int]:
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Print what a drill did and saw (`make drills` shows it)."""
     return lambda line: print(f"\n  {request.node.name}: {line}", flush=True)  # noqa: T201
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a Python file as users start it, in this process: its exit code, and what it prints and reports."""
+
+    def run(file: Path, *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(file), *map(str, arguments)])
+        code = 0
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
 
 
 def call(*arguments: object) -> tuple[int, str]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,13 +75,18 @@ def test_a_door_runs_what_can_run_and_says_what_could_not(data: Path, tiny_check
     assert "Traceback" not in done.stderr
 
 
-def test_env_vars_fill_what_options_leave_open(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    done = call(
-        "kvpress", "gtzan", "-r", "0.5", "-o", "out", "--no-base",
-        cwd=tmp_path, AUDIOMARATHON_DATA=str(data), MODEL_PATH=str(tiny_checkpoint), MAX_NEW_TOKENS="2",
-        PRUNE_METHOD="knorm", SAMPLE_LIMIT="1",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_env_vars_fill_what_options_leave_open(
+    data: Path, tiny_checkpoint: Path, tmp_path: Path, no_env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # the door chooses a GPU there
+    for name, value in {
+        "AUDIOMARATHON_DATA": str(data), "MODEL_PATH": str(tiny_checkpoint), "MAX_NEW_TOKENS": "2",
+        "PRUNE_METHOD": "knorm", "SAMPLE_LIMIT": "1", "DEVICE": "cpu",
+    }.items():  # fmt: skip
+        os.environ[name] = value
+    with suppress(SystemExit):
+        cli_batch.batch("kvpress", ["gtzan", "-r", "0.5", "-o", "out", "--no-base"])
     results = json.loads((tmp_path / "out" / "summary.json").read_text())["results"]
     assert [(result["setting"], result["summary"]["n"]) for result in results] == [("knorm-0.5", 1)]
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
 from audiomarathon.cli import doctor_checks as doctor
-from audiomarathon.cli.app import app
+from audiomarathon.cli.app import app, main
 from audiomarathon.cli.demo import demo
 from audiomarathon.embedded import mini_benchmark
 from audiomarathon.errors import ModelError, SettingsError
@@ -240,22 +239,28 @@ class TestRun:
         assert re.search(rf"1 sample failed .*AudioError: .*{clip.name}", one_error(err))
 
     def test_ctrl_c_keeps_the_records_and_says_how_to_go_on(
-        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path
+        self, tau: Path, tiny_checkpoint: Path, tmp_path: Path, no_env
     ) -> None:
-        env = os.environ | {"AUDIOMARATHON_DATA": str(tau), "MODEL_PATH": str(tiny_checkpoint), "DECODE_TOKENS": "400"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "audiomarathon", "run", "tau"],
-            env=env,
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = ["run", "tau", "--data", tau, "--model-path", tiny_checkpoint, "--decode-tokens", "400"]
+        if (child := os.fork()) == 0:
+            os.chdir(tmp_path)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = ["audiomarathon", *map(str, arguments)]
+            code = 1
+            with (tmp_path / "said").open("w") as sys.stderr:
+                try:
+                    main()
+                except SystemExit as ended:
+                    code = int(ended.code or 0)
+                finally:
+                    sys.stderr.flush()
+                    os._exit(code)
         file = tmp_path / "results" / "tau" / "tiny-omni" / "base-0" / "samples.jsonl"
-        while process.poll() is None and not (file.exists() and file.stat().st_size):
+        while not os.waitpid(child, os.WNOHANG)[0] and not (file.exists() and file.stat().st_size):
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        err = process.communicate()[1]
-        assert process.returncode == 130, err
+        os.kill(child, signal.SIGINT)
+        status, err = os.waitpid(child, 0)[1], (tmp_path / "said").read_text()
+        assert os.waitstatus_to_exitcode(status) == 130, err
         assert "run the same command again" in err
         assert "Traceback" not in err
         assert file.read_text().endswith("}\n")

@@ -310,9 +310,10 @@ class TestScoringAgain:
 
 
 class TestKilled:
-    def test_kills_change_nothing(self, go, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    def test_kills_change_nothing(self, go, tiny_checkpoint: Path, tmp_path: Path, times) -> None:
         """kill -9 at random moments; the records equal an undisturbed run's in all but times and memory."""
-        for index in range(60):
+        kills = times(5, 20)
+        for index in range(3 * kills):
             label = ("real", "fake")[index % 2]
             task_folders.write_clip(tmp_path / "data" / label / f"{index}.wav", hertz=100 + 10 * index)
         setting = {"data": str(tmp_path / "data"), "method": "random", "ratio": 0.5}
@@ -324,9 +325,11 @@ class TestKilled:
         }  # fmt: skip
         file = tmp_path / "killed" / undisturbed.folder.relative_to(tmp_path / "whole") / "samples.jsonl"
         script = Path(__file__).with_name("killed_run.py")
-        command = [sys.executable, str(script), "had", "20", str(file)]
+        command = [sys.executable, str(script), "had", str(kills), str(file)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
-        assert int(done.stdout.splitlines()[-1]) >= 10  # on a busy machine a run may get far before it is killed
+        assert (
+            int(done.stdout.splitlines()[-1]) >= kills // 2
+        )  # on a busy machine a run may get far before it is killed
         survived = records_in(file.parent)
         assert [steady(record) for record in survived] == [steady(record) for record in records(undisturbed)]

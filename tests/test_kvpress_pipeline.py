@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,8 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import RunSettings
 
-ROOT = Path(__file__).parent.parent
+PIPELINE = Path(__file__).parent.parent / "kvpress" / "pipeline.py"
+Script = Callable[..., tuple[int, str, str]]
 SHORT = RunSettings(max_new_tokens=6)
 
 
@@ -113,17 +112,18 @@ class TestAnswer:
 class TestScript:
     """`python kvpress/pipeline.py`, as users start it."""
 
-    def run(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **env}
-        line = [sys.executable, str(ROOT / "kvpress" / "pipeline.py"), *map(str, arguments)]
-        return subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=300)
+    @pytest.fixture(autouse=True)
+    def offline(self, no_env: Any) -> None:
+        no_env("HF_HUB_OFFLINE", "1")
 
-    def test_answers_beside_base(self, talk: Path, tiny_checkpoint: Path) -> None:
-        done = self.run(
-            talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5", "--device", "cpu",
-            "--max-new-tokens", 3, MODEL_PATH=str(tiny_checkpoint), DEVICE="cuda:9", PRUNE_RATIO="0.1",
+    def test_answers_beside_base(self, talk: Path, tiny_checkpoint: Path, no_env: Any, script: Script) -> None:
+        for name, value in {"MODEL_PATH": str(tiny_checkpoint), "DEVICE": "cuda:9", "PRUNE_RATIO": "0.1"}.items():
+            no_env(name, value)
+        code, out, err = script(
+            PIPELINE, talk, "--prompt", "What?", "--press", "snapkv", "--press", "frame:0.9", "--ratio", "0.5",
+            "--device", "cpu", "--max-new-tokens", 3,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert code == 0, err
         for cell in (
             "4.0 s of audio",
             "base",
@@ -134,7 +134,7 @@ class TestScript:
             "10 of 100",
             "KV MB",
         ):
-            assert cell in done.stdout
+            assert cell in out
 
     @pytest.mark.parametrize(
         ("flags", "message"),
@@ -145,15 +145,15 @@ class TestScript:
             (["--model-path", "org/not-there"], "not-there"),
         ],
     )
-    def test_faults_are_one_line(self, talk: Path, flags: list[str], message: str) -> None:
-        done = self.run(talk, "--prompt", "What?", *flags)
-        assert done.returncode == 2
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    def test_faults_are_one_line(self, talk: Path, flags: list[str], message: str, script: Script) -> None:
+        code, _out, err = script(PIPELINE, talk, "--prompt", "What?", *flags)
+        assert code == 2
+        (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
         assert message in line
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in err
 
-    def test_help_teaches(self) -> None:
-        done = self.run("--help")
-        assert done.returncode == 0
-        assert "python kvpress/pipeline.py talk.wav" in done.stdout
-        assert "fraction of audio tokens removed" in done.stdout
+    def test_help_teaches(self, script: Script) -> None:
+        code, out, _err = script(PIPELINE, "--help")
+        assert code == 0
+        assert "python kvpress/pipeline.py talk.wav" in out
+        assert "fraction of audio tokens removed" in out

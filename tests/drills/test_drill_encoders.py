@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hanging import no_hang
 from test_probing_runs import made, task_of
 
 from audiomarathon.probing.store import read_part
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path, times, tell) -> None:
     kills = times(10, 200)
     env, killed, whole = made(tmp_path / "env"), tmp_path / "killed", tmp_path / "whole"

@@ -134,7 +134,7 @@ def small_files(_path: Path, kilobytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("kilobytes", [4, 24, 60])
+@pytest.mark.parametrize("kilobytes", [24, *(pytest.param(one, marks=pytest.mark.long) for one in (4, 60))])
 def test_a_full_disk(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
     with small_disk(disk, kilobytes):
@@ -151,7 +151,7 @@ def test_a_full_disk(whole, said, kilobytes: int, data: Path, tiny_checkpoint: P
     tell(f"{kilobytes} kB: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
-@pytest.mark.parametrize("kilobytes", [0, 2, 6])
+@pytest.mark.parametrize("kilobytes", [2, *(pytest.param(one, marks=pytest.mark.long) for one in (0, 6))])
 def test_a_quota(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     with small_files(tmp_path, kilobytes), suppress(AudioMarathonError):
         assert killed_sweep.go(str(data), str(tiny_checkpoint), str(tmp_path)) == 1
@@ -163,6 +163,7 @@ def test_a_quota(whole, said, kilobytes: int, data: Path, tiny_checkpoint: Path,
     tell(f"{kilobytes} kB a file: {len(survived)} of {len(whole)} records before it was full, all kept; the rest after")
 
 
+@pytest.mark.long
 def test_a_read_only_place(whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, tell) -> None:
     """Before the first record, and in the middle."""
     disk, model = tmp_path / "disk", str(tiny_checkpoint)
@@ -224,6 +225,7 @@ def test_damaged_lines(whole, said, data: Path, tiny_checkpoint: Path, tmp_path:
     tell(f"{count} kinds of damage: every whole line kept; no other was taken for a record")
 
 
+@pytest.mark.long
 def test_a_clock_that_goes_backwards(
     whole, said, data: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, tell
 ) -> None:

@@ -57,7 +57,7 @@ def judged(task_key: str, record: Record) -> dict[str, Any]:
         return get_task(task_key).scorer.judge(record)
 
 
-@pytest.fixture(params=["tau", "librispeech"])
+@pytest.fixture(params=["tau", pytest.param("librispeech", marks=pytest.mark.long)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A run whose model, samples and setting are all hostile."""
     folder = tmp_path / "results" / request.param / "tiny" / "base-0"
