@@ -197,6 +197,12 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return run
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave pictures empty, for tests of what is written beside them: drawing one takes half a second."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _figure, file: Path(file).touch())
+
+
 def call(*arguments: object) -> tuple[int, str]:
     """Run a command; return its exit code and all that it says."""
     done = CliRunner().invoke(app, [str(one) for one in arguments])

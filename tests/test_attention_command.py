@@ -274,6 +274,7 @@ class TestPictures:
         (folder / "attention" / "index.jsonl").write_text(json.dumps(row) + "\n")
         return Run({"task": "tau", "method": "base-0", "checkpoint": "c", "model": "embedded"}, {}, folder=folder)
 
+    @pytest.mark.usefixtures("undrawn")
     def test_without_data_the_picture_over_time_has_no_spectrogram(self, tmp_path: Path) -> None:
         run = self.made(tmp_path, np.ones((3, 4, 5), np.float16))
         assert (tmp_path / "time.png") in draw([run], tmp_path)
@@ -281,6 +282,7 @@ class TestPictures:
             json.loads((tmp_path / "attention.json").read_text())["base-0"]["foresight"]["mean_of_last_layers"] is None
         )
 
+    @pytest.mark.usefixtures("undrawn")
     def test_runs_of_one_name_are_told_apart_and_too_many_are_refused(self, tmp_path: Path) -> None:
         runs = [self.made(tmp_path / str(number), np.ones((3, 4, 5), np.float16)) for number in range(9)]
         draw(runs[:2], tmp_path / "two")
@@ -289,6 +291,7 @@ class TestPictures:
         with pytest.raises(SettingsError, match="9 runs have captured attention"):
             draw(runs, tmp_path / "nine")
 
+    @pytest.mark.usefixtures("undrawn")
     def test_layers_of_all_runs_say_what_can_be_foretold(self, tmp_path: Path) -> None:
         rising = np.tile(np.arange(1, 6, dtype=np.float16), (3, 8, 1))
         one, other = self.made(tmp_path / "a", rising), self.made(tmp_path / "b", rising[:, :4], first=4)
@@ -312,6 +315,7 @@ class TestPictures:
         assert seen is not None
         assert (seen.layers, seen.to_audio.shape[:3]) == ([2, 3], (2, 3, 2))
 
+    @pytest.mark.usefixtures("undrawn")
     def test_one_layer_alone_foretells_nothing(self, tmp_path: Path) -> None:
         run = self.made(tmp_path, np.ones((3, 1, 5), np.float16))
         (tmp_path / "pictures").mkdir()
@@ -366,6 +370,7 @@ class TestTheOriginalsScript:
         assert np.allclose(maps.sum(-1), 1, atol=1e-5)
         assert np.allclose(np.load(place / "global_mean.npy"), maps.mean(0))
 
+    @pytest.mark.usefixtures("undrawn")
     def test_prompts_from_a_file(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
         turn = {"role": "user", "content": "Hello you"}
         rows = ["Test", {"prompt": "A longer prompt"}, {"id": "mine", "messages": [turn]}]
@@ -401,11 +406,13 @@ class TestTheOriginalsScript:
         code, said = run("--input-jsonl", "p.jsonl", "--model", "embedded")
         assert (code, "p.jsonl, line 2" in said) == (2, True)
 
+    @pytest.mark.usefixtures("undrawn")
     def test_results_stay_in_their_folder(self, run: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
         assert run("--prompt", "a", "--model", "embedded", "--run-name", "../../away", "--layers", "0")[0] == 0
         (place,) = (tmp_path / "outputs" / "attn").iterdir()
         assert (place / "stats.json").is_file()
 
+    @pytest.mark.usefixtures("undrawn")
     def test_means_of_unequal_prompts(self, tmp_path: Path) -> None:
         """In blocks of relative positions, where rows still sum to 1; as the original does: cut, where they do not."""
         ones = []

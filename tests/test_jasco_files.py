@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,20 +154,12 @@ def five(tmp_path: Path) -> tuple[Path, Path]:
 PRINTED = "best-mean :  0.8\nAudio-Oriented % :  0.25\nBoth-Oriented % :  0.75\nSpeech-Oriented % :  0.0\n"
 
 
-def test_the_door_answers_the_originals_call(five: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_door_answers_the_originals_call(five: tuple[Path, Path], tmp_path: Path, script: Any) -> None:
     file, judgements = five
     out = tmp_path / "out.csv"
-    done = subprocess.run(
-        [sys.executable, str(DOOR), f"replay:{judgements}", str(file), str(out)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == PRINTED
-    assert (
-        "strict reading: best-mean 1.40, audio 0 %, both 100 %, speech 0 %, neither 0 %; 5 of 5 rows read"
-        in done.stderr
-    )
+    code, printed, err = script(DOOR, f"replay:{judgements}", file, out)
+    assert (code, printed) == (0, PRINTED)
+    assert "strict reading: best-mean 1.40, audio 0 %, both 100 %, speech 0 %, neither 0 %; 5 of 5 rows read" in err
     rows = rows_of(out)
     assert [*rows[0]] == [*COLUMNS, "llama3_extract", "rating", "orientation", "gated", "rule", "judge", "judge_prompt"]
     assert [{name: row[name] for name in COLUMNS} for row in rows] == rows_of(file)

@@ -327,6 +327,7 @@ def test_judges_are_asked_after_a_run(door: Call, tmp_path: Path) -> None:
     assert (results["count"], results["performance_score"], results["metrics"]["avg_overall"]) == (2, 0.5, 2.5)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -> None:
     """`sample_0000` is the first row of the data; ids are sorted otherwise."""
     flags = ("-m", "embedded", "--output-root", "out", "--save-attn", "--attn-full", "--attn-run-name", "mine")

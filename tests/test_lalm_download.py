@@ -295,6 +295,7 @@ def test_what_the_hub_and_its_archive_do_wrong_is_one_line(hub: Hub, root: Path)
     )
 
 
+@pytest.mark.long
 def test_the_script_brings_both_and_fails_if_one_does(mmau_pro: Path, clotho: Path, root: Path, tmp_path: Path) -> None:
     env = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.cli.new import KINDS
+from audiomarathon.embedded import mini_benchmark
 
 SOURCES = Path(inspect.getfile(importlib.import_module("audiomarathon"))).parents[1]
 
@@ -26,9 +27,16 @@ def new(*words: object) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As much of the mini benchmark as a package's own test hears."""
+    return mini_benchmark.generate(tmp_path_factory.mktemp("mini"), tasks=["desed"], limit=2, progress=False)
+
+
 @pytest.fixture
-def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mini: Path) -> Iterator[str]:
     """A kind whose package is written and on the path, beside the metadata that an installer makes."""
+    monkeypatch.setattr(mini_benchmark, "mini_benchmark", lambda: mini)
     name = f"own_{request.param}"
     new(request.param, name, "--into", tmp_path)
     project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
