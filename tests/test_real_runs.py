@@ -16,6 +16,7 @@ from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
 from audiomarathon.settings import RunSettings
 
+LONG = pytest.mark.long
 REPOSITORY = Path(__file__).parent.parent
 
 
@@ -24,7 +25,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_recordings.build_all(tmp_path_factory.mktemp("real"))
 
 
-@pytest.mark.parametrize("task", ["librispeech", "gtzan", "tau"])
+@pytest.mark.parametrize("task", ["tau", *(pytest.param(name, marks=LONG) for name in ("librispeech", "gtzan"))])
 def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     if task == "librispeech":
         real_recordings.chapters()  # skips where there are none
@@ -49,6 +50,7 @@ def test_long_real_audio_from_folder_to_summary(task: str, root: Path, tiny_chec
     assert batched.summary["score"] == base.summary["score"]
 
 
+@LONG
 def test_the_script_a_user_runs(root: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """`cd Qwen_2.5_Omni && PRUNE_METHOD=frame … python TAU_test.py`, as the README shows it."""
     env = os.environ | {
