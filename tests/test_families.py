@@ -139,6 +139,13 @@ class TestReplies:
         )
         assert (first - second).abs().max() > 1e-4
 
+    def test_only_the_last_position_meets_the_head(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
+        positions: list[int] = []
+        handle = family_lm.lm_head.register_forward_hook(lambda _m, args, _output: positions.append(args[0].shape[1]))
+        Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=2, ignore_end=True)
+        handle.remove()
+        assert positions == [1, 1]
+
     def test_every_stage_is_measured(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         stages = Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=4, ignore_end=True).stages
         assert min(stages.encoder, stages.llm_prefill, stages.decode) > 0
