@@ -1,13 +1,13 @@
 """Plant known faults in the sources, one at a time, and see whether the tests of `make test` notice each.
 
-    python scripts/mutate.py                     all faults of faults.toml, some 15 minutes
+    python scripts/mutate.py                     all faults of faults.toml, some minutes
     python scripts/mutate.py --only knn-ties     one of them; several as a,b
     python scripts/mutate.py --list              their names, and the files they are planted in
     python scripts/mutate.py --all --jobs 4      run the whole suite on each, not only the tests that are named
 
 A fault is a table of faults.toml: its `name`, the `file` under src/audiomarathon/, the text that is `old` there
-(exactly once) and `new`, and the `tests` that should fail. All runs in a copy in a temporary folder: nothing changes
-here. First the named tests run on sound sources: a fault is only caught by tests that pass without it.
+(exactly once) and `new`, and the `tests` that should fail. All runs in copies in a temporary folder: nothing changes
+here. First the tests run on sound sources: a fault is only caught by tests that pass without it.
 
 Prints `caught` or `SURVIVED` for each fault; the exit code is 1 when one survives, 2 when the table is wrong.
 A survivor is a bug that a change could bring in unnoticed: add the smallest test that kills it.
@@ -16,6 +16,7 @@ A survivor is a bug that a change could bring in unnoticed: add the smallest tes
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
 import subprocess
@@ -23,8 +24,11 @@ import sys
 import tempfile
 import time
 import tomllib
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "src/audiomarathon"
@@ -55,23 +59,10 @@ def read_faults(file: Path = Path(__file__).with_name("faults.toml")) -> list[Fa
     return [Fault(**{**row, "tests": tuple(f"tests/test_{name}.py" for name in row["tests"])}) for row in rows]
 
 
-def run_tests(root: Path, tests: tuple[str, ...], jobs: int) -> subprocess.CompletedProcess[str]:
-    """Run tests on the sources under `root` until the first failure, selected as `make test` selects them."""
-    left = {name: value for name, value in os.environ.items() if name != "AUDIOMARATHON_TESTS"}
-    workers = ("-n", str(jobs)) if jobs > 1 else ("-p", "no:xdist")
-    command = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *workers, *tests)
-    env = {**left, "PYTHONPATH": str(root / "src")}
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
-
-
 def copied(target: Path) -> Path:
     """Copy what git knows or would add, links as links."""
-    listed = subprocess.run(
-        ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
         if (source := ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,11 +70,37 @@ def copied(target: Path) -> Path:
     return target
 
 
+def started(root: Path, tests: tuple[str, ...]) -> int:
+    """Run tests on the sources under `root` in a fork of this process, until one fails; return its process id.
+
+    They are selected as `make test` selects them. `root/said` gets the output, `root/modules` what was imported.
+    """
+    if child := os.fork():
+        return child
+    os.environ["PYTHONPATH"] = f"{root}/src"
+    os.environ.pop("AUDIOMARATHON_TESTS", None)
+    os.chdir(root)
+    sys.path[:0] = [f"{root}/src"]
+    sys.argv = ["pytest"]
+    code = 4
+    try:
+        with (root / "said").open("w", buffering=1) as said, redirect_stdout(said), redirect_stderr(said):
+            code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
+            (root / "modules").write_text("\n".join(_libraries(root)))
+    finally:
+        os._exit(code)
+
+
+def _libraries(root: Path) -> list[str]:
+    files = {name: str(getattr(module, "__file__", None) or root) for name, module in sys.modules.items()}
+    return [name for name, file in files.items() if not file.startswith(str(root)) and name != "__mp_main__"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAMES", help="plant these faults alone")
     parser.add_argument("--all", action="store_true", help="run the whole suite of `make test` on each fault")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="workers of pytest (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time (default 1)")
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     given = parser.parse_args()
     faults = read_faults()
@@ -95,30 +112,46 @@ def main() -> int:
         print("\n".join(f"{fault.name:32} {fault.file}" for fault in faults))
         return 0
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
-        root = copied(Path(folder))
+        roots = [copied(Path(folder, str(number))) for number in range(max(1, given.jobs))]
         try:
-            planted = [fault.planted(root) for fault in faults]
+            planted = {fault: fault.planted(roots[0]) for fault in faults}
         except (OSError, ValueError) as error:
             parser.error(str(error))
         sound = () if given.all else tuple(sorted({test for fault in faults for test in fault.tests}))
-        if (done := run_tests(root, sound, given.jobs)).returncode:
-            parser.error(f"tests fail without any fault:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        survivors = 0
-        for fault, text in zip(faults, planted, strict=True):
-            file, begin = root / SOURCES / fault.file, time.monotonic()
-            before = file.read_bytes()
-            file.write_text(text, encoding="utf-8")
-            done = run_tests(root, () if given.all else fault.tests, given.jobs)
-            file.write_bytes(before)
-            if done.returncode not in (0, _FAILED):
-                parser.error(f"{fault.name}: the tests cannot run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-            survivors += not done.returncode
-            said = "caught" if done.returncode else "SURVIVED"
-            by = next((line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")), "")
-            print(f"{said:9} {fault.name:32} {time.monotonic() - begin:5.1f} s  {by}", flush=True)
+        if os.waitstatus_to_exitcode(os.waitpid(started(roots[0], sound), 0)[1]):
+            parser.error(f"tests fail without any fault:\n{(roots[0] / 'said').read_text()[-4000:]}")
+        for name in (roots[0] / "modules").read_text().splitlines():
+            with suppress(Exception):  # once here, and not in every fork: torch takes longer than most tests
+                importlib.import_module(name)
+        survivors = plant(planted, roots, whole=given.all)
     print(f"{len(faults) - survivors} of {len(faults)} faults caught")
     return 1 if survivors else 0
 
 
+def plant(planted: dict[Fault, str], roots: list[Path], *, whole: bool) -> int:
+    """Plant faults, one in each copy of the tree at a time, and print what became of each; return the survivors."""
+    left, free, survivors = list(planted), list(roots), 0
+    running: dict[int, tuple[Fault, Path, float]] = {}
+    while left or running:
+        while left and free:
+            fault, root = left.pop(0), free.pop()
+            (root / SOURCES / fault.file).write_text(planted[fault], encoding="utf-8")
+            running[started(root, () if whole else fault.tests)] = fault, root, time.monotonic()
+        child, status = os.wait()
+        fault, root, begin = running.pop(child)
+        shutil.copy2(ROOT / SOURCES / fault.file, root / SOURCES / fault.file)
+        free.append(root)
+        code, said = os.waitstatus_to_exitcode(status), (root / "said").read_text()
+        if code not in (0, _FAILED):
+            sys.exit(f"{fault.name}: the tests cannot run:\n{said[-4000:]}")
+        by = next((line.split()[1] for line in said.splitlines() if line.startswith("FAILED")), "")
+        print(
+            f"{'caught' if code else 'SURVIVED':9} {fault.name:32} {time.monotonic() - begin:5.1f} s  {by}", flush=True
+        )
+        survivors += not code
+    return survivors
+
+
 if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

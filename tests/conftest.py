@@ -6,6 +6,7 @@ Nothing here imports torch before a test asks for a model: it takes seconds, als
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import re
@@ -37,7 +38,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 
 @pytest.fixture(autouse=True, scope="session")
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe."""
+    """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
+
+    And keep what was imported out of the garbage collector's sight: it takes a second to look through torch.
+    """
+    gc.freeze()
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -15,7 +15,7 @@ import pytest
 import task_folders
 import torch
 from conftest import ALL, HOME, KINDS
-from families import Family
+from families import FAMILIES
 from transformers import GenerationConfig
 
 import audiomarathon
@@ -58,12 +58,6 @@ def session_of(model: str, folder: Path) -> LocalEngine:
 
 
 @pytest.fixture(scope="module")
-def family_session(family: Family, family_checkpoint: Any) -> LocalEngine:
-    """Each family, opened as the command opens it."""
-    return session_of(family.key, family_checkpoint(family.key))
-
-
-@pytest.fixture(scope="module")
 def session(tiny_checkpoint: Path) -> LocalEngine:
     """The tiny Qwen2.5-Omni, to plant faults in."""
     return session_of("qwen2.5-omni-7b", tiny_checkpoint)
@@ -77,10 +71,17 @@ def failed(session: LocalEngine) -> set[str]:
     return {name for name, verdict in verdicts(certify(session, SECONDS)).items() if verdict == "fail"}
 
 
-def test_a_family_passes(family_session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+OFTEN = (HOME, "phi4mm", "gemma3n")  # one without, one with an adapter, one with windows
+
+
+@pytest.mark.parametrize(
+    "key", [*OFTEN, *(pytest.param(key, marks=pytest.mark.long) for key in sorted({*FAMILIES} - {*OFTEN}))]
+)
+def test_a_family_passes(key: str, family_checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The home family with every method, each other one with a method of each kind."""
+    family_session = session_of(key, family_checkpoint(key))
     some = [method for method in all_methods() if method.key in (*KINDS, "dart")]
-    if not ALL and family_session.setup.spec.key != HOME:
+    if not ALL and key != HOME:
         monkeypatch.setattr(certificates, "all_methods", lambda: some)
     certificate = certify(family_session, 4.0)
     assert certificate.verdict == "pass", {c.name: f for c, f in certificate.rows if f.verdict == "fail"}
@@ -164,6 +165,7 @@ class TestPlantedFaults:
         monkeypatch.setattr(session.lm, "prepare", louder)
         assert failed(session) == {"documented"}
 
+    @pytest.mark.long
     def test_long_audio_heard_in_another_order(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """All of it is heard, alone and in batches alike: only the longer documented reply tells."""
         prepare = session.lm.prepare
@@ -193,6 +195,7 @@ class TestPlantedFaults:
         assert {"dropping random", "dropping fast_v"} <= found
         assert not {"audio mask", "ratio 0", "greedy", "documented", "leftovers"} & found
 
+    @pytest.mark.long
     def test_dropped_tokens_seen_in_decode(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         attach = Drop.attach
 
@@ -251,6 +254,7 @@ class TestPlantedFaults:
         found = failed(session)
         assert {"greedy", "documented"} <= found
 
+    @pytest.mark.long
     def test_a_shipped_sampling_config_left_on(self, session: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(session.lm.model, "generation_config", GenerationConfig(do_sample=True, top_p=0.5))
         assert failed(session) == {"leftovers"}

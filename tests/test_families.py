@@ -39,7 +39,7 @@ def copy_of(family: Family, family_checkpoint: Callable[[str], Path], tmp_path: 
 
 class TestPrompt:
     @pytest.mark.parametrize(
-        "seconds", [(1.3,), (2.2, 33.0), *(pytest.param((one,), marks=LONG) for one in (29.9, 31.0, 300.0))], ids=str
+        "seconds", [(1.3, 2.2), *(pytest.param(one, marks=LONG) for one in ((29.9,), (2.2, 33.0), (300.0,)))], ids=str
     )
     def test_tokens_are_the_processors_own(
         self,
@@ -55,14 +55,14 @@ class TestPrompt:
     def test_tokens_in_a_batch_are_those_of_each_alone(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path]
     ) -> None:
-        prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (30.1, 1.0, 90.0)]
+        prompts = [Prompt(QUESTION, (noise(seconds),)) for seconds in (30.1, 1.0, 4.0)]
         batch = family_lm.prepare(prompts)
         for prompt, row, mask in zip(prompts, batch.tensors["input_ids"], batch.attention_mask, strict=True):
             inputs, _model = family.documented(family_checkpoint(family.key), prompt)
             assert row[mask.bool()].tolist() == inputs["input_ids"][0].tolist()
 
     @pytest.mark.parametrize(
-        "seconds", [1, 30, 30.01, 90, *(pytest.param(one, marks=LONG) for one in (29.99, 300, 600))]
+        "seconds", [1, 30.01, *(pytest.param(one, marks=LONG) for one in (29.99, 30, 90, 300, 600))]
     )
     def test_audio_tokens_are_as_the_familys_formula_says(
         self, family: Family, family_lm: AudioLM, seconds: float
@@ -98,7 +98,7 @@ class TestPrompt:
 
 
 class TestReplies:
-    @pytest.mark.parametrize("seconds", [3.0, 31.0])
+    @pytest.mark.parametrize("seconds", [3.0, pytest.param(31.0, marks=LONG)])
     def test_equal_the_documented_generate(
         self, family: Family, family_lm: AudioLM, family_checkpoint: Callable[[str], Path], seconds: float
     ) -> None:
@@ -113,7 +113,7 @@ class TestReplies:
     def test_are_the_same_each_time(self, family_lm: AudioLM, prompts: list[Prompt]) -> None:
         replies = {
             Base().generate(family_lm, family_lm.prepare(prompts[:1]), max_new_tokens=12).replies[0].token_ids
-            for _ in range(3)
+            for _ in range(2)
         }
         assert len(replies) == 1
 
@@ -128,7 +128,7 @@ class TestReplies:
 
     def test_hear_the_last_window(self, family_lm: AudioLM) -> None:
         """Nothing of a long clip is cut off: another ending gives other logits."""
-        clip = noise(61.0)
+        clip = noise(31.0)
         other = clip.copy()
         other[-8000:] = 0
         first, second = (

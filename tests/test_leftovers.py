@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import noise, skip_unless_carried
+from conftest import KINDS, noise, skip_unless_carried
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("only_new_objects")
 
 METHODS = [Base(), *(get_method(one.key, 0.5) for one in all_methods() if one.key != "base")]
 METHODS += [get_method("fast_v:0.5+snapkv:0.5"), get_method("random:0.5+knorm:0.5")]
+SOME_METHODS = [one if one.key in KINDS else pytest.param(one, marks=pytest.mark.long) for one in METHODS]
 PROMPT = Prompt("Which is it?", (noise(1.1, 1), noise(0.6, 2)), seed=11)
 
 
@@ -267,7 +268,7 @@ class TestAfterAFailure:
         gc.collect()
         assert alive(references) == []
 
-    @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
+    @pytest.mark.parametrize("method", SOME_METHODS, ids=lambda method: method.label)
     def test_the_model_is_clean_wherever_it_failed(self, any_lm: AudioLM, method: Method) -> None:
         skip_unless_carried(any_lm, method)
         layers = any_lm.decoder_layers

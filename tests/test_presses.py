@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import skip_unless_carried
+from conftest import ALL, skip_unless_carried
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from audiomarathon.models.prompt import Prompt
 
 PRESSES = [method for method in all_methods() if isinstance(method, KVPress) and not method.by_head]
 BY_HEAD = [method for method in all_methods() if isinstance(method, KVPress) and method.by_head]
-STEPS = 24
+STEPS = 24 if ALL else 8
 
 
 def generate(lm: AudioLM, prompt: Prompt, method: Method, steps: int = STEPS) -> Generation:

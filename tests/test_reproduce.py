@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import task_folders
 from builders import a_run, records_in, write_records
 from typer.testing import CliRunner
 
@@ -16,7 +17,6 @@ from audiomarathon.benchmarks.audiomarathon.published import _ROWS
 from audiomarathon.benchmarks.audiomarathon.tau import Tau
 from audiomarathon.benchmarks.registry import TASKS
 from audiomarathon.cli.app import app
-from audiomarathon.embedded.mini_benchmark import mini_benchmark
 from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.classification import as_published, published_choice_sums
@@ -122,7 +122,7 @@ class TestCommand:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RACE_DATA_PATH", str(tmp_path / "nowhere"))
-        monkeypatch.setenv("TAU_DATA_PATH", str(mini_benchmark() / "tau"))
+        monkeypatch.setenv("TAU_DATA_PATH", str(task_folders.build_tau(tmp_path / "TAU")))
         found = CliRunner().invoke(
             app, ["reproduce", "race", "tau", "ASC", "--model", "embedded", "--limit", "2", "--results", str(tmp_path)]
         )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from conftest import skip_unless_carried
+from conftest import ALL, skip_unless_carried
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Prompt
 
-STEPS = 24
+STEPS = 24 if ALL else 8
 DROPPERS = [
     Random(0.5, layer=0), Random(0.5, layer=2), Frame(0.7, layer=1), Frame(0.5, layer=3),
     FastV(0.5, layer=1), FastV(0.3, layer=2), FastV(0.9, layer=3),

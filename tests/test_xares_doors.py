@@ -121,6 +121,7 @@ Encoders
     }
 
 
+@pytest.mark.long
 def test_processes_work_side_by_side_and_one_that_is_killed_ends_no_other(place: Path) -> None:
     kill = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os.kill(os.getpid(), 9)\n"
     (place / "hums_task.py").write_text(kill + (place / "hums_task.py").read_text())
