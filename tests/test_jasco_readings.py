@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jasco_folders import a_reply, said
 
-from audiomarathon.benchmarks.jasco.figures import CoReasoning, names_keyword
+from audiomarathon.benchmarks.jasco.figures import CoReasoning, gate, names_keyword
 from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict, text_of
 from audiomarathon.benchmarks.jasco.task import INSTRUCTIONS
 from audiomarathon.records import Record, Verdict
@@ -269,6 +269,11 @@ def test_the_hand_table() -> None:
         None,
     ]
     assert SCORER.published(verdicts_of(by_hand())).figures["best_mean"] == 1  # type: ignore[union-attr]
+
+
+def test_a_rating_counts_only_where_the_reply_depends_on_both() -> None:
+    assert [gate(2, orientation) for orientation in ("both", "audio", "neither", None)] == [2, 0, 0, None]
+    assert (gate(0, None), gate(None, "audio")) == (0, 0)
 
 
 def test_three_judges_are_three_sets_of_values_and_a_missing_one_is_no_zero() -> None:

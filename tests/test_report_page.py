@@ -26,7 +26,9 @@ from builders import (
     changed,
     changed_records,
     finished,
+    lines_of,
     timed_as,
+    write_records,
 )
 from conftest import content_of
 from markupsafe import escape
@@ -274,6 +276,15 @@ class TestBaseByConstruction:
         figures = {(scope, row["setting"]): row for (scope, _), row in data_of(pressed).figures.items()}
         assert "by construction" not in figures["tau", "snapkv-0.5"]["difference_said"]
         assert figures["overall", "snapkv-0.5"]["difference_said"] == "= base by construction in 1 of 2 tasks"
+
+
+def test_scores_are_told_by_half_minutes_of_clips(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, "base-0", [True, False, True, True])
+    rows = zip(lines_of(folder / "samples.jsonl"), (89.9, 90.0, 119.9, 120.0), strict=True)
+    write_records(folder, [row | {"clip_seconds": seconds} for row, seconds in rows])
+    finished(folder)
+    bins = data_of(tmp_path).figures["tau", 0]["durations"]
+    assert [(one["from"], one["n"], one["score"]) for one in bins] == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
 
 
 def test_the_machines_table_is_as_narrow_as_a_phone(root: Path) -> None:
