@@ -184,7 +184,7 @@ class TestBesideARun:
             (["--attn-layers", "1,x"], "--attn-layers=1,x: not allowed; allowed: numbers joined by commas, or all"),
             (["--attn-layers", "9"], "layer 9: not one of this model's layers 0–3"),
             (["--executor", "ray"], "in this process only"),
-            (["--no-save-attn", "--attn-layers", "1"], "nothing is kept of attention; add --save-attn"),
+            (["--no-save-attn", "--attn-layers", "1"], "ATTN_LAYERS=1: attention is not saved; add --save-attn"),
         ],
     )
     def test_refusals(self, asked: Asked, tmp_path: Path, given: list[str], said: str) -> None:

@@ -101,7 +101,7 @@ def test_settings_named_twice_are_measured_once(tmp_path: Path) -> None:
         (["--repeats", "0"], "argument --repeats: 0 is not allowed; allowed: 1 or more"),
         (["--durations", "30,nan"], "argument --durations: nan is not allowed; allowed: 1 or more"),
         (["--methods", "snapkw"], "error: unknown method 'snapkw' (did you mean 'snapkv'?)"),
-        (["--ratios", "1.5"], "error: ratio 1.5 is not allowed"),
+        (["--ratios", "1.5"], "below 1, got 1.5"),
         (["--methods", "fast_v", "--layer", "4", "--config", "tiny"], "error: fast_v: layer 4 is not one of"),
         (["--device", "tpu"], "error: --device=tpu: not allowed"),
         (["-o", "nowhere/out.json"], "error: --output nowhere/out.json: there is no folder nowhere"),

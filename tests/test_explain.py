@@ -150,7 +150,7 @@ class TestPicture:
             (["tau:x", "--methods", "frame"], "name its ratio too, such as frame:0.5"),
             (["tau:x", "--methods", "framed:0.5", "--data", "nowhere"], "nowhere is not a folder"),
             ([__file__, "--prompt", "?", "--methods", "framed:0.5"], "unknown method 'framed'"),
-            (["a", "b", "--task", "tau"], "one sample at a time"),
+            (["a", "b", "--task", "tau"], "one sample, got 2"),
         ],
     )
     def test_faults_are_one_line(self, no_env, tmp_path: Path, monkeypatch, arguments: list[str], message: str) -> None:

@@ -198,7 +198,7 @@ class TestLoading:
 
 @pytest.mark.parametrize(
     ("places", "what"),
-    [({"model": 0, "lm_head": "cpu"}, "1 of its 2 parts on cpu"), ({"a": 1, "b": "disk", "c": "cpu"}, "cpu and disk")],
+    [({"model": 0, "lm_head": "cpu"}, "1 of 2 parts on cpu"), ({"a": 1, "b": "disk", "c": "cpu"}, "cpu and disk")],
     ids=["cpu", "disk"],
 )
 def test_a_model_that_the_gpus_do_not_hold_is_refused(places: dict[str, int | str], what: str) -> None:

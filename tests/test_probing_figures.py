@@ -100,8 +100,8 @@ def test_tables_say_what_can_be_compared() -> None:
     assert text_of(table)[0] == [
         "A", "esc50", "0.500 [0.400, 0.600]", "0.857 (± 0.010)", "0.500", "0.250", "10",
     ]  # fmt: skip
-    assert [note for note in table.notes if note.startswith("cremad: not the same clips")]
-    assert not [note for note in encoder_scores(scores[:1]).notes if "not the same" in note]
+    assert [note for note in table.notes if note.startswith("cremad: rows use different clips")]
+    assert not [note for note in encoder_scores(scores[:1]).notes if "different clips" in note]
     assert text_of(by_task(scores)) == [
         ["esc50", "0.500 [0.400, 0.600]", "0.600 [0.500, 0.700]"],
         ["cremad", "0.700 [0.600, 0.800]", "0.400 [0.300, 0.500]"],
