@@ -637,6 +637,8 @@ class TestRuns:
         assert result.summary["n"] == 20
 
     def test_ctrl_c_ends_what_is_on_its_way(self, go: Callable[..., Any], tmp_path: Path) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+
         def interrupt(address: str) -> None:
             while told(address)["answered"] < 8 or told(address)["in_flight"] < 4:
                 time.sleep(0.05)
