@@ -23,11 +23,12 @@ from audiomarathon.certify import certificate as certificates
 from audiomarathon.certify.bench import Replied, match, speech_like
 from audiomarathon.certify.certificate import Certificate, certify
 from audiomarathon.certify.check_result import Finding
+from audiomarathon.certify.method_checks import RATIO, _wrong_positions
 from audiomarathon.certify.oracles import Hidden
 from audiomarathon.cli.app import main
 from audiomarathon.compression import press
 from audiomarathon.compression.dropping import Drop
-from audiomarathon.compression.method import Base
+from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.presses.snapkv import SnapKV
 from audiomarathon.compression.pruners.fast_v import FastV
 from audiomarathon.compression.pruners.random import Random
@@ -131,6 +132,15 @@ def test_masks_stand_in_for_flash_attention_in_the_llm_alone(family_checkpoint: 
     with Hidden(kept=torch.arange(3)).applied_to(lm, inputs):
         assert (config._attn_implementation, config.audio_config._attn_implementation) == ("sdpa", "eager")
     assert (config._attn_implementation, config.audio_config._attn_implementation) == ("flash_attention_2", "eager")
+
+
+def test_a_text_token_that_is_missing_is_told(session: LocalEngine) -> None:
+    inputs = session.lm.prepare([Prompt("?", (speech_like(1, 1.0, 16000),))])
+    text, audio = ((mask[0].nonzero().flatten()) for mask in (~inputs.audio_mask, inputs.audio_mask))
+    kept = audio[: kept_count(len(audio), RATIO)]
+    assert _wrong_positions(inputs, torch.cat([text, kept])) == ""
+    assert "1 text token" in _wrong_positions(inputs, torch.cat([text[1:], kept]))
+    assert "audio tokens were kept" in _wrong_positions(inputs, torch.cat([text, kept[1:]]))
 
 
 class TestPlantedFaults:
