@@ -109,7 +109,7 @@ def test_methods_and_names(settings: dict) -> None:
 
 
 def test_anything_else_is_refused(settings: dict) -> None:
-    with pytest.raises(SettingsError, match="^3 is not a method"):
+    with pytest.raises(SettingsError, match=r"^3 is not a method"):
         evaluate("tau", method=3, **settings)
 
 
