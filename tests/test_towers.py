@@ -271,6 +271,22 @@ def test_layers_are_read_once_and_probed_each(
     assert [r.reply for r in one.records.values()] == [r.reply for r in two.records.values()]
 
 
+def test_other_points_go_beside_those_that_are_there(
+    embedded: Encoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUDIOMARATHON_CACHE", str(tmp_path / "cache"))
+    (own,) = encoder_tasks([str(needle_task(tmp_path, 20, 2.5, 0.5))])
+    data = own.read(tmp_path, limit=1)
+    one, two = (
+        towers.read_points(embedded, own, data, Random(0.5), points).at("llm.2")
+        for points in (["llm.2"], ["llm.2", "tower"])
+    )
+    assert one.identity == two.identity
+    assert np.array_equal(one.own()[1], two.own()[1])
+    other = towers.read_points(embedded, own, data, Random(0.9), ["llm.2"]).at("llm.2")
+    assert one.identity["embeddings"] != other.identity["embeddings"]
+
+
 def test_a_mix_learns_to_weigh_the_layer_that_knows() -> None:
     rng = np.random.default_rng(0)
     labels, folds = np.arange(60) % 2, np.array([str(place // 2 % 3) for place in range(60)])

@@ -61,12 +61,15 @@ class Points:
         Of each point.
     kept
         By the hash of a clip's audio which of its tokens were kept, shape (N, 1); of a method that dropped some.
+    made
+        The hash of all that makes a point's embeddings what they are; which other points were read beside is not in it.
     """
 
     encoded: Encoded
     tower: Tower
     sizes: Mapping[str, int]
     kept: FrameStore
+    made: str
 
     @property
     def spans(self) -> dict[str, slice]:
@@ -90,7 +93,7 @@ class Points:
             return material[0], material[1][:, columns]
 
         whole, known = self.encoded, json.dumps(dict(self.tower.identity), sort_keys=True)
-        identity = {**whole.identity, "embeddings": whole.identity["checkpoint"], **more}
+        identity = {**whole.identity, "embeddings": self.made, **more}
         identity["checkpoint"] = f"{hashlib.sha256(known.encode()).hexdigest()[:12]}@{name}"
         own, released = (cache(lambda material=one: part(material())) for one in (whole.own, whole.released))
         found = replace(whole, name=f"{self.tower.name}@{name}", identity=identity, own=own, released=released)
@@ -153,7 +156,8 @@ def read_points(
         whole = SharedEncoder(**facts, work=work, copies_on=encoder.device)
     what = f"{task.name} ({tower.name}{f', {SHUFFLED * (like is not None)}{method.label}' if method else ''})"
     with progress_of(len(data.clips), what, "clip") as step:
-        return Points(embed(whole, task, data, store, step), tower, module.points, kept)
+        made = Store(cache_folder(), {**tower.identity, **more}).folder.name
+        return Points(embed(whole, task, data, store, step), tower, module.points, kept, made)
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:
