@@ -373,6 +373,14 @@ def test_lost_and_unused_are_counted_clip_by_clip() -> None:
     assert (standing.encoder.value, standing.point, standing.model_tasks) == (0.8, "llm.2", ("vox",))
 
 
+def test_replies_under_another_seed_stand_beside_no_pruned_probe() -> None:
+    other = [reply_run(setting, "AABBB") for setting in ("base-0", "random-0.5-layer2")]
+    for run in other:
+        run.facts["identity"]["seed"] = 7
+    found = fourfolds([probe_run("base-0", "aaaab"), probe_run("random-0.5-layer2", "abbab"), *other])
+    assert [one.probe.method for one in found] == ["base-0"]
+
+
 def test_long_tasks_have_the_labels_prompts_and_clusters_of_their_own(tmp_path: Path) -> None:
     build_all(tmp_path, ["vox"])
     (task,) = encoder_tasks(["long/vox"])

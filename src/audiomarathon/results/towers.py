@@ -17,6 +17,7 @@ from audiomarathon.runs.read import Run
 
 CELLS = ("both", "unused", "reply_only", "neither")
 """Probe and reply right; only the probe; only the reply; none."""
+_SEED = 42  # of what a tower's probe reads
 _FIRST = ("tower", "best")  # the point that stands for a tower, where it is on record
 
 
@@ -49,12 +50,15 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
     found = []
     replies = [run for run in runs if not isinstance(run.task, EncoderTask) and not run.control]
     probes = [run for run in runs if isinstance(run.task, LongTask) and point_of(run)]
-    before = {(run.key, run.checkpoint): _right(run) for run in probes if run.method == Base().label}
+    base = Base().label
+    before = {(run.key, run.checkpoint): _right(run) for run in probes if run.method == base}
     for probe in probes:
         assert isinstance(probe.task, LongTask)
         for reply in replies:
             if (reply.key, reply.method) != (probe.task.home.key, probe.method) or not of_one_model(probe, reply):
                 continue
+            if probe.method != base and reply.identity.get("seed", _SEED) != _SEED:
+                continue  # its tokens may be others than those that the probe has
             knew, heard, said = before.get((probe.key, probe.checkpoint), {}), _right(probe), _right(reply)
             ids = sorted(heard.keys() & said.keys())
             if not ids:
