@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from audiomarathon.compression.pruners.random import Random
 from audiomarathon.embedded import synthesis, world
 from audiomarathon.encoders.encoder import Encoder, load_encoder
 from audiomarathon.encoders.tower import Reading, Tower, TowerEncoder, at_point
+from audiomarathon.errors import DataError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.probing import towers
@@ -322,6 +324,8 @@ def test_what_cannot_be_probed_is_refused_in_one_line(
         (("prune", "embedded", *given, "--methods", "snapkv"), "KV cache"),
         (("prune", "embedded", *given, "--points", "llm.77"), "llm.77"),
         (("prune", "embedded", *given, "--at", "end"), "layer, input"),
+        (("prune", "embedded", *given, "--ratios", "0"), "nothing is dropped"),
+        (("run", "control:logmel", "--tasks", "long/vox", "--data", tmp_path), str(tmp_path)),
         (("layers", "embedded", "--tasks", "librispeech"), "librispeech"),
         (("layers", "nobody", *given), "nobody"),
         (("run", "tower:embedded@tower", *given, "--encoder-arg", "dtype=int8"), "dtype"),
@@ -379,6 +383,42 @@ def test_replies_under_another_seed_stand_beside_no_pruned_probe() -> None:
         run.facts["identity"]["seed"] = 7
     found = fourfolds([probe_run("base-0", "aaaab"), probe_run("random-0.5-layer2", "abbab"), *other])
     assert [one.probe.method for one in found] == ["base-0"]
+
+
+def test_replies_in_another_precision_stand_beside_no_probe() -> None:
+    probe, reply = probe_run("base-0", "aaaab"), reply_run("base-0", "AABBB")
+    probe.facts["encoder"]["dtype"] = reply.facts["identity"]["dtype"] = "float32"
+    assert len(fourfolds([probe, reply])) == 1
+    reply.facts["identity"]["dtype"] = "bfloat16"
+    assert fourfolds([probe, reply]) == []
+
+
+def test_a_share_of_none_or_all_has_an_interval_with_a_width() -> None:
+    (found,) = fourfolds([probe_run("base-0", "aaaaa"), reply_run("base-0", "AAAAA")])
+    both, lost = found.shares["both"], found.shares["lost"]
+    assert (both.value, lost.value) == (1, 0)
+    assert both.low < 0.7
+    assert lost.high > 0.3
+
+
+def test_two_prompts_about_one_file_are_refused(tmp_path: Path) -> None:
+    build_all(tmp_path, ["vox"])
+    (task,) = encoder_tasks(["long/vox"])
+    data = task.read(tmp_path)
+    twice = replace(data, clips=(data.clips[0], replace(data.clips[0], id="another")))
+    towers._check_files(task, data)
+    with pytest.raises(DataError, match="another are the same file"):
+        towers._check_files(task, twice)
+
+
+def test_compare_sets_a_models_runs_beside_each_other_and_no_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [probe_run("base-0", "aaaab"), *(reply_run(name, "AABBB") for name in ("base-0", "random-0.5-layer2"))]
+    monkeypatch.setattr("audiomarathon.results.systems.read_runs", lambda *_: runs)
+    done = CliRunner().invoke(app, ["compare", str(tmp_path), "-o", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (done.exit_code, found["reference"], found["left_out"]) == (0, "base-0", [])
 
 
 def test_long_tasks_have_the_labels_prompts_and_clusters_of_their_own(tmp_path: Path) -> None:

@@ -32,10 +32,12 @@ class LongTask(EncoderTask):
     home: Task
 
     def find(self, root: Path) -> Path:
-        """Return the home task's folder under a root, else under `AUDIOMARATHON_DATA`."""
+        """Return the home task's folder under a root, else under `AUDIOMARATHON_DATA` if that is set."""
         try:
             return task_folder(self.home, root, os.environ)
         except MissingDataError:
+            if not os.environ.get("AUDIOMARATHON_DATA"):
+                raise
             return task_folder(self.home, None, os.environ)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:

@@ -58,6 +58,9 @@ def compare(
     if output is not None and output.suffix not in (".json", ".csv", ".md"):
         raise SettingsError(f"-o {output}: allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
+    # A tower's probes lie beside its model's runs; only runs of one kind have figures in common.
+    if asked := [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]:
+        systems = asked
     compared = compare_with(systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)

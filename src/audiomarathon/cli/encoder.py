@@ -102,6 +102,7 @@ def run(
     and data must have the same paths on every machine.
     """
     from audiomarathon.benchmarks.xares.tasks import equipped
+    from audiomarathon.embedded import without_data
     from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks, tried
     from audiomarathon.probing.run import found_for
     from audiomarathon.report import render
@@ -111,9 +112,8 @@ def run(
     check_protocol(protocol)
     loaded = _loaded(encoder, encoder_arg, device)
     chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
-    there, missing = read_tasks(
-        chosen, data or data_root(), limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say
-    )
+    root = without_data.data_root(str(data or "")) or data_root()
+    there, missing = read_tasks(chosen, root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
         for task, _ in there:
             found_for(task, protocol, say)
@@ -252,7 +252,8 @@ def compare(
     if picture:
         if not standing:
             raise SettingsError(
-                f"--picture {picture}: no model has both its tower's linear probe and its own runs there"
+                f"--picture {picture}: no model has both its tower's linear probe and its own runs there; next: "
+                "audiomarathon run TASK --model MODEL, into the same results"
             )
         say(f"picture: {save(standing_chart(standing), picture)}")
     probed = [run for run in found if isinstance(run.task, EncoderTask) and run.method == probe]
@@ -421,6 +422,8 @@ def prune(
     names = ["random", *(one.strip() for one in methods.split(",") if one.strip())]
     chosen = grid([*dict.fromkeys(names)], parse_ratios(ratios), layer=layer, at=at)
     check_methods(chosen)
+    if not any(method.ratio for method in chosen):
+        raise SettingsError(f"--ratios {ratios}: nothing is dropped; allowed: at least one ratio above 0")
     work = partial(probe_pruned, results=results, methods=chosen, points=[one.strip() for one in points.split(",")])
     runs, code = _probed(model, tasks, data, limit, encoder_arg, device, work)
     for name in dict.fromkeys(run.checkpoint for run in runs):

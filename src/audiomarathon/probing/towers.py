@@ -26,7 +26,7 @@ from audiomarathon.encoders.tower import Tower, TowerEncoder, at_point
 from audiomarathon.engine.batches import sample_seed
 from audiomarathon.engine.run import Result
 from audiomarathon.engine.source import source_hash
-from audiomarathon.errors import SettingsError
+from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing.clips import Clips, Predictions, Split
 from audiomarathon.probing.encode import Batch, Outcome, SharedEncoder, encode_batch, hear, singly
@@ -123,7 +123,9 @@ def read_points(
     module, more = whole.module, dict[str, Any]()
     assert isinstance(module, TowerEncoder)
     if isinstance(task, LongTask):
-        asked = "\0".join(task.home.prompt(sample) for sample in task.home.load(data.folder).samples)
+        _check_files(task, data)
+        samples = task.home.load(data.folder).samples
+        asked = json.dumps([(sample.id, task.home.prompt(sample)) for sample in samples])
         more["prompts"] = hashlib.sha256(asked.encode()).hexdigest()[:16]
     if method:
         code = [source_hash(one) for one in method.parts().values()]
@@ -158,6 +160,14 @@ def read_points(
     with progress_of(len(data.clips), what, "clip") as step:
         made = Store(cache_folder(), {**tower.identity, **more}).folder.name
         return Points(embed(whole, task, data, store, step), tower, module.points, kept, made)
+
+
+def _check_files(task: EncoderTask, data: Dataset) -> None:
+    """Refuse two clips in one file: rows are found by audio, so the second prompt would stand for both."""
+    ids: dict[Any, str] = {}
+    for clip in data.clips:
+        if (first := ids.setdefault(clip.audio, clip.id)) != clip.id:
+            raise DataError(f"{task.key}: {first} and {clip.id} are the same file, and a tower reads a file once")
 
 
 def check_labels(tasks: Iterable[EncoderTask]) -> None:

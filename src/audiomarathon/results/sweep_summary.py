@@ -93,7 +93,8 @@ def _groups(paths: Sequence[Path], seed: int) -> dict[Key, list[Finished]]:
         return {}
     groups: dict[Key, list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.checkpoint, run.key), []).append(run)
+        if not (run.task and run.task.probed):
+            groups.setdefault((run.checkpoint, run.key), []).append(run)
     ordered = sorted(groups.items(), key=lambda item: item[0][::-1])
     return {key: finished for key, group in ordered if (finished := _beside_base(group, seed))}
 

@@ -6,7 +6,7 @@ A probe's run and a model's are of one checkpoint by its fingerprint, and of one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audiomarathon.benchmarks.long import LongTask
 from audiomarathon.benchmarks.xares.task import EncoderTask
@@ -70,6 +70,7 @@ def fourfolds(runs: Sequence[Run], seed: int = 42) -> list[Fourfold]:
             if knew.keys() >= {*ids}:
                 columns["lost"] = [float(knew[id_] and not heard[id_]) for id_ in ids]
             sums = means_of_items(columns, [probe.records[id_].cluster for id_ in ids])
+            sums = replace(sums, ends=dict.fromkeys(columns, (0.0, 1.0)))
             found.append(Fourfold(probe, reply, len(ids), Resampler(seed).of_sums(sums)))
     return found
 
@@ -81,8 +82,12 @@ def _right(run: Run) -> dict[str, bool]:
 
 
 def of_one_model(probe: Run, reply: Run) -> bool:
-    """Whether a tower's probe and a model's run are of the same weights."""
-    return same((probe.facts.get("encoder") or {}).get("checkpoint"), reply.identity.get("checkpoint"))
+    """Whether a tower's probe and a model's run are of the same weights, in the same precision."""
+    tower = probe.facts.get("encoder") or {}
+    precision = reply.identity.get("dtype")
+    return tower.get("dtype", precision) == precision and same(
+        tower.get("checkpoint"), reply.identity.get("checkpoint")
+    )
 
 
 @dataclass(frozen=True)
