@@ -38,11 +38,13 @@ from audiomarathon.probing.standard import linear_probe
 from audiomarathon.records import Record
 from audiomarathon.report.page_data import PageData
 from audiomarathon.report.sections import sections
+from audiomarathon.report.tower_sections import layer_curves
 from audiomarathon.results.systems import systems_of
 from audiomarathon.results.towers import fourfolds, standings
 from audiomarathon.runs.read import Run
 
 RATE = 16_000
+POINTS = ["tower.0", "tower", "projector", "llm.0"]
 CUES = [label.cue for label in world.labels_of("slue")]
 
 
@@ -419,6 +421,17 @@ def test_compare_sets_a_models_runs_beside_each_other_and_no_probe(
     done = CliRunner().invoke(app, ["compare", str(tmp_path), "-o", str(tmp_path / "out.json")])
     found = json.loads((tmp_path / "out.json").read_text())
     assert (done.exit_code, found["reference"], found["left_out"]) == (0, "base-0", [])
+    assert "left out 1 probes of encoders: audiomarathon encoder compare" in found["notes"]
+
+
+def test_a_curve_names_the_layers_and_the_score_of_guessing() -> None:
+    runs = [probe_run("base-0", "aaab", point=point) for point in POINTS]
+    for run in runs:
+        run.facts["method"], run.__dict__["summary"] = "linear", {"majority": 0.5}
+    (chart,) = layer_curves(runs).values()
+    axes = [layer["encoding"]["x"]["axis"] for layer in chart.spec["layer"] if "axis" in layer["encoding"].get("x", {})]
+    assert json.loads(axes[0]["labelExpr"].removesuffix("[datum.value]")) == POINTS
+    assert [row["y"] for row in chart.data["rules"]] == [0.5]
 
 
 def test_long_tasks_have_the_labels_prompts_and_clusters_of_their_own(tmp_path: Path) -> None:

@@ -59,11 +59,12 @@ def compare(
         raise SettingsError(f"-o {output}: allowed: a name that ends in .json, .csv or .md")
     systems = read_systems(runs)
     # A tower's probes lie beside its model's runs; only runs of one kind have figures in common.
-    if asked := [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]:
-        systems = asked
-    compared = compare_with(systems, against, seed=seed)
+    asked = [one for one in systems if not any(run.task and run.task.probed for run in one.runs.values())]
+    probed = len(systems) - len(asked) if asked else 0
+    compared = compare_with(systems := asked or systems, against, seed=seed)
     missing = missing_controls(systems)
     lines = notes(compared, missing)
+    lines += [f"left out {probed} probes of encoders: audiomarathon encoder compare"] * bool(probed)
     answers: list[dict[str, Any]] = []
     if at_latency is not None or at_score is not None:
         ranking = ranking_of(compared)

@@ -6,6 +6,7 @@ label positions are computed here, where tests can check them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ def line_chart(
     range_: tuple[float, float] | None = None,
     bands: bool = True,
     size: tuple[int, int] = (430, 250),
+    ticks: Sequence[str] = (),
 ) -> Chart:
     """Draw lines with intervals, each labelled at its end.
 
@@ -161,6 +163,8 @@ def line_chart(
         Limits of the axes; None fits the data.
     bands
         Whether intervals are bands or bars.
+    ticks
+        Names of x = 0, 1, …, in place of numbers.
     """
     xs = [point["x"] for line in lines for point in line.points] + [point["x"] for point in dotted]
     x0, x1 = span or _reach(xs, 0.04)
@@ -198,7 +202,7 @@ def line_chart(
         "front": [dict(point) for point in front],
         "labels": _labels(ends, (y0, y1), size[1]),
     }
-    spec = _line_spec(plain(x), plain(y), bands, size)
+    spec = _line_spec(plain(x), plain(y), bands, size, tuple(ticks))
     layers = [layer for layer in spec["layer"] if data[layer["data"]["name"]]]
     return Chart({**spec, "layer": layers}, {name: rows for name, rows in data.items() if rows})
 
@@ -235,14 +239,16 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
 
 
 @lru_cache(maxsize=64)
-def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int]) -> dict[str, Any]:
+def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int], ticks: tuple[str, ...]) -> dict[str, Any]:
     alt = library("altair")
+    names = {"values": [*range(len(ticks))], "labelExpr": f"{json.dumps(ticks)}[datum.value]", "labelAngle": -40}
+    axis = {"axis": alt.Axis(**names, labelOverlap=True)} if ticks else {}
 
     def own(name: str) -> Any:
         return alt.Chart(alt.NamedData(name))
 
     def placed(chart: Any, **more: Any) -> Any:
-        across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False))
+        across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False), **axis)
         up = alt.Y("y:Q", title=y, scale=alt.Scale(zero=False, nice=False))
         return chart.encode(**({"x": across, "y": up} | more))
 

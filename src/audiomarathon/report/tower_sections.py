@@ -78,9 +78,10 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
     colours = palette(len(sides) + len(others))
     lines = [Line(side, _LOOK, own, colour=ink) for (side, own), ink in zip(sides.items(), colours, strict=False)]
     rules = [(point_of(run), run.headline.value, ink) for run, ink in zip(others, colours[len(sides) :], strict=True)]
-    ends = f"{point_of(layers[0])} (0) to {point_of(layers[-1])} ({len(layers) - 1})" if layers else ""
+    if layers and (guessed := (layers[0].summary or {}).get("majority")) is not None:
+        rules.append(("most frequent", guessed, "#666"))
     figure = layers[0].task.scorer.figure.title if layers and layers[0].task else "score"
-    return line_chart(lines, f"layer: {ends}", figure, rules=rules).with_title(name)
+    return line_chart(lines, "layer", figure, rules=rules, ticks=[point_of(run) for run in layers]).with_title(name)
 
 
 def pruned_curves(runs: Sequence[Run]) -> dict[str, Chart]:
