@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from families import FAMILIES, Family
 from tqdm import tqdm
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
 from audiomarathon.compression.method import Method
-from audiomarathon.compression.registry import get_method
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 
@@ -40,7 +40,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And keep what was imported out of the garbage collector's sight: it takes a second to look through torch.
+    And leave out work that takes a minute of all tests: the garbage collector does not look through what is imported,
+    the command line is built once, not by each call, and a config is not written as text, which transformers does
+    whenever it reads one.
     """
     gc.freeze()
     base = tmp_path_factory.getbasetemp()
@@ -48,6 +50,9 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
         patch.setenv("AUDIOMARATHON_CACHE", str(shared / "cache"))
         patch.delenv("COLUMNS", raising=False)  # pytest-xdist says 80
+        patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)  # imports transformers: seconds
         yield
 
 
@@ -94,19 +99,24 @@ HOME, KINDS = "qwen2.5-omni-7b", ("base", "fast_v", "merge_adjacent", "snapkv", 
 def is_paired(item: pytest.Item) -> bool:
     """Whether `make test` runs this pair of a family and a method; the whole product takes minutes: `make test-all`.
 
-    Every method runs on one family under both kinds of attention, every other family under sdpa with a method of each
-    kind, which at a layer means layer 2.
+    Every method runs on one family under sdpa. A method of each kind, which at a layer means layer 2, runs there under
+    eager attention too, and on every other family under sdpa. A test file may name fewer for those: `ELSEWHERE`.
     """
     values = getattr(getattr(item, "callspec", None), "params", {})
     if (values.get("either_lm"), values.get("case")) == ("eager", "long question"):
-        return False  # test_method_references.py: each kind of attention, and each prompt, under every method
-    family, attention = values.get("any_lm", (HOME, "sdpa"))
-    if family == HOME:
+        return False  # test_method_references.py: each kind of attention, and each prompt
+    family, attention = values.get("any_lm", (HOME, values.get("either_lm", "sdpa")))
+    if (family, attention) == (HOME, "sdpa"):
         return True
+    if family != HOME and attention == "eager":
+        return False
+    kinds = KINDS if family == HOME else getattr(item.module, "ELSEWHERE", KINDS)
     methods = [value for value in values.values() if isinstance(value, Method)]
-    methods += [value for value in values.values() if isinstance(value, type) and issubclass(value, Method)]
-    methods += [get_method(value) for name, value in values.items() if name == "method" and isinstance(value, str)]
-    return attention == "sdpa" and all(one.key in KINDS and getattr(one, "layer", 2) == 2 for one in methods)
+    keys = {one.key for one in methods}
+    keys |= {one.key for one in values.values() if isinstance(one, type) and issubclass(one, Method)}
+    names = [one for name, one in values.items() if name in ("method", "name", "press") and isinstance(one, str)]
+    keys |= {"composed" if "+" in name else name.partition(":")[0] for name in names}
+    return keys <= {*kinds} and all(getattr(one, "layer", 2) == 2 for one in methods)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -114,7 +124,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     real = os.environ.get("AUDIOMARATHON_TESTS") == "real"
     kept = [item for item in items if ALL or (not item.get_closest_marker("long") and is_paired(item))]
     kept = [item for item in kept if bool(item.get_closest_marker("real")) is real]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    staying = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     items[:] = kept
 
 

@@ -69,7 +69,11 @@ class TestFamilies:
         assert [*done.replies[0].token_ids] == plain[0, inputs.prompt_tokens[0] :].tolist()
         assert (done.stages.encoder, done.kept_audio_tokens, done.kept_positions) == (0, (0,), None)
 
-    @pytest.mark.parametrize("method", [Base(), Frame(0.5), get_method("fast_v", 0.5)], ids=lambda one: one.label)
+    @pytest.mark.parametrize(
+        "method",
+        [*(pytest.param(one, marks=pytest.mark.long) for one in (Base(), Frame(0.5))), get_method("fast_v", 0.5)],
+        ids=lambda one: one.label,
+    )
     def test_replies_in_a_batch_are_those_of_each_alone(self, family_lm: AudioLM, method: Method) -> None:
         prompts = (TEXT, HEARD, Prompt("Yes?", ()))
         assert replies(family_lm, method, *prompts) == [replies(family_lm, method, one)[0] for one in prompts]

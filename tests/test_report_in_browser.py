@@ -131,6 +131,7 @@ def test_the_first_screen_says_what_to_choose(opened: Any) -> None:
     assert any("KV MB" in head for head in heads)
 
 
+@pytest.mark.long
 def test_a_point_says_what_it_is(opened: Any) -> None:
     """Vega's tooltip names setting and figures, as text."""
     dot = opened.find_elements(By.CSS_SELECTOR, "#curves .mark-symbol path[aria-label*='dart']")[0]
@@ -169,6 +170,7 @@ def test_search(opened: Any) -> None:
     assert listed(opened) == ["clip3"]
 
 
+@pytest.mark.long
 def test_keyboard_walks_the_list(opened: Any) -> None:
     body = one(opened, "body")
     body.send_keys("j")
@@ -199,6 +201,7 @@ def test_keys_are_told_only_where_there_are_some(opened: Any) -> None:
     assert one(opened, ".keys").is_displayed() != touch
 
 
+@pytest.mark.long
 def test_a_clip_that_is_not_there_is_told(opened: Any) -> None:
     """As on a page that was moved to another machine; the address is of the sample that is shown."""
     opened.execute_script("detail({ ...samples[0], audio: ['file:///nowhere/a%20clip.wav'] })")
@@ -208,6 +211,7 @@ def test_a_clip_that_is_not_there_is_told(opened: Any) -> None:
     assert opened.find_elements(By.CSS_SELECTOR, "#detail audio") == []
 
 
+@pytest.mark.long
 def test_player_picture_and_prompt_of_a_sample(opened: Any) -> None:
     player = one(opened, "#detail audio")
     seconds = opened.execute_async_script(
@@ -226,6 +230,7 @@ def test_a_hostile_reply_is_text(opened: Any) -> None:
     assert opened.find_elements(By.CSS_SELECTOR, "#detail img") == []
 
 
+@pytest.mark.long
 def test_dark_and_light(opened: Any) -> None:
     def paper() -> str:
         return str(opened.execute_script("return getComputedStyle(document.body).backgroundColor"))
@@ -250,6 +255,7 @@ def test_difference_from_base(opened: Any) -> None:
     assert shown() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_contrast(opened: Any, theme: str) -> None:
     """WCAG AA: at least 4.5 to 1 for text, in either theme."""

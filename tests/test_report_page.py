@@ -115,6 +115,7 @@ class TestPage:
         assert data.unfinished == [("fast_v-0.5-layer2", "tau", 8, 8)]
         assert "fast_v-0.5-layer2: no figures of tau" in shown(page(data, PageOptions(spectrograms=False)))
 
+    @pytest.mark.long
     def test_stays_small(self, tmp_path: Path) -> None:
         """500 samples under ten settings, with strips and transcripts of minutes: below 5 MB."""
         for ratio in range(10):

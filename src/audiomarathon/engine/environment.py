@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -9,7 +10,6 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,17 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda,
-        "packages": dict(_versions()),
+        "packages": _versions(),
     }
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        yield name, importlib.metadata.version(name)
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     for name in _EXTRAS:
         with suppress(importlib.metadata.PackageNotFoundError):
-            yield name, importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def gpu_state() -> list[dict[str, str]]:
