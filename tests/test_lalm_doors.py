@@ -367,11 +367,11 @@ def test_attention_lies_where_the_original_puts_it(door: Call, tmp_path: Path) -
         (("eval", "mmau-pro", "predictions.json"), "MMAU-Pro has predictions.parquet"),
         (("eval", "clotho", "predictions.json"), "cannot be read"),
         (("eval", "clotho", "predictions.json", "--judge", "qwen"), "need no judge"),
-        (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn: only for inference"),
-        (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit: only for inference"),
-        (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data: only for inference"),
+        (("eval", "clotho", "predictions.json", "--save-attn"), "--save-attn"),
+        (("eval", "clotho", "--split", "all", "--limit", "1"), "--split, --limit"),
+        (("eval", "mmau-pro", "predictions.parquet", "--data", "x"), "--data"),
         *(
-            (("eval", "clotho", option, value), f"{option}: only for inference")
+            (("eval", "clotho", option, value), f"{option}: not used by eval")
             for option, value in {
                 "--sample_size": "1",
                 "--prompt": "short",

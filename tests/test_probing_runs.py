@@ -464,5 +464,5 @@ def test_a_task_that_fails_ends_no_other() -> None:
     assert tried([works("a")], said.append) == (["a"], False)
     with pytest.raises(DataError, match="odd"):
         tried([works("a", DataError("odd"))], said.append)
-    with pytest.raises(SettingsError, match="no probe left"):
+    with pytest.raises(SettingsError, match="nothing to run"):
         tried([works()], said.append)

@@ -201,7 +201,7 @@ def download(
     root, failed = data or data_root(), False
     chosen = _named(tasks)
     if source and len(chosen) > 1:
-        raise SettingsError("--from: name one task")
+        raise SettingsError(f"--from: it holds one task's files, but {len(chosen)} tasks are named; name one")
     for task in chosen:
         try:
             if source:

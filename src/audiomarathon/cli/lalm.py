@@ -222,7 +222,7 @@ def bench(
     unread |= {"--save-attn": save_attn, "--attn-full": attn_full}
     unread |= {"--data": data} if benchmark == "mmau-pro" else {}
     if phase == "eval" and (given := [option for option, value in unread.items() if value]):
-        raise SettingsError(f"{', '.join(given)}: only for inference; leave out of eval")
+        raise SettingsError(f"{', '.join(given)}: not used by eval; allowed with inference only")
     if (predictions := input_json or file) is not None:
         if phase != "eval":
             raise SettingsError(f"{predictions}: a file of predictions is only for eval")

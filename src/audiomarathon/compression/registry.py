@@ -139,7 +139,7 @@ def _get_one(name: str, ratio: float | None, layer: int, scope: str, at: str) ->
     if scope != "audio" and "scope" not in names:
         raise SettingsError(f"PRUNE_SCOPE={scope}: {found.key} drops audio tokens only; allowed: audio")
     if at != "layer" and "at" not in names:
-        raise SettingsError(f"PRUNE_AT={at}: {found.key} works on the layers' caches; allowed: layer")
+        raise SettingsError(f"PRUNE_AT={at} (--at): {found.key} works on the layers' caches; allowed: layer")
     return dataclasses.replace(found, **{name: value for name, value in settings.items() if name in names})
 
 

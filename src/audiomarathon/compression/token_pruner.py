@@ -164,12 +164,12 @@ class TokenPruner(Method):
     def _check_input(self, config: Any) -> None:
         if self.scored:
             raise MethodError(
-                f"{self.key}: needs attention, which does not exist before the first layer; allowed: PRUNE_AT=layer"
+                f"{self.key}: needs attention, and none exists before the LLM; allowed: PRUNE_AT=layer (--at layer)"
             )
         if has_windows(config):
             raise MethodError(
                 f"{self.key}: this model's sliding-window layers count positions, so its prompt cannot be shortened; "
-                "allowed: PRUNE_AT=layer"
+                "allowed: PRUNE_AT=layer (--at layer)"
             )
 
     def check(self, lm: AudioLM) -> None:

@@ -67,13 +67,13 @@ class Tower:
     Attributes
     ----------
     name
-        Of the checkpoint, as folders have it.
+        Folder name of the checkpoint.
     identity
-        What makes the hidden states what they are, JSON-compatible.
+        All that the hidden states depend on (checkpoint, precision, prompt), JSON-compatible.
     sizes, hops
-        By point how many values a row has, and milliseconds from row to row.
+        For each point: values in a row, and milliseconds between rows.
     max_seconds
-        The longest clip that the model takes; None for any.
+        Longest clip that the model accepts; None for no limit.
     """
 
     lm: AudioLM
@@ -86,7 +86,7 @@ class Tower:
 
     @classmethod
     def of(cls, lm: AudioLM, name: str, identity: Mapping[str, Any], prompt: str = PROMPT) -> Tower:
-        """Return a loaded model as a tower; sizes and hops are measured on 16 s of noise."""
+        """Wrap a loaded model as a tower, and measure each point's size and hop on 16 s of noise."""
         tower = cls(lm, name, {**identity, "prompt": prompt}, prompt)
         noise = torch.randn(int(_PROBE_S * lm.sampling_rate), generator=torch.Generator().manual_seed(0)) * 0.1
         rows = tower.read(noise.numpy()).rows

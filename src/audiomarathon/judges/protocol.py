@@ -99,7 +99,7 @@ class Protocol(ABC):
         return None
 
     def read_second(self, text: str, second: str, record: Record) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return the values of a judgement with two answers; by default only the second is read."""
+        """Read the two answers of a judge that was asked twice; by default only the second counts."""
         return self.read(second, record)
 
     def anchors(self, record: Record) -> Sequence[Anchor]:  # noqa: ARG002

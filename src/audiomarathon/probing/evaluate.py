@@ -144,7 +144,7 @@ def tried(works: Sequence[Iterator[Result]], say: Say) -> tuple[list[Result], bo
             failed = True
             say(f"error: {error}")
     if not done and not failed:
-        raise SettingsError("no probe left to run; see the lines above")
+        raise SettingsError("nothing to run: every probe was left out for the reasons above")
     return done, failed
 
 

@@ -93,7 +93,7 @@ class OpenEnded(_OpenEnded):
         return asked_again(self, text, record, RETRY)
 
     def read_second(self, text: str, second: str, record: Record) -> dict[str, Any] | None:
-        """Return the first answer's values, completed from the second."""
+        """Read the first answer, and fill in from the second what it lacks."""
         return completed(self.read(text, record), self.read(second, record))
 
     def anchors(self, record: Record) -> Sequence[Anchor]:
