@@ -222,7 +222,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
 def test_loss_grows_with_the_ratio(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
 ) -> None:
-    task = needle_task(tmp_path, 20, seconds, event)
+    task = needle_task(tmp_path, 24, seconds, event)
     given = ("prune", "embedded", "--tasks", task, "--data", tmp_path, "--points", "tower")
     code, out, _ = command(*given, "--methods", "random", "--ratios", "0.5,0.99")
     assert code == 0
