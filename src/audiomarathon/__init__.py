@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.version import __version__
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
 
     import torch
 
+    from audiomarathon.cli.app import run_task
+    from audiomarathon.encoders.check import check_audio_encoder
     from audiomarathon.encoders.encoder import Encoder
     from audiomarathon.engine.run import Result
-    from audiomarathon.report.notebook import Runs, Shown, Source
+    from audiomarathon.report.notebook import compare_runs, load_runs, write_report
     from audiomarathon.results.encoders import Score
 
 __all__ = [
@@ -27,6 +30,12 @@ __all__ = [
     "run_task",
     "write_report",
 ]
+
+_LAZY = dict.fromkeys(("compare_runs", "load_runs", "write_report"), "report.notebook") | {
+    "check_audio_encoder": "encoders.check",
+    "run_task": "cli.app",
+}
+"""Module of each function that is defined elsewhere."""
 
 
 def evaluate(
@@ -74,94 +83,6 @@ def evaluate(
     no_ratio = replace(read, ratio=None) if len(given) > 1 else read  # in a list, base is the reference without a ratio
     methods = [as_method(choice, no_ratio if choice == "base" else read) for choice in given]
     return list(run(tasks, model, read, methods, progress=progress))
-
-
-def load_runs(runs: Source) -> Runs:
-    """Read finished and unfinished runs into pandas frames.
-
-    Parameters
-    ----------
-    runs
-        A run folder, a folder of run folders, the result of `evaluate`, or a list of these. With a pruner's run, also
-        read its control `random` of the same ratio from the same folder.
-
-    Returns
-    -------
-    Runs
-        `summaries` (one row per run) and `records` (one row per sample) are frames, `charts` are pictures by task.
-        Jupyter and `print` show a table of scores and times.
-
-    Raises
-    ------
-    RecordError
-        When there is no run, or a named run is damaged.
-    """
-    from audiomarathon.report.notebook import load_runs as load
-
-    return load(runs)
-
-
-def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) -> Shown:
-    """Compare settings or models on the samples that both answered, as `audiomarathon compare` does.
-
-    Parameters
-    ----------
-    runs
-        The argument or the result of :func:`load_runs`.
-    against
-        The reference setting, or its method if that has one setting (`random`). None selects base, else the first
-        setting.
-    seed
-        Seed of the intervals and tests.
-
-    Returns
-    -------
-    DataFrame, shape (settings x scopes, columns)
-        One row per setting for each task, each group of tasks and all tasks: `score`, `reference_score`, their
-        `difference` with its 95 % interval (`difference_low`, `difference_high`), `p` of the paired test, `p_holm`, and
-        speed-ups as reference ÷ setting; above 1 is faster (`llm_prefill_speedup`, …).
-
-    Raises
-    ------
-    AudioMarathonError
-        When there is nothing to compare, or no such setting.
-    """
-    from audiomarathon.report.notebook import compare_runs as compare
-
-    return compare(runs, against, seed)
-
-
-def write_report(
-    runs: Source,
-    output: str | Path = "report.html",
-    *,
-    title: str = "AudioMarathon report",
-    samples: int = 500,
-    audio: str = "link",
-    spectrograms: bool = True,
-    data: str | Path | None = None,
-) -> Path:
-    """Write the page of `audiomarathon report`, one self-contained HTML file, and return its path.
-
-    Parameters
-    ----------
-    runs
-        The argument or the result of :func:`load_runs`.
-    title, samples, audio, spectrograms, data
-        The command's options.
-
-    Raises
-    ------
-    AudioMarathonError
-        When there is no run, the page cannot be written, or the extra `report` is not installed.
-    """
-    from pathlib import Path
-
-    from audiomarathon.report.notebook import write_report as write
-    from audiomarathon.report.page import PageOptions
-
-    options = PageOptions(title, samples, audio, spectrograms, None if data is None else Path(data))
-    return write(runs, Path(output), options)
 
 
 def evaluate_encoder(
@@ -222,15 +143,8 @@ def evaluate_encoder(
     return task_scores([Run.read(one.folder) for one in done])
 
 
-def check_audio_encoder(encoder: object) -> bool:
-    """Tell whether X-ARES accepts an encoder; see :func:`audiomarathon.encoders.check.check_audio_encoder`."""
-    from audiomarathon.encoders.check import check_audio_encoder as check
-
-    return check(encoder)
-
-
-def run_task(task: str, *, model: str) -> None:
-    """Run one task on one model with settings from env vars; see :func:`audiomarathon.cli.app.run_task`."""
-    from audiomarathon.cli.app import run_task as run
-
-    run(task, model=model)
+def __getattr__(name: str) -> Any:
+    """Import a lazy name at its first use: `import audiomarathon` alone loads neither torch nor pandas."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -153,24 +153,88 @@ Source = str | Path | Result | Runs | Sequence[str | Path | Result]
 """Run folders, folders that contain them, results of `evaluate`, or loaded runs."""
 
 
-def load_runs(source: Source) -> Runs:
-    """Read runs; see :func:`audiomarathon.load_runs`."""
-    if isinstance(source, Runs):
-        return source
-    given = [source] if isinstance(source, str | Path | Result) or not isinstance(source, Iterable) else list(source)
+def load_runs(runs: Source) -> Runs:
+    """Read finished and unfinished runs into pandas frames.
+
+    Parameters
+    ----------
+    runs
+        A run folder, a folder of run folders, the result of `evaluate`, or a list of these. With a pruner's run, also
+        read its control `random` of the same ratio from the same folder.
+
+    Returns
+    -------
+    Runs
+        `summaries` (one row per run) and `records` (one row per sample) are frames, `charts` are pictures by task.
+        Jupyter and `print` show a table of scores and times.
+
+    Raises
+    ------
+    RecordError
+        When there is no run, or a named run is damaged.
+    """
+    if isinstance(runs, Runs):
+        return runs
+    given = [runs] if isinstance(runs, str | Path | Result) or not isinstance(runs, Iterable) else list(runs)
     if odd := next((one for one in given if not isinstance(one, str | Path | Result)), None):
         raise SettingsError(f"{odd!r} is not a run; allowed: folders, results of evaluate, or a list of these")
     return Runs(PageData(read_systems([one.folder if isinstance(one, Result) else Path(one) for one in given])))
 
 
-def compare_runs(source: Source, against: str | None, seed: int) -> Shown:
-    """Compare settings; see :func:`audiomarathon.compare_runs`."""
-    systems = load_runs(source).data.systems
+def compare_runs(runs: Source, against: str | None = None, *, seed: int = 42) -> Shown:
+    """Compare settings or models on the samples that both answered, as `audiomarathon compare` does.
+
+    Parameters
+    ----------
+    runs
+        The argument or the result of :func:`load_runs`.
+    against
+        The reference setting, or its method if that has one setting (`random`). None selects base, else the first
+        setting.
+    seed
+        Seed of the intervals and tests.
+
+    Returns
+    -------
+    DataFrame, shape (settings x scopes, columns)
+        One row per setting for each task, each group of tasks and all tasks: `score`, `reference_score`, their
+        `difference` with its 95 % interval (`difference_low`, `difference_high`), `p` of the paired test, `p_holm`, and
+        speed-ups as reference ÷ setting; above 1 is faster (`llm_prefill_speedup`, …).
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is nothing to compare, or no such setting.
+    """
+    systems = load_runs(runs).data.systems
     compared, missing = compare_with(systems, against, seed=seed), missing_controls(systems)
     return Shown.of(tables.comparison(compared, list(missing), notes(compared, missing)))
 
 
-def write_report(source: Source, output: Path, options: PageOptions) -> Path:
-    """Write the page; see :func:`audiomarathon.write_report`."""
-    write_text(output, page(load_runs(source).data, options))
-    return output
+def write_report(
+    runs: Source,
+    output: str | Path = "report.html",
+    *,
+    title: str = "AudioMarathon report",
+    samples: int = 500,
+    audio: str = "link",
+    spectrograms: bool = True,
+    data: str | Path | None = None,
+) -> Path:
+    """Write the page of `audiomarathon report`, one self-contained HTML file, and return its path.
+
+    Parameters
+    ----------
+    runs
+        The argument or the result of :func:`load_runs`.
+    title, samples, audio, spectrograms, data
+        The command's options.
+
+    Raises
+    ------
+    AudioMarathonError
+        When there is no run, the page cannot be written, or the extra `report` is not installed.
+    """
+    options = PageOptions(title, samples, audio, spectrograms, None if data is None else Path(data))
+    write_text(Path(output), page(load_runs(runs).data, options))
+    return Path(output)
