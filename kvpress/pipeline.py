@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from audiomarathon.cli.options import Model, complete_methods, run_script, with_settings
-from audiomarathon.engine.answer import Answer, answers, own_settings
+from audiomarathon.engine.answer import Answer, answers
+from audiomarathon.settings import own_settings
 
 
 def timing_table(shown: Sequence[Answer]) -> Table:
@@ -29,15 +30,17 @@ def timing_table(shown: Sequence[Answer]) -> Table:
     for heading in ("audio tokens", "KV MB", "encoder", "LLM prefill", "vs base", "of it scoring", "decode", "a token"):
         table.add_column(heading, justify="right")
     for one in shown:
+        call, stages = one.generation, one.generation.stages
+        (kept,) = call.kept_audio_tokens
         table.add_row(
             one.method,
-            f"{'–' if one.kept_audio_tokens is None else one.kept_audio_tokens} of {one.audio_tokens}",
-            f"{one.kv_bytes / 1e6:.2f}",
-            f"{1000 * one.stages.encoder:.1f}",
-            f"{1000 * one.stages.llm_prefill:.1f}",
-            f"{first.stages.llm_prefill / one.stages.llm_prefill:.2f}×",
-            f"{1000 * one.scoring:.1f}",
-            f"{1000 * one.stages.decode:.1f}",
+            f"{'–' if kept is None else kept} of {one.audio_tokens}",
+            f"{call.kv_bytes / 1e6:.2f}",
+            f"{1000 * stages.encoder:.1f}",
+            f"{1000 * stages.llm_prefill:.1f}",
+            f"{first.generation.stages.llm_prefill / stages.llm_prefill:.2f}×",
+            f"{1000 * call.scoring:.1f}",
+            f"{1000 * stages.decode:.1f}",
             "–" if one.decode_per_token is None else f"{1000 * one.decode_per_token:.2f}",
         )
     return table
@@ -75,7 +78,7 @@ def pipeline(
     with warnings.catch_warnings():
         warnings.filterwarnings("once", category=UserWarning)
         for one in answers(audio, prompt, methods, model=model, settings=settings):
-            cut = " (cut by the token limit)" if one.finish == "length" else ""
+            cut = " (cut by the token limit)" if one.generation.replies[0].finish == "length" else ""
             console.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
             shown.append(one)
     console.print(timing_table(shown))

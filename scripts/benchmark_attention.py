@@ -20,12 +20,13 @@ from efficiency.random_models import random_model
 
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.compression.method import Base
-from audiomarathon.engine.answer import open_model, own_settings
 from audiomarathon.engine.attention_capture import capture
 from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.engine import open_local
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.runs.attention import Attention
+from audiomarathon.settings import own_settings
 
 REPLY = 8  # tokens
 
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
     if asked.model:
-        lm = open_model(asked.model, own_settings(model_path=asked.model_path))
+        lm = open_local(asked.model, own_settings(model_path=asked.model_path)).lm
     else:
         lm = random_model(asked.config, "cpu", "float32", "sdpa")
     for seconds in map(float, asked.seconds.split(",")):

@@ -27,10 +27,9 @@ import transformers
 from audiomarathon.benchmarks import get_task
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.open import opened
 from audiomarathon.engine.ray_engine import RayEngine
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.run import load_task, run_task
+from audiomarathon.engine.run import load_task, opened, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.settings import RunSettings
 

@@ -20,9 +20,9 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.embedded.mini_benchmark import mini_benchmark
-from audiomarathon.engine.answer import open_model
 from audiomarathon.engine.batches import sample_seed
 from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.engine import open_local
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.settings import RunSettings
 
@@ -41,7 +41,7 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.threads:
         torch.set_num_threads(flags.threads)
-    lm = open_model("embedded", RunSettings())
+    lm = open_local("embedded", RunSettings()).lm
     task = get_task("librispeech")
     samples = task.load(task.find(mini_benchmark())).samples
     presses = [get_method(one.key, flags.ratio) for one in all_methods() if isinstance(one, KVPress)]

@@ -35,7 +35,7 @@ from audiomarathon.compression.pruners.random import Random
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.engine import encoder_cache
 from audiomarathon.engine import stamp as stamps
-from audiomarathon.engine.local import LocalEngine, open_local
+from audiomarathon.engine.engine import LocalEngine, open_local
 from audiomarathon.engine.setup import Setup
 from audiomarathon.models import audio_lm
 from audiomarathon.models.audio_lm import AudioLM

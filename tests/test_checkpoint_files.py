@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from audiomarathon.engine.answer import open_model, own_settings
+from audiomarathon.engine.engine import open_local
 from audiomarathon.errors import ConfigError, ModelError, WeightsError
 from audiomarathon.models.checkpoint import find_checkpoint
 from audiomarathon.models.checkpoint_files import check_files
 from audiomarathon.models.loading import check_finite
+from audiomarathon.settings import own_settings
 
 DEEP = "[" * 100_000 + "]" * 100_000
 NAMES = (
@@ -131,7 +132,7 @@ def test_weights_that_are_pickled_only(folder: Path) -> None:
 def test_whatever_the_libraries_raise_is_one_line(folder: Path, value: object) -> None:
     config_with(folder, "text_config", "num_key_value_heads" if value else "hidden_act", value)
     with pytest.raises(ModelError, match=r"^[^\n]*$"):
-        open_model("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
+        open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -140,7 +141,7 @@ def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
     weights["thinker.model.layers.2.mlp.up_proj.weight"][3, 4] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightsError, match=r"^[^\n]*spoilt: .*layers\.2\.mlp\.up_proj\.weight .*NaN"):
-        open_model("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
+        open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
 
 
 def test_finite_weights_of_every_precision_pass() -> None:

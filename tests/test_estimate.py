@@ -11,7 +11,7 @@ from builders import a_record, typed
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
 from audiomarathon.costs.prefill import TEXT_TOKENS, Cost
-from audiomarathon.engine.estimate import Todo, from_flops, from_records, memory
+from audiomarathon.engine.plan import Todo, from_flops, from_records, memory
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model
 from audiomarathon.runs.folder import RunFolder

@@ -13,11 +13,11 @@ from conftest import noise
 from audiomarathon.audio.decode import decode
 from audiomarathon.compression.method import kept_count
 from audiomarathon.compression.registry import get_method
-from audiomarathon.engine.answer import answer, answers, own_settings
+from audiomarathon.engine.answer import answer, answers
 from audiomarathon.errors import AudioError, AudioMarathonError, MethodError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, own_settings
 
 PIPELINE = Path(__file__).parent.parent / "kvpress" / "pipeline.py"
 Script = Callable[..., tuple[int, str, str]]
@@ -38,11 +38,8 @@ class TestAnswer:
         plain = get_method(method).generate(lm, inputs, max_new_tokens=6)
         own = answer(talk, "What is it?", model=lm, method=method, settings=SHORT)
         assert own.text == plain.replies[0].text
-        assert (own.kept_audio_tokens, own.kv_lengths, own.kv_bytes) == (
-            plain.kept_audio_tokens[0],
-            plain.kv_lengths,
-            plain.kv_bytes,
-        )
+        for fact in ("kept_audio_tokens", "kv_lengths", "kv_bytes"):
+            assert getattr(own.generation, fact) == getattr(plain, fact)
         assert own.audio_seconds == 4.0
         assert own.audio_tokens == 100
 
@@ -50,7 +47,7 @@ class TestAnswer:
         one = answer([talk, talk], "Same?", model=lm, method="frame:0.5", settings=SHORT)
         assert one.audio_seconds == 8.0
         assert one.audio_tokens == 200
-        assert one.kept_audio_tokens == kept_count(200, 0.5)
+        assert one.generation.kept_audio_tokens == (kept_count(200, 0.5),)
 
     def test_the_audio_tower_runs_once_for_all_methods(self, lm: AudioLM, talk: Path) -> None:
         calls = []
@@ -63,8 +60,8 @@ class TestAnswer:
         finally:
             del tower.forward
         assert len(calls) == 1
-        assert len({one.stages.encoder for one in found}) == 1
-        assert all(one.stages.encoder > 0 for one in found)
+        assert len({one.generation.stages.encoder for one in found}) == 1
+        assert all(one.generation.stages.encoder > 0 for one in found)
 
     def test_time_a_token_comes_from_the_forced_run_when_there_is_one(self, lm: AudioLM, talk: Path) -> None:
         one_token = answer(talk, "?", model=lm, settings=RunSettings(max_new_tokens=1))
@@ -74,7 +71,7 @@ class TestAnswer:
 
     def test_scoring_is_part_of_prefill(self, lm: AudioLM, talk: Path) -> None:
         pressed = answer(talk, "?", model=lm, method="snapkv:0.5", settings=SHORT)
-        assert 0 < pressed.scoring < pressed.stages.llm_prefill
+        assert 0 < pressed.generation.scoring < pressed.generation.stages.llm_prefill
 
     @pytest.mark.parametrize(
         ("paths", "method", "error"),
@@ -95,7 +92,7 @@ class TestAnswer:
         no_env("MAX_NEW_TOKENS", "2")
         no_env("PRUNE_RATIO", "0.5")
         one = answer(talk, "?", method="fast_v:0.3")
-        assert len(one.kv_lengths) == 4  # the embedded model has five layers
+        assert len(one.generation.kv_lengths) == 4  # the embedded model has five layers
         assert one.generation.replies[0].new_tokens <= 2
 
     def test_a_flag_wins_over_an_env_var(self, no_env: Any) -> None:

@@ -20,7 +20,7 @@ from transformers import Qwen2AudioProcessor
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Base
 from audiomarathon.costs.memory import plan_memory
-from audiomarathon.engine.estimate import what_is_left
+from audiomarathon.engine.plan import what_is_left
 from audiomarathon.engine.run import run
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM

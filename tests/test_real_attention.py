@@ -10,11 +10,12 @@ from real_weights import real_qwen2_audio
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.compression.registry import get_method
-from audiomarathon.engine.answer import open_model, own_settings
 from audiomarathon.engine.attention_capture import capture
+from audiomarathon.engine.engine import open_local
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.runs.attention import ROWS
+from audiomarathon.settings import own_settings
 
 pytestmark = pytest.mark.real
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory: pytest.TempPathFactory) -> AudioLM:
     folder = real_qwen2_audio(tmp_path_factory.mktemp("real") / "qwen2-audio")
-    return open_model("qwen2-audio", own_settings(model_path=str(folder), attn_implementation="eager"))
+    return open_local("qwen2-audio", own_settings(model_path=str(folder), attn_implementation="eager")).lm
 
 
 @pytest.fixture(scope="module")

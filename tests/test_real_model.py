@@ -10,7 +10,7 @@ from real_weights import real_qwen2_audio
 from audiomarathon.certify.certificate import certify
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
-from audiomarathon.engine.local import open_local
+from audiomarathon.engine.engine import open_local
 from audiomarathon.settings import RunSettings
 
 pytestmark = pytest.mark.real

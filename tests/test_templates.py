@@ -13,12 +13,13 @@ import pytest
 from conftest import noise
 from transformers import AutoTokenizer
 
-from audiomarathon.engine.answer import open_model, own_settings
+from audiomarathon.engine.engine import open_local
 from audiomarathon.errors import TemplateError
 from audiomarathon.models import templates
 from audiomarathon.models.chat import chat_text, conversation
 from audiomarathon.models.prompt import Prompt
 from audiomarathon.models.templates import render
+from audiomarathon.settings import own_settings
 
 PROMPT = Prompt("Which?\n\nA. cat 🐈 \ud800 \x00", (noise(0.1), noise(0.1)))
 DOUBLING = (
@@ -96,4 +97,4 @@ def test_a_model_is_refused_before_its_first_sample(tokenizer) -> None:
     folder = Path(tokenizer.name_or_path)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages[0].content + 1 }}"}))
     with pytest.raises(TemplateError, match=r"^[^\n]*spoilt/chat_template\.json: [^\n]*$"):
-        open_model("qwen2.5-omni-3b", own_settings(model_path=str(folder)))
+        open_local("qwen2.5-omni-3b", own_settings(model_path=str(folder)))

@@ -290,6 +290,15 @@ class RunSettings:
         return cls(**values)
 
 
+def own_settings(**flags: Any) -> RunSettings:
+    """Read settings from flags, then env vars; see :meth:`RunSettings.read`.
+
+    `PRUNE_METHOD` and `PRUNE_RATIO` are ignored: the caller names the methods.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
+    return RunSettings.read(env, **flags)
+
+
 def settings_fields() -> list[dataclasses.Field[Any]]:
     """Return the settings' fields; their metadata has `group`, `env`, `help`, `parse`, `allowed` and `values`."""
     return [field_ for field_ in dataclasses.fields(RunSettings) if "env" in field_.metadata]

@@ -21,8 +21,8 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.compression.token_pruner import TokenPruner
+from audiomarathon.engine.engine import LocalEngine
 from audiomarathon.engine.environment import environment
-from audiomarathon.engine.local import LocalEngine
 from audiomarathon.engine.stamp import FAIL, PASS, about, place
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.files import write_json

@@ -113,17 +113,18 @@ def visualize(
 
     from audiomarathon.audio.decode import decode
     from audiomarathon.compression.method import Base
-    from audiomarathon.engine.answer import open_model, own_settings
     from audiomarathon.engine.attention_capture import LONGEST_FULL, capture_whole, check_layers
+    from audiomarathon.engine.engine import open_local
     from audiomarathon.files import file_name
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.models.registry import all_models
     from audiomarathon.report.attention_maps import Whole, draw_mean, draw_sample
+    from audiomarathon.settings import own_settings
 
     asked = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
     flags = {"device": device, "dtype": dtype, "attn_layers": layers, "save_attn": True, "seed": seed}
     settings = own_settings(model_path=model_path or None, **flags)
-    lm = open_model(next((one.key for one in all_models() if one.checkpoint == model), model), settings)
+    lm = open_local(next((one.key for one in all_models() if one.checkpoint == model), model), settings).lm
     chosen = settings.attn_layers or tuple(range(len(lm.decoder_layers)))
     check_layers(lm, settings.attn_layers)
     chosen, place = chosen[: max_layers or None], output_dir / file_name(run_name or utc_name())

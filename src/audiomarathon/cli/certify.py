@@ -49,7 +49,7 @@ def certify(
     from audiomarathon.certify.certificate import store
     from audiomarathon.compression.external import Foreign
     from audiomarathon.compression.registry import find_method
-    from audiomarathon.engine.local import open_local
+    from audiomarathon.engine.engine import open_local
     from audiomarathon.files import check_writable, write_json
     from audiomarathon.report.render import show
     from audiomarathon.terminal import showing_records

@@ -53,10 +53,9 @@ def explain(
 
     With the embedded model and no data root, samples come from the mini benchmark.
     """
-    from audiomarathon.settings import RunSettings
+    from audiomarathon.settings import own_settings
 
-    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
-    read = RunSettings.read(env, **settings)
+    read = own_settings(**settings)
     names = ["base", *(name for name in listed(methods) if name != "base")]
     if pathless := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
@@ -129,8 +128,9 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
 def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
     from audiomarathon.audio import decode as audio
     from audiomarathon.compression.registry import as_method
-    from audiomarathon.engine.answer import generations, open_model
+    from audiomarathon.engine.answer import generations
     from audiomarathon.engine.batches import sample_seed
+    from audiomarathon.engine.engine import open_local
     from audiomarathon.models.prompt import Prompt, by_clip
     from audiomarathon.models.registry import get_model
     from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
@@ -138,7 +138,7 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     methods = [as_method(name, settings) for name in names]
     for path in question.clips:
         audio.probe(path)
-    lm = open_model(model, settings, methods)
+    lm = open_local(model, settings, methods).lm
     waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
     clips = [
         Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())

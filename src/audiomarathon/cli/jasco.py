@@ -95,7 +95,7 @@ def import_(
     Example: audiomarathon jasco import my.csv --model-name SALMONN-7B
     """
     from audiomarathon.benchmarks.jasco.exchange import read_whole
-    from audiomarathon.engine.imported import as_run
+    from audiomarathon.engine.run import as_run
     from audiomarathon.files import file_name
 
     records = read_whole(file, allow_missing=allow_missing)
@@ -274,7 +274,7 @@ def _judged(
     folder: Path, file: Path, judge: str, records: Sequence[Record], protocols: Sequence[Any], batch_size: int
 ) -> tuple[str, list[Record]]:
     """Let a judge answer the questions of both protocols; return its name, and the records with its answers."""
-    from audiomarathon.engine.imported import as_run
+    from audiomarathon.engine.run import as_run
     from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Bench, Case, judge_run

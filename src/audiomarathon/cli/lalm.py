@@ -541,7 +541,7 @@ def _imported(
 ) -> Result:
     """Turn a file of predictions into a run folder."""
     from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
-    from audiomarathon.engine.imported import as_run
+    from audiomarathon.engine.run import as_run
 
     task, corpus = _TASKS[_bench_of(file)], list[list[str]]()
     if task == _TASKS["clotho"]:
@@ -620,7 +620,7 @@ def _bench_of_run(run: Run) -> str:
 def _place_of(run: Run, target: Path) -> Path:
     """Return the folder of a run's files: for base and imports the original's folder, else a subfolder."""
     from audiomarathon.compression.method import Base
-    from audiomarathon.engine.imported import IMPORTED
+    from audiomarathon.engine.run import IMPORTED
 
     return target if run.method in (Base().label, IMPORTED) else target / file_name(run.method)
 

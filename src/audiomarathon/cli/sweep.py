@@ -128,10 +128,10 @@ def run_sweep(
     if os.environ.get("PRUNE_RATIO"):
         say("warning: sweep ignores PRUNE_RATIO; use --ratios")
     if plan:
-        planned = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, say=say)
-        for line in planned.lines:
+        lines, complete = plan_sweep(chosen, spec, settings, settings_to_run, tflops=tflops, say=say)
+        for line in lines:
             typer.echo(line)
-        return 0 if planned.complete else 1
+        return 0 if complete else 1
     trackers = open_trackers(track)
     outcome = read_outcome(settings.results, seed=settings.seed)
 

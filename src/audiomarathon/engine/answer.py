@@ -7,22 +7,20 @@ times are comparable.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from audiomarathon.audio import decode as audio
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import as_method
 from audiomarathon.engine.encoder_cache import encoder_shared
+from audiomarathon.engine.engine import open_local
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.timing import Stages
-from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings, own_settings
 
 MAX_NEW_TOKENS = 256
 _WARM_UP_TOKENS = 2
@@ -36,37 +34,28 @@ class Answer:
     ----------
     method
         Label of the method, such as `snapkv-0.5`.
-    text, finish
-        The reply, and why it ended: `stop`, or `length` at the token limit.
     audio_seconds
         Length of all clips together.
-    audio_tokens, kept_audio_tokens
-        Before and after the method; None after a method that also drops text, since heads then keep different numbers.
-    kv_lengths, kv_bytes
-        Entries of each layer's cache after prefill, and the bytes of the whole cache.
-    stages
-        Seconds of encoder, LLM prefill and decode. The encoder runs once for all methods that :func:`answers` compares.
+    audio_tokens
+        Number of audio tokens before the method; `generation.kept_audio_tokens` has the number after it.
     decode_per_token
         Seconds per token after the first, from a forced run if `DECODE_TOKENS` is set, else from the reply; None for a
         reply of one token.
-    scoring
-        Seconds of the LLM prefill that the method spent on choosing tokens.
     generation
-        All other facts of the call.
+        The call: its reply, the seconds of each stage, and the KV cache. The encoder runs once for all methods that
+        :func:`answers` compares.
     """
 
     method: str
-    text: str
-    finish: str
     audio_seconds: float
     audio_tokens: int
-    kept_audio_tokens: int | None
-    kv_lengths: tuple[int, ...]
-    kv_bytes: int
-    stages: Stages
     decode_per_token: float | None
-    scoring: float
     generation: Generation
+
+    @property
+    def text(self) -> str:
+        """The reply."""
+        return self.generation.replies[0].text
 
 
 def answer(
@@ -86,7 +75,7 @@ def answer(
     prompt
         Plain text; the model's chat template is added.
     model
-        A model's name, or a model loaded by :func:`open_model`.
+        A model's name, or a loaded model.
     method
         A method, or text such as `"snapkv:0.5"` or `"fast_v:0.5+snapkv:0.3"`.
     settings
@@ -128,11 +117,11 @@ def answers(
         raise SettingsError("no audio: name at least one file")
     for path in paths:
         audio.probe(path)  # before the model is loaded, which takes longer
-    lm = open_model(model, settings, chosen) if isinstance(model, str) else model
+    lm = open_local(model, settings, chosen).lm if isinstance(model, str) else model
     for method in chosen:
         method.check(lm)
     clips = tuple(audio.decode(path, lm.sampling_rate) for path in paths)
-    inputs = lm.prepare([Prompt(prompt, clips, settings.seed)])
+    inputs, heard = lm.prepare([Prompt(prompt, clips, settings.seed)]), sum(map(len, clips)) / lm.sampling_rate
     limit = settings.max_new_tokens or MAX_NEW_TOKENS
     for method, generation in generations(lm, inputs, chosen, limit, warm_up=warm_up):
         (reply,), stages = generation.replies, generation.stages
@@ -140,20 +129,7 @@ def answers(
         if settings.decode_tokens:
             forced = method.generate(lm, inputs, max_new_tokens=settings.decode_tokens, ignore_end=True)
             per_token = forced.stages.decode / (settings.decode_tokens - 1)
-        yield Answer(
-            method=method.label,
-            text=reply.text,
-            finish=reply.finish,
-            audio_seconds=sum(len(clip) for clip in clips) / lm.sampling_rate,
-            audio_tokens=inputs.audio_tokens[0],
-            kept_audio_tokens=generation.kept_audio_tokens[0],
-            kv_lengths=generation.kv_lengths,
-            kv_bytes=generation.kv_bytes,
-            stages=stages,
-            decode_per_token=per_token,
-            scoring=generation.scoring,
-            generation=generation,
-        )
+        yield Answer(method.label, heard, inputs.audio_tokens[0], per_token, generation)
 
 
 def generations(
@@ -176,25 +152,3 @@ def generations(
             done = method.generate(lm, inputs, max_new_tokens=max_new_tokens, keep_entries=keep_entries)
             encoder = done.stages.encoder if encoder is None else encoder
             yield method, dataclasses.replace(done, stages=dataclasses.replace(done.stages, encoder=encoder))
-
-
-def own_settings(**flags: Any) -> RunSettings:
-    """Read settings from flags, then env vars; see :meth:`RunSettings.read`.
-
-    `PRUNE_METHOD` and `PRUNE_RATIO` are ignored: the caller names the methods.
-    """
-    env = {name: value for name, value in os.environ.items() if name not in ("PRUNE_METHOD", "PRUNE_RATIO")}
-    return RunSettings.read(env, **flags)
-
-
-def open_model(name: str, settings: RunSettings, methods: Sequence[Method] = ()) -> AudioLM:
-    """Load a model by name, as a run does, and check that the methods apply to it.
-
-    Raises
-    ------
-    AudioMarathonError
-        The name is unknown, or the checkpoint or device is missing.
-    """
-    from audiomarathon.engine.local import open_local
-
-    return open_local(name, settings, methods).lm

@@ -1,19 +1,33 @@
-"""Plan a sweep without loading the model: its time, its memory, and errors that would stop it."""
+"""Plan a sweep without loading the model: its time, its memory, and errors that would stop it.
+
+Time is estimated from recorded base samples, or else from FLOPs. FLOPs and memory come from the checkpoint's config and
+the headers of its weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from audiomarathon.benchmarks import Task, select
+from audiomarathon.audio.decode import probe
+from audiomarathon.benchmarks import Sample, Task, select
 from audiomarathon.benchmarks.clip_limits import too_long
+from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
-from audiomarathon.engine.estimate import KnownModel, find_model, from_flops, from_records, memory, what_is_left
+from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
+from audiomarathon.costs.flops import drops_of
+from audiomarathon.costs.prefill import TEXT_TOKENS, Drops, ideal_speed_up
 from audiomarathon.engine.identity import run_folders
 from audiomarathon.engine.run import check_batch_size, load_task
-from audiomarathon.engine.setup import Setup, find_hardware
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.engine.setup import Hardware, Setup, find_hardware
+from audiomarathon.errors import AudioError, AudioMarathonError, ModelError, RecordError
+from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec
+from audiomarathon.records import Record
+from audiomarathon.runs.folder import RunFolder
+from audiomarathon.runs.read import Run
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
 
@@ -21,11 +35,22 @@ _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, G
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """The plan as lines for the user, and whether every task can be run."""
+class Todo:
+    """Work left in one task: audio seconds of each missing sample, in all (`heard`) and per setting (`durations`).
 
-    lines: tuple[str, ...]
-    complete: bool
+    Attributes
+    ----------
+    samples, seconds
+        Selected samples, and seconds of their audio.
+    on_record
+        Replies that are already recorded.
+    """
+
+    samples: int
+    seconds: float
+    heard: tuple[float, ...]
+    durations: tuple[tuple[Method, tuple[float, ...]], ...]
+    on_record: int
 
 
 @dataclass(frozen=True)
@@ -48,8 +73,8 @@ def plan_sweep(
     *,
     tflops: float | None = None,
     say: Callable[[str], None] = lambda _line: None,
-) -> SweepPlan:
-    """Return the tasks and settings of a sweep with its estimated time and memory.
+) -> tuple[list[str], bool]:
+    """Return the tasks and settings of a sweep with its estimated time and memory, as lines, and whether all tasks run.
 
     Parameters
     ----------
@@ -63,28 +88,26 @@ def plan_sweep(
     """
     check_batch_size(settings, methods)
     hardware = find_hardware(settings)
-    model = find_model(spec, settings, hardware)
-    if model.facts is not None:
+    checkpoint, facts, why_not = _find_model(spec, settings, hardware)
+    if facts is not None:
         for method in methods:
-            method.check_config(model.facts.config)
+            method.check_config(facts.config)
     usual, bandwidth = _SPEEDS[hardware.device.partition(":")[0]]
     speed = tflops or usual
-    setup = (
-        Setup(model.checkpoint, model.checkpoint.fingerprint(), hardware, settings, methods, spec)
-        if model.checkpoint
-        else None
-    )
-    parts = [_part(task, model, setup, settings, methods, (speed, bandwidth), say) for task in tasks]
-    name = model.checkpoint.name if model.checkpoint else settings.model_path or spec.checkpoint
+    setup = Setup(checkpoint, checkpoint.fingerprint(), hardware, settings, methods, spec) if checkpoint else None
+    parts = [_part(task, spec, facts, setup, settings, methods, (speed, bandwidth), say) for task in tasks]
+    name = checkpoint.name if checkpoint else settings.model_path or spec.checkpoint
+    unknown = sum(part.runs and part.seconds is None for part in parts)
     lines = [
         f"plan: {counted(len(tasks), 'task')} x {counted(len(methods), 'setting')} on {spec.key} ({name}), "
         f"{hardware.device}, {hardware.dtype}; nothing is loaded or run",
         f"settings: {', '.join(method.label for method in methods)}",
         *(part.line for part in parts),
-        _total(parts),
+        f"total: {sum(part.replies for part in parts):,} replies, {_hours(sum(part.seconds or 0.0 for part in parts))}"
+        + f" and {counted(unknown, 'task')} unknown" * bool(unknown),
     ]
-    if model.facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
-        lines.append(memory(model.facts, spec, longest, 1 if settings.timing else settings.batch_size))
+    if facts is not None and (longest := max((part.longest for part in parts), default=0.0)):
+        lines.append(memory(facts, spec, longest, 1 if settings.timing else settings.batch_size))
     if all(part.seconds is None for part in parts):
         lines.append(
             "No time estimate: no base sample is recorded, and the checkpoint's config is missing. Run "
@@ -101,15 +124,34 @@ def plan_sweep(
             f"{bandwidth:g} GB/s (assumed); audio decoding and features are not counted. "
             "Run a few base samples first for better estimates."
         )
-    if model.why_not:
-        lines.append(f"no estimate of memory, or of time without records: {model.why_not}")
+    if why_not:
+        lines.append(f"no estimate of memory, or of time without records: {why_not}")
     lines.append("Other requirements of a method are checked when the model is loaded, before any sample.")
-    return SweepPlan(tuple(lines), all(part.runs for part in parts))
+    return lines, all(part.runs for part in parts)
+
+
+def _find_model(
+    spec: ModelSpec, settings: RunSettings, hardware: Hardware
+) -> tuple[Checkpoint | None, ModelFacts | None, str]:
+    """Return the checkpoint if it is here, and the facts in its headers, or the reason why they are missing."""
+    source, checkpoint = settings.model_path or spec.checkpoint, None
+    try:
+        checkpoint = replace(find_checkpoint(source, download=False), variant=spec.variant)
+        folder = checkpoint.path
+    except ModelError as error:
+        if (sizes := published_config(source)) is None:
+            return None, None, str(error)
+        folder = sizes
+    try:
+        return checkpoint, model_facts(folder, DTYPE_BYTES[hardware.dtype], spec.load_family()), ""
+    except ModelError as error:
+        return checkpoint, None, str(error)
 
 
 def _part(
     task: Task,
-    model: KnownModel,
+    spec: ModelSpec,
+    facts: ModelFacts | None,
     setup: Setup | None,
     settings: RunSettings,
     methods: Sequence[Method],
@@ -121,35 +163,134 @@ def _part(
         data = load_task(task, settings, say)
         folders = run_folders(setup, task, data) if setup else [(method, None) for method in methods]
         samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-        todo = what_is_left(samples, folders, model.spec.heard_seconds)
+        todo = what_is_left(samples, folders, spec.heard_seconds)
     except AudioMarathonError as error:
         return _Part(f"{task.key}: cannot be run: {str(error).removeprefix(f'{task.key}: ')}", runs=False)
-    if warning := too_long(model.spec, task, samples):
+    if warning := too_long(spec, task, samples):
         say(warning)
+    replies, longest = sum(len(seconds) for _method, seconds in todo.durations), max(todo.heard, default=0.0)
     line = f"{task.key}: {counted(todo.samples, 'sample')} ({todo.seconds / 3600:.2f} h of audio)"
     line += f" x {counted(len(methods), 'setting')}"
     if todo.on_record:
-        line += f", {counted(todo.on_record, 'reply', 'replies')} on record, {todo.replies:,} to do"
-    replies, longest = todo.replies, max(todo.heard, default=0.0)
-    base = settings.results / task.key / (model.checkpoint.folder_name if model.checkpoint else "") / Base().label
+        line += f", {counted(todo.on_record, 'reply', 'replies')} on record, {replies:,} to do"
+    base = settings.results / task.key / (setup.checkpoint.folder_name if setup else "") / Base().label
     if (measured := from_records(base, todo, settings.decode_tokens)) is not None:
         seconds, count = measured
         how = f"{_hours(seconds)}, from {counted(count, 'base sample')} on record in {base}"
         return _Part(f"{line}: {how}", replies, seconds, longest)
-    if model.facts is None:
+    if facts is None:
         return _Part(f"{line}: time unknown", replies, None, longest)
     tokens = settings.max_new_tokens or task.max_new_tokens
-    seconds = from_flops(model.facts, model.spec, todo, speeds, tokens, settings.decode_tokens)
+    seconds = from_flops(facts, spec, todo, speeds, tokens, settings.decode_tokens)
     return _Part(f"{line}: {_hours(seconds)}, from FLOPs", replies, seconds, longest, reckoned=True)
-
-
-def _total(parts: Sequence[_Part]) -> str:
-    unknown = sum(part.runs and part.seconds is None for part in parts)
-    replies, seconds = sum(part.replies for part in parts), sum(part.seconds or 0.0 for part in parts)
-    return f"total: {replies:,} replies, {_hours(seconds)}" + (
-        f" and {counted(unknown, 'task')} unknown" * bool(unknown)
-    )
 
 
 def _hours(seconds: float) -> str:
     return f"about {seconds / 3600:.1f} h" if seconds >= 3600 else f"about {seconds / 60:.1f} min"
+
+
+def what_is_left(
+    samples: Sequence[Sample], folders: Sequence[tuple[Method, RunFolder | None]], heard: float = 0.0
+) -> Todo:
+    """Return the work that the folders lack; a model hears at most `heard` seconds of a clip (0: all).
+
+    Raises
+    ------
+    RecordError
+        A folder holds another run.
+    """
+    clips = clip_hashes(samples)
+    seconds = {sample.id: _seconds(sample.clips, heard or math.inf) for sample in samples}
+    pending: list[tuple[Method, list[str]]] = []
+    for method, folder in folders:
+        if folder is not None:
+            folder.peek()
+        done = folder.done(clips) if folder is not None else set()
+        pending.append((method, [id_ for id_ in seconds if id_ not in done]))
+    needed = {id_ for _method, ids in pending for id_ in ids}
+    return Todo(
+        len(samples),
+        sum(seconds.values()),
+        tuple(seconds[id_] for id_ in seconds if id_ in needed),
+        tuple((method, tuple(seconds[id_] for id_ in ids)) for method, ids in pending),
+        sum(len(seconds) - len(ids) for _method, ids in pending),
+    )
+
+
+def _seconds(clips: Sequence[Path], most: float) -> float:
+    total = 0.0
+    for clip in clips:
+        try:
+            total += min(probe(clip).seconds, most)
+        except AudioError:
+            continue  # the run will record the error
+    return total
+
+
+def from_records(folder: Path, todo: Todo, decode_tokens: int) -> tuple[float, int] | None:
+    """Return the estimated seconds of all work left, from base's records, and the number of those records."""
+    if not (folder / "run.json").exists():
+        return None
+    try:
+        run = Run.read(folder)
+        timed = [(record, record.time) for record in run.records.values() if record.time]
+        heard = sum(record.clip_seconds for record, _ in timed)
+        if not heard:
+            return None
+        once = sum(time[stage] for _, time in timed for stage in ("load", "preprocess", "encoder"))
+        seconds = once / heard * sum(todo.heard)
+        for method, durations in todo.durations:
+            drops = drops_of(method) or Drops()
+            for record, time in timed:
+                share = 1 / ideal_speed_up(run.cost, drops, record) if run.cost else 1.0
+                seconds += _after_encoder(record, time, share, decode_tokens) / heard * sum(durations)
+    except (RecordError, KeyError, TypeError):  # written by another version, or damaged
+        return None
+    return seconds, len(timed)
+
+
+def _after_encoder(record: Record, time: Mapping[str, float], share: float, decode_tokens: int) -> float:
+    """Return the seconds of a sample's reply plus its forced run, which is another whole generate call.
+
+    Parameters
+    ----------
+    share
+        The share of base's prefill that the setting still needs.
+    """
+    prefill, decode = time["llm_prefill"] * share, time["decode"]
+    if not decode_tokens:
+        return float(prefill + decode)
+    forced = (record.forced_decode or {}).get("per_token")
+    per_token = forced or decode / max(1, (record.new_tokens or 1) - 1)
+    return float(2 * prefill + decode + decode_tokens * per_token)
+
+
+def from_flops(
+    facts: ModelFacts,
+    spec: ModelSpec,
+    todo: Todo,
+    speeds: tuple[float, float],
+    new_tokens: int,
+    decode_tokens: int,
+) -> float:
+    """Return the estimated seconds from FLOPs; a forced run adds a prefill."""
+    flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9
+    layers = len(facts.cost.flops_per_token_per_layer)
+    prefills, tokens = (2, new_tokens + decode_tokens) if decode_tokens else (1, new_tokens)
+    total = sum(facts.cost.encoder(seconds) for seconds in todo.heard) / flops
+    for method, durations in todo.durations:
+        drops = drops_of(method) or Drops()
+        for seconds in durations:
+            audio = math.ceil(seconds * spec.tokens_per_second)
+            prompt = drops.tokens(layers, audio + TEXT_TOKENS, audio)
+            total += prefills * facts.cost.llm_prefill(prompt) / flops + tokens * facts.weight_bytes / bandwidth
+    return total
+
+
+def memory(facts: ModelFacts, spec: ModelSpec, longest: float, batch: int) -> str:
+    """Return a line with the memory of a batch of the longest clip; shorter clips are padded to it."""
+    tokens = math.ceil(longest * spec.tokens_per_second) + TEXT_TOKENS
+    parts = facts.memory(tokens, batch)
+    shown = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
+    where = f"at the longest clip ({longest:.0f} s, {tokens:,} tokens)" + f" in batches of {batch}" * (batch > 1)
+    return f"memory: about {sum(parts.values()) / 1e9:.2f} GB {where}: {shown}"

@@ -19,9 +19,8 @@ import ray
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.evaluate import error_record, pending_methods
-from audiomarathon.engine.local import LocalEngine, open_local
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.ray_cluster import connected
 from audiomarathon.engine.ray_options import Ray

@@ -20,7 +20,6 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.endpoint.client import Endpoint, EndpointError
 from audiomarathon.engine.batches import Plan, prompt_of, reason_of, unchanged_clips
 from audiomarathon.engine.engine import Engine
-from audiomarathon.engine.environment import cpu_seconds, environment, load
 from audiomarathon.engine.evaluate import asked, error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.setup import Hardware, Setup
@@ -114,17 +113,13 @@ class EndpointEngine(Engine):
             clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
         return messages_of(prompt_of(plan, sample, clips)), sum(len(clip) for clip in clips) / SAMPLING_RATE
 
-    def certificate(self) -> dict[str, Any] | None:
-        """See :meth:`Engine.certificate`; a model behind an endpoint cannot be certified."""
-        return None
-
     def machine(self) -> dict[str, Any]:
-        """See :meth:`Engine.machine`."""
-        return {"environment": environment(), "other_gpu_processes": []}
+        """See :meth:`Engine.machine`; a GPU here, if any, may serve the model."""
+        return {**super().machine(), "other_gpu_processes": []}
 
     def state(self) -> dict[str, Any]:
         """See :meth:`Engine.state`; this is the machine that sends the requests."""
-        return {"gpu": [], "load": load(os.getpid()), "cpu_s": {str(os.getpid()): cpu_seconds()}}
+        return {**super().state(), "gpu": []}
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
-"""Run tasks: find the data, load the model, evaluate, score, write.
+"""Run tasks: find the data, load the model, evaluate, score, write; import replies that were generated elsewhere.
 
 Errors of the command are reported before the model is loaded, and errors of the model before the first sample.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,18 @@ from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
-from audiomarathon.engine.engine import Engine
+from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.identity import check_folders, run_folders
-from audiomarathon.engine.local import LocalEngine
-from audiomarathon.engine.open import opened
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.resume import report_resume
-from audiomarathon.engine.sessions import facts_of, now, run_session
-from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
+from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.errors import DataError, RecordError, SettingsError
+from audiomarathon.files import check_writable
 from audiomarathon.models.registry import ModelSpec, get_model
-from audiomarathon.records import Record
+from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.attention import FOLDER, captured
 from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
+from audiomarathon.runs.record_line import to_line
 from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
@@ -39,6 +40,9 @@ from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 from audiomarathon.tracking.following import following
 from audiomarathon.tracking.tracker import Tracker
+
+IMPORTED = "imported"
+"""Method label of a run whose replies were generated elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,65 @@ def run(
     with opened(model, settings, methods, ray, needed=anything_left, say=say, progress=progress) as (setup, engine):
         for task, data in loaded:
             yield from run_task(setup, engine, task, data, say, told_of)
+
+
+@contextmanager
+def opened(
+    model: str,
+    settings: RunSettings,
+    methods: Sequence[Method],
+    ray: Ray | None = None,
+    *,
+    needed: Callable[[Setup], bool] = lambda _setup: True,
+    say: Callable[[str], None] = lambda _line: None,
+    progress: bool | None = None,
+) -> Iterator[tuple[Setup, Engine | None]]:
+    """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
+
+    Parameters
+    ----------
+    needed
+        Called before the weights are loaded, which may take minutes. It raises errors that can be known by then, and
+        returns whether any work is left; if not, no model is loaded. On a joined cluster only the workers know their
+        machine, so the model is loaded first.
+
+    Yields
+    ------
+    tuple of Setup and Engine
+        The engine is None if no work is left.
+    """
+    check_writable(settings.results)
+    if settings.save_attn and (ray is not None or get_model(model).remote):
+        raise SettingsError(
+            "SAVE_ATTN=1: attention can be captured in this process only; allowed: a local model, no --executor ray"
+        )
+    if get_model(model).remote:
+        from audiomarathon.engine.remote import open_endpoint
+
+        if ray is not None:
+            raise SettingsError(
+                f"--executor ray: {model} runs behind an endpoint; to send several requests at once set BATCH_SIZE and "
+                "--no-timing"
+            )
+        engine = open_endpoint(model, settings, methods, say=say, progress=progress)
+        needed(engine.setup)
+        yield engine.setup, engine
+        return
+    if ray is None or ray.address is None:
+        on_cpu = ray is not None and ray.gpus_per_worker == 0 and settings.device == "auto"
+        setup = find_setup(model, replace(settings, device="cpu") if on_cpu else settings, methods)
+        if not needed(setup):
+            yield setup, None
+            return
+        if ray is None:
+            yield setup, open_local(model, settings, methods, setup=setup, say=say, progress=progress)
+            return
+    from audiomarathon.engine.ray_engine import open_workers
+
+    with open_workers(model, settings, methods, ray, say=say, progress=progress) as workers:
+        if ray.address is not None:
+            needed(workers.setup)
+        yield workers.setup, workers
 
 
 def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
@@ -296,3 +359,57 @@ def score(path: Path) -> Result:
     with RunFolder(path, identity, task.scorer.fits) as folder:
         folder.run = run_facts  # entering a folder without records does not read it
         return Result(path, label, _score(task, folder))
+
+
+def as_run(
+    folder: Path,
+    task: str,
+    file: Path,
+    name: str,
+    records: Sequence[Record],
+    *,
+    control: str | None = None,
+    corpus: Sequence[Sequence[str]] = (),
+) -> Result:
+    """Write records as a run folder, or complete a folder that holds some of them, and score it.
+
+    Two imported runs of the same questions are comparable.
+
+    Parameters
+    ----------
+    file
+        The file with the replies.
+    name
+        The model's name in tables.
+    control
+        Kind of audio control that replaced the clips.
+    corpus
+        See :meth:`~audiomarathon.benchmarks.task.Task.corpus`.
+
+    Raises
+    ------
+    DataError
+        The folder holds a different reply to one of the questions; nothing is written.
+    RecordError
+        A record cannot be written; nothing is written.
+    """
+    for one in records:
+        to_line(one)
+    asked = json.dumps([[one.id, one.reference] for one in sorted(records, key=lambda one: one.id)])
+    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
+    heard = {"control": {"kind": control}} if control else {}
+    weighed = {"corpus": Corpus(tuple(map(tuple, corpus))).hash} if corpus else {}
+    with RunFolder(folder, {"task": task, "origin": IMPORTED, "data": digest, **heard, **weighed}) as run:
+        fresh = [one for one in records if one.id not in run.records]
+        for one in records:
+            known = run.records.get(one.id, one)
+            if (known.reply, known.answered) != (one.reply, one.answered):
+                raise DataError(f"{folder}: its reply to {one.id} differs from {file}; remove that folder first")
+        facts = {"task": task, "method": IMPORTED, "model": name, "checkpoint": name, "checkpoint_name": name}
+        origin = {"origin": IMPORTED, "file": file.name, "settings": {"seed": 42}}
+        run.write_run({**facts, **origin, **heard, "samples": [one.id for one in records]})
+        if corpus:
+            run.write_corpus(corpus)
+        for one in fresh:
+            run.append(one)
+    return score(folder)

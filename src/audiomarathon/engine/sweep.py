@@ -19,9 +19,8 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.identity import check_folders
-from audiomarathon.engine.open import opened
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, run_task
+from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError

@@ -16,8 +16,7 @@ import numpy as np
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.task import BadRow
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask
-from audiomarathon.engine.imported import IMPORTED
-from audiomarathon.engine.run import Result
+from audiomarathon.engine.run import IMPORTED, Result
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.metrics.statistics import Floats
 from audiomarathon.probing import published
