@@ -320,21 +320,21 @@ def test_a_cluster_that_listens_and_refuses_may_ask_for_a_token(monkeypatch: pyt
 class TestWaiting:
     def waiting(self, said: list[str], looks: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
         """Wait for a call of a worker that ends after so many looks."""
-        from audiomarathon.engine import ray_pool
+        from audiomarathon.engine import ray_cluster
 
         left = iter(range(looks))
         monkeypatch.setattr(
-            ray_pool.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
+            ray_cluster.ray, "wait", lambda calls, timeout: ([], calls) if next(left, None) is not None else (calls, [])
         )
-        monkeypatch.setattr(ray_pool, "has_room", lambda _shape: True)
-        pool = ray_pool.Pool(["worker"], None, said.append)  # type: ignore[arg-type]
+        monkeypatch.setattr(ray_cluster, "has_room", lambda _shape: True)
+        pool = ray_cluster.Pool(["worker"], None, said.append)  # type: ignore[arg-type]
         pool.known["worker"] = SimpleNamespace(host="node7", pid=42)
         return lambda: pool._ended({"call": ("worker", ("chunk", 0))})
 
     def test_is_told_more_and_more_seldom_and_says_for_whom(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from audiomarathon.engine import ray_pool
+        from audiomarathon.engine import ray_cluster
 
-        monkeypatch.setattr(ray_pool, "check_cluster", lambda: None)
+        monkeypatch.setattr(ray_cluster, "check_cluster", lambda: None)
         said: list[str] = []
         assert self.waiting(said, 30, monkeypatch)() == ["call"]
         assert len(said) == 2

@@ -303,15 +303,15 @@ class TestSecondSweep:
         """Another process finishes a setting of a task that this sweep is done with."""
         import audiomarathon.engine.sweep as module
 
-        real = module._run_one
+        real = module.run_task
 
-        def and_another_one_finishes(setup, engine, task, *rest) -> None:
-            real(setup, engine, task, *rest)
+        def and_another_one_finishes(setup, engine, task, *rest):
+            yield from real(setup, engine, task, *rest)
             if task.key == "gtzan":
-                monkeypatch.setattr(module, "_run_one", real)
+                monkeypatch.setattr(module, "run_task", real)
                 command("tau", "--methods", "snapkv:0.5", "--no-base")
 
-        monkeypatch.setattr(module, "_run_one", and_another_one_finishes)
+        monkeypatch.setattr(module, "run_task", and_another_one_finishes)
         command("tau", "gtzan", "--methods", "base")
         assert self.results() == [("tau", "base-0"), ("tau", "snapkv-0.5"), ("gtzan", "base-0")]
 

@@ -22,9 +22,8 @@ from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.evaluate import error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
-from audiomarathon.engine.ray_cluster import connected
+from audiomarathon.engine.ray_cluster import LIVES, Pool, connected
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.engine.ray_pool import LIVES, Pool
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import ModelError
 from audiomarathon.records import Record

@@ -292,7 +292,8 @@ def run_task(
     torch.manual_seed(settings.seed)
     with ExitStack() as stack:
         jobs = [Job(method, stack.enter_context(folder)) for method, folder in run_folders(setup, task, data)]
-        say(f"{task.key}: {counted(len(samples), 'sample')} under {counted(len(jobs), 'setting')}")
+        under = counted(len(jobs), "setting")
+        say(f"{task.key}: {counted(len(samples), 'sample')} in {data.folder} under {under}")
         corpus = task.corpus(data)
         for job in jobs:
             report_resume(job.folder, plan.clips or {}, say)

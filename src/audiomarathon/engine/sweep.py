@@ -5,28 +5,26 @@ The model is loaded once. A failing task is recorded with its reason; the other 
 
 from __future__ import annotations
 
-import datetime
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
-from audiomarathon.benchmarks import Loaded, Task
+from audiomarathon.benchmarks import Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
-from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.identity import check_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
+from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
-from audiomarathon.text import counted
 from audiomarathon.tracking.tracker import Tracker
 
 
@@ -117,13 +115,9 @@ def _code(method: Method) -> list[str | None]:
 
 
 def _at(name: str, ratio: float, places: Mapping[str, Any]) -> Method:
-    method = get_method("base") if ratio == 0 else None
-    if method is None:
-        is_base = name.strip().lower() == Base.key
-        method = get_method(name, 0.0 if is_base else ratio, **places)
-    elif name.strip().lower() != Base.key:
-        get_method(name, 0.5, **places)  # an unknown name is refused at ratio 0 too
-    return method
+    is_base = name.strip().lower() == Base.key
+    method = get_method(name, 0.0 if is_base else ratio or 0.5, **places)  # refuses an unknown name at ratio 0 too
+    return method if ratio else get_method("base")
 
 
 def sweep(
@@ -187,7 +181,7 @@ def sweep(
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                _run_one(*opened_as, task, data, tell, swept, told_of)
+                _run_one(task, run_task(*opened_as, task, data, tell, told_of), tell, swept)
             _write(finished, swept, say)
     return swept
 
@@ -200,20 +194,10 @@ def _write(finished: Callable[[Swept], None], swept: Swept, say: Callable[[str],
         say(f"error: cannot write the summary so far: {error}")
 
 
-def _run_one(
-    setup: Setup,
-    engine: Engine | None,
-    task: Task,
-    data: Loaded,
-    tell: Callable[[str], None],
-    swept: Swept,
-    trackers: list[Tracker],
-) -> None:
-    settings = counted(len(setup.methods), "setting")
-    tell(f"{task.key}: {counted(len(data.samples), 'sample')} in {data.folder}, {settings}")
-    results = list(run_task(setup, engine, task, data, tell, trackers))
-    swept.results += results
-    for result in results:
+def _run_one(task: Task, results: Iterable[Result], tell: Callable[[str], None], swept: Swept) -> None:
+    done = list(results)
+    swept.results += done
+    for result in done:
         tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
         if result.summary["errors"]:
             tell(f"error: {result.folder}: {what_failed(result.folder, result.summary['errors'])}")
@@ -236,7 +220,7 @@ def _log(
     """Print lines and write them to the task's log; record an exception as the task's failure."""
     with _open_log(logs, task) as stream:
         if begins and stream:
-            stream.write(f"=== {datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} {task.key}\n")
+            stream.write(f"=== {now()} {task.key}\n")
 
         def tell(line: str) -> None:
             say(line)
