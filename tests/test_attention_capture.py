@@ -26,7 +26,7 @@ from audiomarathon.errors import MethodError, RecordError, SettingsError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.runs.attention import ROWS, Attention
-from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.record_line import unpack
 
 NEW = 5
 

@@ -17,7 +17,7 @@ from builders import lines_of, records_in, steady
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import Result, run, score
 from audiomarathon.errors import DataError, RecordError, SettingsError
-from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
 
 

@@ -24,8 +24,8 @@ from audiomarathon.report.render import csv, markdown
 from audiomarathon.report.sections import sections
 from audiomarathon.results.survival import Survival, left_out, survivals
 from audiomarathon.results.systems import System
-from audiomarathon.runs.kept_audio import pack
 from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import pack
 
 CLIPS = {
     "1": ("Let's build a castle over there", "Waves crashing, seagulls"),

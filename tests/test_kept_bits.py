@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audiomarathon.errors import RecordError
-from audiomarathon.runs.kept_audio import pack, unpack
+from audiomarathon.runs.record_line import pack, unpack
 
 
 @given(st.lists(st.sampled_from(["text", "kept", "dropped"]), min_size=1, max_size=60))

@@ -18,7 +18,7 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine.run import run
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.record_line import unpack
 from audiomarathon.settings import RunSettings
 
 SEVERAL = {"m2": 2, "m3": 3, "o2": 2, "c1": 1}  # clips a sample; the first lasts 1 s, the next a second longer

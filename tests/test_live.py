@@ -24,12 +24,20 @@ from audiomarathon.cli.app import app
 from audiomarathon.compression.registry import get_method
 from audiomarathon.engine import progress_view as live
 from audiomarathon.engine.batches import Plan
-from audiomarathon.engine.progress_view import COST_A_SAMPLE_S, Look, Watch, ending, span, watching
+from audiomarathon.engine.progress_view import (
+    COST_A_SAMPLE_S,
+    Look,
+    Progress,
+    Watch,
+    ending,
+    progress_of,
+    span,
+    watching,
+)
 from audiomarathon.lock import is_held
 from audiomarathon.records import Record
 from audiomarathon.results.status import read_status
 from audiomarathon.runs.folder import Job, RunFolder
-from audiomarathon.runs.progress import Progress, progress_of
 from audiomarathon.runs.scored import judged
 from audiomarathon.scoring.choice import Choice
 from audiomarathon.text import plain

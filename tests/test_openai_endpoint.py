@@ -34,6 +34,7 @@ from audiomarathon.cli import app as cli
 from audiomarathon.cli.doctor_endpoint import examine_endpoint
 from audiomarathon.compression.registry import get_method
 from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, Prices, _seconds, proxy_of, without_key
+from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.remote import _wav, messages_of
 from audiomarathon.engine.run import run
 from audiomarathon.errors import MethodError, ModelError, SettingsError
@@ -571,13 +572,14 @@ class TestRuns:
     ) -> None:
         a_task(tmp_path / "data", 2)
 
-        def prompt(_plan: object, sample: Any, clips: Any) -> Prompt:
+        def heard_and_replaced(plan: Plan, sample: Any, rate: int) -> Prompt:
+            found = heard(plan, sample, rate)
             for clip in (tmp_path / "data").rglob("*.wav"):
                 if clip not in sample.clips:
                     clip.write_bytes(clip.read_bytes()[::-1])
-            return Prompt("?", clips)
+            return found
 
-        monkeypatch.setattr("audiomarathon.engine.remote.prompt_of", prompt)
+        monkeypatch.setattr("audiomarathon.engine.remote.heard", heard_and_replaced)
         monkeypatch.setattr("audiomarathon.audio.decode.decode", lambda *_where: np.zeros(1600, np.float32))
         first, second = records_in(go(url, samples=2).folder)
         assert first["error"] is None
@@ -597,7 +599,7 @@ class TestRuns:
         capfd: pytest.CaptureFixture,
     ) -> None:
         attempts(monkeypatch, 2)
-        monkeypatch.setattr("audiomarathon.engine.remote.prompt_of", lambda _plan, _one, clips: Prompt(wish, clips))
+        monkeypatch.setattr("audiomarathon.engine.remote.heard", lambda *given: Prompt(wish, heard(*given).clips))
         folder = go(url, samples=2).folder
         texts = [file.read_text() for file in folder.iterdir() if file.is_file()] + list(capfd.readouterr())
         assert not any(KEY[at : at + 6] in text for text in texts for at in range(len(KEY) - 5))

@@ -161,7 +161,7 @@ def test_a_plan_counts_what_is_heard(tmp_path: Path, key: str, seconds: float) -
 def test_the_doctor_counts_what_is_heard(folder: Path) -> None:
     settings = RunSettings.read({}, model_path=str(folder), dtype="float32")
     whole, first = (plan_memory(get_model(key), settings) for key in ("qwen2-audio", "qwen2-audio-30s"))
-    assert first.need(300).parts == first.need(30).parts == whole.need(30).parts
+    assert first.need(300) == first.need(30) == whole.need(30)
     assert first.longest(1e15) == 30
     (limit,) = first.limits
     assert limit.startswith("qwen2-audio-30s hears the first 30 s")

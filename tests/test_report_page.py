@@ -49,8 +49,8 @@ from audiomarathon.report.render import html as as_html
 from audiomarathon.report.samples import BANDS, STRIP, choose, columns, picture, strip
 from audiomarathon.report.sections import sections
 from audiomarathon.results.systems import find_reference, read_systems
-from audiomarathon.runs.kept_audio import pack
 from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import pack
 from audiomarathon.text import plain
 
 

@@ -1,18 +1,23 @@
-"""Write files atomically: a reader sees the old file or the new file, also after a crash."""
+"""Write files atomically: a reader sees the old file or the new file, also after a crash. Open plain files only.
+
+Opening a FIFO in a foreign folder would block forever.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from audiomarathon.errors import DataError, RecordError
 
@@ -23,6 +28,7 @@ _UNSAFE = re.compile(r"[^\w .+@=,()-]")
 _LONGEST_NAME, _LONGEST_BYTES = 120, 230  # of a name that we choose: leaves room for an ending
 _LONGEST_PART = 255  # longest name in bytes on common file systems
 _SHOWN_NAME = 60
+_FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}
 
 
 def file_name(text: str) -> str:
@@ -188,3 +194,36 @@ def link(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source, temporary)
         temporary.replace(target)
+
+
+def open_plain(path: Path, mode: Literal["rb", "ab", "r+b"] = "rb") -> IO[bytes]:
+    """Open a plain file. For writing, create a missing file, and follow no link.
+
+    Raises
+    ------
+    OSError
+        When it is a FIFO, a device, a folder or (for writing) a link; or when the system refuses.
+    """
+    follow = 0 if mode == "rb" else os.O_NOFOLLOW
+    try:
+        number = os.open(path, _FLAGS[mode] | os.O_NONBLOCK | os.O_CLOEXEC | follow, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise OSError(error.errno, f"{_kind(path)}, not a plain file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, f"{_kind(path)}, not a plain file")
+    return os.fdopen(number, mode)
+
+
+def read_plain(path: Path) -> bytes:
+    """Read a plain file, see :func:`open_plain`."""
+    with open_plain(path) as stream:
+        return stream.read()
+
+
+def _kind(path: Path) -> str:
+    kinds = {"a link": stat.S_ISLNK, "a FIFO": stat.S_ISFIFO, "a folder": stat.S_ISDIR, "a socket": stat.S_ISSOCK}
+    mode = path.lstat().st_mode
+    return next((kind for kind, is_kind in kinds.items() if is_kind(mode)), "a device")

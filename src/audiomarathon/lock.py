@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from audiomarathon.errors import DataError, RecordError
-from audiomarathon.plain_file import open_plain
+from audiomarathon.files import open_plain
 
 _TRIES = 4  # `is_held` locks the file for an instant
 

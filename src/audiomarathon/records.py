@@ -63,7 +63,7 @@ class Record:
     prompt_tokens, audio_tokens, window_padding_tokens, kept_audio_tokens, new_tokens
         Counts of tokens. Padding of windows and kept tokens are parts of the audio tokens.
     kept_audio_bits
-        Which audio tokens were kept; see :mod:`audiomarathon.runs.kept_audio`.
+        Which audio tokens were kept; see :mod:`audiomarathon.runs.record_line`.
     kv_lengths, kv_bytes
         Entries of each layer's cache after prefill, and the bytes of all caches.
     peak_memory_bytes

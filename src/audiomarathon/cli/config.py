@@ -71,7 +71,7 @@ def _root(path: Path) -> Any:
     """Return the root node of a YAML file."""
     import yaml
 
-    from audiomarathon.plain_file import read_plain
+    from audiomarathon.files import read_plain
 
     try:
         return yaml.compose(read_plain(path), yaml.BaseLoader)

@@ -83,19 +83,19 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
     last = "GPU needed" if plan.room is None else "fits"
     rows = []
     for seconds in lengths:
-        need, card = plan.need(seconds), plan.card(seconds)
+        (tokens, parts), card = plan.need(seconds), plan.card(seconds)
         would_do = f"{card} GB" if card else "several, DEVICE_MAP=auto"
         rows.append(
             {
                 "audio": f"{seconds} s",
-                "tokens": need.tokens,
-                **{part: size / 1e9 for part, size in need.parts.items()},
-                "sum": need.total / 1e9,
+                "tokens": tokens,
+                **{part: size / 1e9 for part, size in parts.items()},
+                "sum": sum(parts.values()) / 1e9,
                 last: {True: "yes", False: "no", None: would_do}[plan.fits(seconds)],
             }
         )
     kinds = {"audio": Kind("audio"), "tokens": Kind(form=","), "sum": Kind(form=".1f"), last: Kind(last)}
-    return Table.of(rows, title=title, kinds=kinds | dict.fromkeys(plan.need(0).parts, Kind(form=".2f")))
+    return Table.of(rows, title=title, kinds=kinds | dict.fromkeys(plan.need(0)[1], Kind(form=".2f")))
 
 
 def _lines(plan: MemoryPlan, most: int) -> list[str]:

@@ -626,7 +626,7 @@ def _place_of(run: Run, target: Path) -> Path:
 
 
 def _content(file: Path) -> bytes:
-    from audiomarathon.plain_file import read_plain
+    from audiomarathon.files import read_plain
 
     try:
         return read_plain(file)

@@ -25,20 +25,6 @@ _USABLE = 0.95
 
 
 @dataclass(frozen=True)
-class Need:
-    """Bytes by part for audio of some length, at batch 1, with nothing dropped."""
-
-    seconds: float
-    tokens: int
-    parts: dict[str, float]
-
-    @property
-    def total(self) -> float:
-        """The sum of all parts."""
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
 class MemoryPlan:
     """A model's need of memory, and the memory of this machine.
 
@@ -63,15 +49,15 @@ class MemoryPlan:
     room_name: str
     limits: tuple[str, ...] = ()
 
-    def need(self, seconds: float) -> Need:
-        """Return the memory for `seconds` of audio."""
+    def need(self, seconds: float) -> tuple[int, dict[str, float]]:
+        """Return the tokens of `seconds` of audio at batch 1, with nothing dropped, and the bytes by part."""
         heard = min(seconds, self.spec.heard_seconds or math.inf)
         tokens = math.ceil(heard * self.spec.tokens_per_second) + TEXT_TOKENS
-        return Need(seconds, tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES})
+        return tokens, {**self.facts.memory(tokens), "CUDA": CUDA_BYTES}
 
     def fits(self, seconds: float) -> bool | None:
         """Tell whether `seconds` of audio fit this GPU; None without a GPU."""
-        return None if self.room is None else self.need(seconds).total <= self.room
+        return None if self.room is None else sum(self.need(seconds)[1].values()) <= self.room
 
     def longest(self, room: float) -> float:
         """Return the seconds of audio that fit into `room` bytes and the model's positions, or 0.
@@ -86,7 +72,7 @@ class MemoryPlan:
 
     def card(self, seconds: float) -> int | None:
         """Return the smallest common GPU that fits, in GiB, or None."""
-        need = self.need(seconds).total
+        need = sum(self.need(seconds)[1].values())
         return next((size for size in _GPU_GIB if need <= size * 2**30 * _USABLE), None)
 
 

@@ -19,23 +19,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audiomarathon.audio import decode as audio
 from audiomarathon.compression.attention import Attention as Given
 from audiomarathon.compression.attention import attention_watched
 from audiomarathon.compression.layers import window_of
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import Plan, prompt_of, reason_of, unchanged_clips
+from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.encoder_cache import encoder_shared
-from audiomarathon.errors import MethodError, RecordError, SettingsError
+from audiomarathon.errors import MethodError, RecordError, SettingsError, told
 from audiomarathon.files import file_name, writing
 from audiomarathon.fingerprint import same
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.models.trace import Trace
-from audiomarathon.runs import kept_audio
 from audiomarathon.runs.attention import BLOCKS, FOLDER, ROWS, TOP, WHOLE, Attention, add_to_index, captured, index_of
 from audiomarathon.runs.folder import Job
+from audiomarathon.runs.record_line import pack
 from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -323,7 +322,7 @@ class _Recorder:
             "clips": list(self.parts.clips),
             "parts": self._spans(),
             "model_layers": len(self.lm.decoder_layers),
-            "kept_audio_bits": kept_audio.pack(left[0], self.inputs.audio_mask[0]) if left else None,
+            "kept_audio_bits": pack(left[0], self.inputs.audio_mask[0]) if left else None,
             "reply": reply.text,
             "new_tokens": reply.new_tokens,
             "head_mean": True,
@@ -359,7 +358,8 @@ def capture_missing(
     for sample in plan.samples:
         if todo := [job for job in jobs if sample.id in missing[job.method.label]]:
             try:
-                prompt, inputs = _prepared(lm, plan, sample)
+                prompt = heard(plan, sample, lm.sampling_rate)
+                inputs = lm.prepare([prompt])
                 with encoder_shared(lm):
                     for job in todo:
                         row = before[job.method.label].get(sample.id)
@@ -367,17 +367,10 @@ def capture_missing(
             except RecordError:  # a full disk: later samples would fail too
                 raise
             except Exception as error:  # one sample's failure is not the end of the run
-                say(f"error: {plan.task.key}: attention of {sample.id}: {reason_of(error)}")
+                say(f"error: {plan.task.key}: attention of {sample.id}: {told(error)}")
         step(1)
     if different:
         say(f"{plan.task.key}: {different} replies of the calls that captured attention differ from those on record")
-
-
-def _prepared(lm: AudioLM, plan: Plan, sample: Sample) -> tuple[Prompt, Inputs]:
-    with unchanged_clips(plan, sample):
-        clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-    prompt = prompt_of(plan, sample, clips)
-    return prompt, lm.prepare([prompt])
 
 
 def _capture_one(

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from audiomarathon.benchmarks.fingerprint import clip_hash
 from audiomarathon.benchmarks.task import Sample, Task
 from audiomarathon.errors import AudioError, DataError, told
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.prompt import Inputs, Prompt
 
 _BATCHES_AHEAD = 2
 MEMORY_ADVICE = (
@@ -87,15 +86,8 @@ def sample_seed(seed: int, sample_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{sample_id}".encode()).digest()[:4], "big")
 
 
-def prompt_of(plan: Plan, sample: Sample, clips: tuple[Waveform, ...]) -> Prompt:
-    """Return a sample's prompt with its decoded clips."""
-    seed = sample_seed(plan.seed, sample.id)
-    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcribes)
-
-
-@contextmanager
-def unchanged_clips(plan: Plan, sample: Sample) -> Iterator[None]:
-    """Refuse clips that changed since the run began; decode them inside the block.
+def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
+    """Decode a sample's clips, and return its prompt.
 
     The clips' fingerprint is computed again, since on another machine only content can be compared. A clip replaced
     between decoding and hashing shows in its file's size and time.
@@ -103,19 +95,20 @@ def unchanged_clips(plan: Plan, sample: Sample) -> Iterator[None]:
     Raises
     ------
     AudioError
-        A clip has changed; the message names it.
+        A clip cannot be decoded, or has changed since the run began; the message names it.
     """
     before = [_file_facts(clip) for clip in sample.clips]
-    yield
-    if plan.clips is None:
-        return
-    try:
-        same = clip_hash(sample) == plan.clips[sample.id]
-    except DataError:
-        same = False  # it is gone
-    if not same or [_file_facts(clip) for clip in sample.clips] != before:
-        names = ", ".join(str(clip) for clip in sample.clips)
-        raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
+    clips = tuple(audio.decode(path, sampling_rate) for path in sample.clips)
+    if plan.clips is not None:
+        try:
+            same = clip_hash(sample) == plan.clips[sample.id]
+        except DataError:
+            same = False  # it is gone
+        if not same or [_file_facts(clip) for clip in sample.clips] != before:
+            names = ", ".join(str(clip) for clip in sample.clips)
+            raise AudioError(names, "changed since the run began; run the same command again to use it as it is now")
+    seed = sample_seed(plan.seed, sample.id)
+    return Prompt(plan.task.prompt(sample), clips, seed, transcription=plan.task.transcribes)
 
 
 def _file_facts(clip: Path) -> tuple[int, ...]:
@@ -124,12 +117,6 @@ def _file_facts(clip: Path) -> tuple[int, ...]:
     except OSError:
         return ()  # decoding says why
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-def one_by_one(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
-    """Prepare one sample at a time (timed mode): nothing else runs while the timer does."""
-    for sample in samples:
-        yield prepare(lm, plan, [sample])
 
 
 def prefetched(lm: AudioLM, plan: Plan, samples: Sequence[Sample]) -> Iterator[Ready]:
@@ -159,16 +146,13 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
     for sample in samples:
         begin = time.perf_counter()
         try:
-            with unchanged_clips(plan, sample):
-                clips = tuple(audio.decode(path, lm.sampling_rate) for path in sample.clips)
-                took = time.perf_counter() - begin
-            prompts.append(prompt_of(plan, sample, clips))
+            prompts.append(heard(plan, sample, lm.sampling_rate))
         except Exception as error:  # one sample's failure is a record, not the end of the run
-            ready.failed.append((sample, reason_of(error)))
+            ready.failed.append((sample, told(error)))
             continue
-        ready.load += took
+        ready.load += time.perf_counter() - begin
         ready.samples.append(sample)
-        ready.clip_seconds.append(sum(len(clip) for clip in clips) / lm.sampling_rate)
+        ready.clip_seconds.append(sum(map(len, prompts[-1].clips)) / lm.sampling_rate)
     if not prompts:
         return ready
     begin = time.perf_counter()
@@ -177,15 +161,10 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         ready.clip_seconds = list(ready.inputs.heard_seconds or ready.clip_seconds)
     except Exception as error:
         if len(samples) == 1:
-            return Ready([], None, [], 0.0, 0.0, [(samples[0], reason_of(error))])
+            return Ready([], None, [], 0.0, 0.0, [(samples[0], told(error))])
         ready.inputs = None  # the caller prepares them one by one, to find the one that fails
     ready.preprocess = time.perf_counter() - begin
     return ready
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an exception as one line of at most 500 characters."""
-    return told(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

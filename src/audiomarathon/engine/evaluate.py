@@ -20,19 +20,18 @@ from audiomarathon.engine.batches import (
     Plan,
     Ready,
     is_out_of_memory,
-    one_by_one,
     prefetched,
     prepare,
-    reason_of,
 )
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.progress_view import watching
+from audiomarathon.errors import told
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs
 from audiomarathon.records import Record
-from audiomarathon.runs import kept_audio
 from audiomarathon.runs.folder import Job
+from audiomarathon.runs.record_line import pack
 
 _WARM_UP_TOKENS = 4
 
@@ -102,7 +101,7 @@ def answer(
     loop, timed = _Loop(lm, plan, add, functools.cache(say)), plan.batch_size is None
     # Warm up every method: after a resumed sweep the first sample may miss only one of them.
     warm_up = {one.label: one for methods in pending.values() for one in methods} if cold and timed else {}
-    ready = one_by_one(lm, plan, samples) if timed else prefetched(lm, plan, samples)
+    ready = (prepare(lm, plan, [sample]) for sample in samples) if timed else prefetched(lm, plan, samples)
     for turn, batch in enumerate(ready, first_turn):
         loop.run(batch, pending, turn, list(warm_up.values()))
         if batch.samples:  # a first sample that could not be prepared warmed nothing up
@@ -160,7 +159,7 @@ class _Loop:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
                     forced = _forced_decode(self.lm, plan, inputs, method)
                 except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
-                    reason, memory_full = reason_of(error), is_out_of_memory(error)
+                    reason, memory_full = told(error), is_out_of_memory(error)
                 else:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
@@ -233,7 +232,7 @@ def _record(
         audio_tokens=inputs.audio_tokens[row],
         window_padding_tokens=inputs.window_padding[row] if inputs.window_padding else 0,
         kept_audio_tokens=generation.kept_audio_tokens[row],
-        kept_audio_bits=(kept_audio.pack(left[row], inputs.audio_mask[row]) or None) if left else None,
+        kept_audio_bits=(pack(left[row], inputs.audio_mask[row]) or None) if left else None,
         kv_lengths=list(generation.kv_lengths) if alone else None,
         kv_bytes=generation.kv_bytes if alone else None,
         new_tokens=reply.new_tokens,

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from audiomarathon.records import Record, Verdict
-from audiomarathon.runs.progress import Progress, progress_of
 from audiomarathon.runs.scored import judged
+from audiomarathon.scoring.scorer import Scorer, figures_of
 from audiomarathon.terminal import LINE_EVERY_S, fitted
-from audiomarathon.text import counted, flags_of
+from audiomarathon.text import counted, flags_of, score_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,11 +35,64 @@ LINE = 99  # characters of a line in a log
 TABLE_EVERY_S = 1.0
 
 
-class Counter(Protocol):
-    """Counts finished samples."""
+@dataclass(frozen=True)
+class Progress:
+    """Progress of one setting of one task.
 
-    def update(self, samples: int = 1) -> None:
-        """Add to the count."""
+    Attributes
+    ----------
+    answered, errors, expected
+        Number of samples with a reply, of failed samples, and of all samples.
+    unparsed, cut
+        Number of replies that could not be parsed, and of replies cut by the token limit.
+    score, interval
+        Headline score of the samples answered so far, with its 95 % interval, as in `summary.json`; None if unknown.
+    """
+
+    expected: int
+    answered: int = 0
+    errors: int = 0
+    unparsed: int = 0
+    cut: int = 0
+    score: float | None = None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sample is answered."""
+        return self.answered == self.expected and not self.errors
+
+
+def progress_of(
+    scorer: Scorer | None,
+    records: Sequence[Record],
+    verdicts: Mapping[str, Verdict],
+    expected: int,
+    *,
+    seed: int,
+    summary: Mapping[str, Any] | None = None,
+) -> Progress:
+    """Return a setting's progress.
+
+    Parameters
+    ----------
+    scorer
+        None if the task is not installed; then there is no score.
+    summary
+        The run's summary, if it covers these records: its figures are used.
+    """
+    answered = [record for record in records if record.answered]
+    cut = sum(record.finish == "length" for record in answered)
+    counts = expected, len(answered), len(records) - len(answered)
+    if summary is None:
+        try:
+            scored = [verdicts[one.id] for one in answered if one.id in verdicts]
+            summary = figures_of(scorer, scored, seed=seed) if scorer else {}
+        except Exception:  # a third-party scorer may raise anything; showing progress must never end a run
+            summary = {}
+    interval = (summary.get("intervals") or {}).get("score")
+    low_high = (interval[0], interval[1]) if interval else None
+    return Progress(*counts, summary.get("unparsed", 0), cut, summary.get("score"), low_high)
 
 
 @dataclass(frozen=True)
@@ -78,7 +131,7 @@ class Look:
         """Return counts, the expected end, errors, and as many running scores as fit into a log line."""
         line = self.heading(now, audio=False)
         line += f", {counted(errors, 'error')}" if (errors := sum(one.errors for one in self.settings.values())) else ""
-        for score in (f"; {label} {one.score_text()}" for label, one in self.settings.items()):
+        for score in (f"; {label} {score_text(one.score, one.interval)}" for label, one in self.settings.items()):
             if len(line) + len(score) > LINE:
                 break
             line += score
@@ -156,7 +209,7 @@ class Watch:
 @contextmanager
 def watching(
     plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
-) -> Iterator[Counter]:
+) -> Iterator[Watch]:
     """Show a task's progress: a table on a terminal, a rewritten line in a notebook, else a line every half minute and
     at the end.
 
@@ -213,7 +266,7 @@ def look_table(look: Look, now: datetime.datetime) -> Table:
     for heading in ("setting", "answered", "running score [95 %]"):
         table.add_column(heading, justify="left" if heading == "setting" else "right")
     for label, one in look.settings.items():
-        table.add_row(Text(label), answered_text(one), Text(one.score_text()))
+        table.add_row(Text(label), answered_text(one), Text(score_text(one.score, one.interval)))
     return table
 
 

@@ -14,16 +14,15 @@ from typing import Any
 
 import soundfile
 
-from audiomarathon.audio import decode as audio
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.endpoint.client import Endpoint, EndpointError
-from audiomarathon.engine.batches import Plan, prompt_of, reason_of, unchanged_clips
+from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.evaluate import asked, error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.setup import Hardware, Setup
-from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError
+from audiomarathon.errors import AudioError, MethodError, ModelError, SettingsError, told
 from audiomarathon.models.checkpoint import Checkpoint
 from audiomarathon.models.prompt import Prompt, Waveform
 from audiomarathon.models.registry import get_model
@@ -87,16 +86,16 @@ class EndpointEngine(Engine):
     def _record(self, plan: Plan, sample: Sample) -> Record:
         """Return the record of one sample: its reply, or its error."""
         try:
-            messages, seconds = self._messages(plan, sample)
-            answer = self.endpoint.chat(messages, max_new_tokens=plan.max_new_tokens, seed=plan.seed)
+            prompt = heard(plan, sample, SAMPLING_RATE)
+            answer = self.endpoint.chat(messages_of(prompt), max_new_tokens=plan.max_new_tokens, seed=plan.seed)
         except (AudioError, EndpointError) as error:
-            return error_record(plan, sample, reason_of(error))
+            return error_record(plan, sample, told(error))
         return replace(
             asked(plan, sample),
             reply=answer.text,
             finish=answer.finish,
             key_masked=answer.masked or None,
-            clip_seconds=round(seconds, 6),
+            clip_seconds=round(sum(map(len, prompt.clips)) / SAMPLING_RATE, 6),
             truncated=None,  # the server does not say whether it cuts audio
             prompt_tokens=answer.prompt_tokens,
             audio_tokens=answer.audio_tokens,
@@ -106,12 +105,6 @@ class EndpointEngine(Engine):
             attempts=answer.attempts,
             cost=answer.cost,
         )
-
-    def _messages(self, plan: Plan, sample: Sample) -> tuple[list[dict[str, Any]], float]:
-        """Return the messages for a sample, and the length of its clips in seconds."""
-        with unchanged_clips(plan, sample):
-            clips = tuple(audio.decode(path, SAMPLING_RATE) for path in sample.clips)
-        return messages_of(prompt_of(plan, sample, clips)), sum(len(clip) for clip in clips) / SAMPLING_RATE
 
     def machine(self) -> dict[str, Any]:
         """See :meth:`Engine.machine`; a GPU here, if any, may serve the model."""

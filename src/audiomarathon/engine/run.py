@@ -22,12 +22,11 @@ from audiomarathon.compression.method import Method
 from audiomarathon.compression.registry import get_method
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
-from audiomarathon.engine.identity import check_folders, run_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.sessions import facts_of, now, report_resume, run_session
-from audiomarathon.engine.setup import Setup, find_setup
+from audiomarathon.engine.setup import Setup, check_folders, find_setup, run_folders
 from audiomarathon.errors import DataError, RecordError, SettingsError
-from audiomarathon.files import check_writable
+from audiomarathon.files import check_writable, write_json
 from audiomarathon.models.registry import ModelSpec, get_model
 from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.attention import FOLDER, captured
@@ -339,7 +338,7 @@ def _score(task: Task, folder: RunFolder) -> dict[str, Any]:
     write_verdicts(folder.path, task.scorer, verdicts.values())
     records = [known[id_] for id_ in folder.run["samples"] if id_ in known]
     summary = summarise(task, folder.run, records, verdicts)
-    folder.write_summary(summary)
+    write_json(folder.path / "summary.json", summary)
     return summary
 
 

@@ -6,7 +6,6 @@ import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Loaded, Sample, Task
@@ -17,7 +16,6 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.summary import foreign_count, is_busy, threads_of
-from audiomarathon.settings import RunSettings
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "task": task.key,
         "checkpoint": str(setup.checkpoint.path),
         "checkpoint_name": setup.checkpoint.folder_name,
-        "settings": _plain(setup.settings),
+        "settings": {**asdict(setup.settings), "results": str(setup.settings.results)},
         "data_folder": str(data.folder),
         "data_samples": len(data.samples),
         "data_expected": expected.count if expected else None,
@@ -102,19 +100,9 @@ def _method_facts(method: Method) -> dict[str, Any]:
 def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
     """Add the session's end, time, load and number of new replies to `run.json`."""
     fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.answered]
-    sessions = folder.run["sessions"]
-    sessions[-1] |= {
-        "ended": now(),
-        **ended,
-        "samples": len(fresh),
-        "audio_s": sum(r.clip_seconds for r in fresh),
-    }
-    folder.write_run({**folder.run, "sessions": sessions})
-
-
-def _plain(settings: RunSettings) -> dict[str, Any]:
-    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    return {n: str(v) if isinstance(v, Path) else list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+    counts = {"samples": len(fresh), "audio_s": sum(r.clip_seconds for r in fresh)}
+    folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
+    folder.write_run(folder.run)
 
 
 def now() -> str:

@@ -1,17 +1,27 @@
-"""Find a run's checkpoint, device and precision before any weights are loaded."""
+"""Find a run's checkpoint, device and precision before any weights are loaded, and its identity.
+
+Records of two runs mix only if every field of the identity is equal.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from audiomarathon.benchmarks import Loaded, Task
+from audiomarathon.benchmarks.fingerprint import fingerprint
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.compression.method import Method
+from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
 from audiomarathon.models.registry import ModelSpec, get_local_model
+from audiomarathon.runs.folder import CODE, RunFolder
+from audiomarathon.scoring.scorer import Scorer
 from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -103,3 +113,51 @@ def find_hardware(settings: RunSettings) -> Hardware:
         raise SettingsError(f"DEVICE_MAP={settings.device_map}: PyTorch sees no GPU to spread the model over")
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if device.startswith("cuda") else "float32")
     return Hardware(device, dtype, device_name(device, settings.device_map))
+
+
+def check_folders(setup: Setup, task: Task, data: Loaded) -> None:
+    """Refuse folders that hold another run, or that another process writes, before any sample runs."""
+    for _method, folder in run_folders(setup, task, data):
+        if folder.path.exists():
+            with folder:
+                pass
+
+
+def run_folders(setup: Setup, task: Task, data: Loaded) -> list[tuple[Method, RunFolder]]:
+    """Return the folder of each setting of a task, not yet entered."""
+    shared = _identity(setup, task, data)
+    root = setup.settings.results / task.key / setup.checkpoint.folder_name
+    fits = task.scorer.fits
+    return [(method, RunFolder(root / method.label, {**shared, **_method(method)}, fits)) for method in setup.methods]
+
+
+def _method(method: Method) -> dict[str, Any]:
+    return {"method": method.key, **method.parameters(), **_code("method", method.parts())}
+
+
+def _code(kind: str, things: Mapping[str, object], without: type | None = None) -> dict[str, str]:
+    """Return the hashes of third-party code, by the kind and name of the object that it defines."""
+    hashes = {f"{CODE}{kind} {name}": source_hash(thing, without) for name, thing in things.items()}
+    return {name: found for name, found in hashes.items() if found}
+
+
+def _identity(setup: Setup, task: Task, data: Loaded) -> dict[str, Any]:
+    """Return the fields of the identity that all settings of a task share."""
+    settings, hardware = setup.settings, setup.hardware
+    prompts = hashlib.sha256("\0".join(task.prompt(sample) for sample in data.samples).encode()).hexdigest()[:16]
+    control = read_manifest(data.folder).control
+    return {
+        **({"control": dict(control)} if control else {}),  # a control is another task than its original
+        **({"version": task.version} if task.version else {}),
+        "checkpoint": setup.checkpoint_hash,
+        "dtype": hardware.dtype,
+        "attention": settings.attn_implementation,
+        "prompts": prompts,
+        "data": fingerprint(data)[:16],
+        "max_new_tokens": settings.max_new_tokens or task.max_new_tokens,
+        "decode_tokens": settings.decode_tokens,
+        "seed": settings.seed,
+        "device": hardware.name if settings.timing else None,
+        **_code("task", {task.key: task}, without=Scorer),  # a scorer may change: it judges stored replies again
+        **({} if setup.spec.remote else _code("model", {setup.spec.key: setup.spec.load_family()})),
+    }

@@ -16,11 +16,10 @@ from typing import IO, Any
 from audiomarathon.benchmarks import Task
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.registry import all_methods, get_method, split_ratio
-from audiomarathon.engine.identity import check_folders
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.engine.run import Result, check_batch_size, is_finished, load_task, opened, run_task
 from audiomarathon.engine.sessions import now
-from audiomarathon.engine.setup import Setup
+from audiomarathon.engine.setup import Setup, check_folders
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
 from audiomarathon.runs.folder import what_failed

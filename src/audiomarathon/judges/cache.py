@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.files import sealed, unsealed
+from audiomarathon.files import read_plain, sealed, unsealed
 from audiomarathon.judges.judge import Reply
 from audiomarathon.judges.judgements import Request
-from audiomarathon.plain_file import read_plain
 
 
 class Cache:

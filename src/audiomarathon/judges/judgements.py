@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import sealed, unsealed
+from audiomarathon.files import read_plain, sealed, unsealed
 from audiomarathon.judges.protocol import Messages, Protocol, shielded
-from audiomarathon.plain_file import read_plain
 from audiomarathon.records import Record
 from audiomarathon.text import counted
 

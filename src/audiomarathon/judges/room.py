@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import IO
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import writing
+from audiomarathon.files import open_plain, writing
 from audiomarathon.judges.cache import Cache
 from audiomarathon.judges.judge import Judge, Reply
 from audiomarathon.judges.judgements import Judgement, Request, judgements_file, read_judgements, request_of, second_of
 from audiomarathon.judges.protocol import Protocol
 from audiomarathon.lock import hold_run
-from audiomarathon.plain_file import open_plain
 from audiomarathon.records import Record
 
 

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from audiomarathon.files import write_bytes
-from audiomarathon.plain_file import read_plain
+from audiomarathon.files import read_plain, write_bytes
 
 Rows = dict[str, npt.NDArray[np.float32]]
 FRAMES = 1  # version of how frames are kept: raise it when that changes

@@ -23,7 +23,7 @@ from audiomarathon.report.explain import Clip, spectrogram
 from audiomarathon.report.samples import columns
 from audiomarathon.report.series import BASE, palette
 from audiomarathon.runs.attention import FOLDER, ROWS, Attention, index_of
-from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.record_line import unpack
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,8 +25,8 @@ from audiomarathon.benchmarks.task import Sample
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.records import Record
 from audiomarathon.results.systems import System
-from audiomarathon.runs.kept_audio import unpack
 from audiomarathon.runs.read import Run
+from audiomarathon.runs.record_line import unpack
 
 STRIP = 160  # columns of a strip, and of a spectrogram
 BANDS = 32

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from audiomarathon.engine.progress_view import Progress, progress_of
 from audiomarathon.errors import AudioMarathonError, RecordError
 from audiomarathon.lock import is_held
 from audiomarathon.records import Record
-from audiomarathon.runs.progress import Progress, progress_of
 from audiomarathon.runs.read import Run, run_folders
 
 STARTING_S = 900  # from a log's last line to the first record: a large model loads for minutes

@@ -16,7 +16,7 @@ from audiomarathon.metrics.paired import holm
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
 from audiomarathon.results.systems import System, base_of
-from audiomarathon.runs.kept_audio import unpack
+from audiomarathon.runs.record_line import unpack
 
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import append_line, json_object, write_bytes, write_text
+from audiomarathon.files import append_line, json_object, read_plain, write_bytes, write_text
 from audiomarathon.fingerprint import same
-from audiomarathon.plain_file import read_plain
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
 
@@ -64,7 +63,7 @@ class Attention:
         The prompt's tokens as text.
     meta
         `layers`, `model_layers` (how many there are), `groups`, `clips` (audio tokens of each), `parts` (from which
-        position to which a group goes), `kept_audio_bits` (see :mod:`.kept_audio`; None where nothing was dropped),
+        position to which a group goes), `kept_audio_bits` (see :func:`.unpack`; None where nothing was dropped),
         `reply`, and the fields of LALM Bench's `meta.json`.
     """
 

@@ -18,11 +18,10 @@ from typing import IO, Any
 
 from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
-from audiomarathon.files import replace_file, write_json, writing
+from audiomarathon.files import open_plain, read_plain, replace_file, write_json, writing
 from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.judges.judgements import read_judgements
 from audiomarathon.lock import hold_run
-from audiomarathon.plain_file import open_plain, read_plain
 from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.record_line import from_line, to_line
 from audiomarathon.text import counted
@@ -79,7 +78,7 @@ class RunFolder:
     def __init__(
         self, path: Path, identity: Mapping[str, Any], fits: Callable[[Record], bool] = lambda _record: True
     ) -> None:
-        self.path, self._fits = path, fits
+        self.path, self.samples_file, self._fits = path, path / "samples.jsonl", fits
         self.identity = json.loads(json.dumps(identity))  # as JSON reads it back: tuples become lists
         self.run: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
@@ -87,11 +86,6 @@ class RunFolder:
         self.appended: Callable[[Record], None] = lambda _record: None
         self._lock: IO[bytes] | None = None
         self._stream: IO[bytes] | None = None
-
-    @property
-    def samples_file(self) -> Path:
-        """The append-only records."""
-        return self.path / "samples.jsonl"
 
     def __enter__(self) -> RunFolder:
         self._lock = hold_run(self.path)
@@ -164,10 +158,6 @@ class RunFolder:
         """Write `corpus.json`."""
         corpus = Corpus(tuple(map(tuple, references)))
         write_json(self.path / CORPUS_FILE, {"hash": corpus.hash, "references": references})
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json`."""
-        write_json(self.path / "summary.json", summary)
 
     def peek(self) -> None:
         """Read the records without entering: lock, repair and create nothing.
@@ -286,10 +276,9 @@ def with_context(path: Path, records: Mapping[str, Record]) -> dict[str, Record]
         return dict(records)
 
     def said(id_: str) -> dict[str, dict[str, str | None]]:
-        own = {judge: samples.get(id_, {}) for judge, samples in judges.items()}
         return {
-            judge: {hashed: one.text if one.error is None else None for hashed, one in requests.items()}
-            for judge, requests in own.items()
+            judge: {hashed: one.text if one.error is None else None for hashed, one in samples.get(id_, {}).items()}
+            for judge, samples in judges.items()
         }
 
     return {id_: replace(record, judgements=said(id_)) for id_, record in records.items()}
@@ -355,11 +344,9 @@ def read_summary(path: Path) -> dict[str, Any]:
         The file cannot be read, or a field has the wrong type.
     """
     content = read_object(file := path / "summary.json")
-    if not (odd := _odd(content, _OF_SUMMARY)):
-        pairs = (content.get("intervals") or {}).values()
-        odd = ["intervals"] * (not all(pair is None or _is_pair(pair) for pair in pairs))
-    if odd:
-        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
+    _check(file, content, _OF_SUMMARY)
+    if not all(pair is None or _is_pair(pair) for pair in (content.get("intervals") or {}).values()):
+        raise RecordError(f"{file}: its 'intervals' are not as they should be")
     return content
 
 
@@ -367,9 +354,10 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(end, _NUMBER) for end in value)
 
 
-def _odd(content: Mapping[Any, Any], kinds: Mapping[Any, Any]) -> list[Any]:
-    """Return the names of fields of the wrong type; a missing field is allowed."""
-    return [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]
+def _check(file: Path, content: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Refuse fields of the wrong type; a missing field is allowed."""
+    if odd := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind | None)]:
+        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -384,12 +372,10 @@ def read_run(path: Path) -> dict[str, Any]:
     if not file.exists():
         raise RecordError(f"{path}: not a run folder, it holds no run.json")
     content = read_object(file)
-    if odd := _odd(content, _OF_RUN):
-        raise RecordError(f"{file}: its {odd[0]!r} is not as it should be")
-    identity = content.get("identity") or {}
-    deep = [name for name in _PLAIN if isinstance(identity.get(name), (dict, list))]
-    if deep or not all(isinstance(session, dict) for session in content.get("sessions") or ()):
-        raise RecordError(f"{file}: its {'identity' if deep else 'sessions'!r} is not as it should be")
+    _check(file, content, _OF_RUN)
+    _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
+    if not all(isinstance(session, dict) for session in content.get("sessions") or ()):
+        raise RecordError(f"{file}: its 'sessions' are not as they should be")
     if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):
         raise RecordError(f"{file}: schema version {version}, this version reads 1 to {SCHEMA_VERSION}")
     if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:

@@ -1,21 +1,40 @@
 """Convert records to and from lines of `samples.jsonl`, with a checksum, and check every field.
 
+Which audio tokens a pruner kept is one bit per token, in base64 (7,500 tokens take 1.25 kB).
+
 All readers use this module, so that a damaged line is skipped everywhere and never raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
 from audiomarathon.files import sealed, unsealed
 from audiomarathon.records import LETTERS, Record
-from audiomarathon.runs.kept_audio import unpack
+
+if TYPE_CHECKING:
+    import torch
 
 _SEALED = b'{"schema": '  # prefix of lines that end with a checksum
 _LARGEST: Final = 1e15  # limit of any number: larger ones overflow sums, and no measurement comes near
-_STAGES = ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode")
+_TYPES: Final = {field.name: str(field.type).partition(" | ") for field in fields(Record)}
+_NEEDED: Final = (
+    "id", "error", "cluster", "reply", "reference", "finish", "clip_seconds", "prompt_tokens", "audio_tokens",
+    "kept_audio_tokens", "new_tokens", "kv_lengths", "kv_bytes", "peak_memory_bytes", "time",
+)  # fmt: skip
+_INSIDE: Final = {  # names within fields that are objects
+    "time": ("load", "preprocess", "encoder", "llm_prefill", "prefill", "decode"),
+    "forced_decode": ("per_token",),
+    "latency": ("first_token", "total"),
+}
 
 
 def to_line(record: Record) -> bytes:
@@ -46,13 +65,18 @@ def from_line(line: bytes) -> Record | None:
 
 
 def damage_of(record: Mapping[str, Any]) -> str:
-    """Return the first invalid field of a record; "" if all are valid."""
-    needed = _ALWAYS if record.get("error") is not None else _ALWAYS | _ANSWERED
-    if lacking := [name for name in needed if name not in record]:
+    """Return the first invalid field of a record; "" if all are valid.
+
+    The types are those of :class:`Record`; a failed record may hold None anywhere.
+    """
+    failed = record.get("error") is not None
+    if lacking := [name for name in (("id", "error") if failed else _NEEDED) if name not in record]:
         return f"it has no {lacking[0]!r}"
-    checks = needed | _WHERE_GIVEN
-    if odd := [name for name in record if name in checks and not checks[name](record[name])]:
-        return f"its {odd[0]!r} is not as it should be"
+    for name, value in record.items():
+        kind, _, or_none = _TYPES.get(name, ("", "", ""))
+        allowed = failed or (or_none and name != "reply")
+        if name == "crc" or (kind and not (allowed if value is None else _fits(kind, name, value))):
+            return f"its {name!r} is not as it should be"
     if record.get("time") and None in map(record.get, ("prompt_tokens", "audio_tokens", "new_tokens")):
         return "it has times, but not all counts of tokens"
     try:
@@ -63,16 +87,20 @@ def damage_of(record: Mapping[str, Any]) -> str:
     return ""
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < _LARGEST
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+def _fits(kind: str, name: str, value: Any) -> bool:
+    """Tell whether a value has the type that :class:`Record` declares, in the values of an object or a list too."""
+    if kind == "Mapping[str, Any]":
+        return _is_reference(value)
+    outer, _, inner = kind.rstrip("]").rpartition("[")
+    if outer:
+        values = value.values() if isinstance(value, dict) else value
+        types = dict if outer == "Mapping" else list
+        whole = all(part in value for part in _INSIDE.get(name, ())) if isinstance(value, types) else False
+        return whole and all(_fits(inner.rpartition(", ")[2], "", one) for one in values)
+    if kind in ("str", "bool"):
+        return isinstance(value, str if kind == "str" else bool)
+    number = int if kind == "int" else (int, float)
+    return isinstance(value, number) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
 def _is_reference(value: object) -> bool:
@@ -80,55 +108,40 @@ def _is_reference(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     lists: list[Any] = [value[name] for name in ("options", "labels") if name in value]
-    if not all(isinstance(each, list) and all(_is_text(text) for text in each) for each in lists):
+    if not all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in lists):
         return False
     return len(lists) < 2 or (len(lists[0]) == len(lists[1]) and value.get("answer") in [*LETTERS[: len(lists[0])]])
 
 
-def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or fits(value)
+def pack(kept_positions: torch.Tensor, audio_mask: torch.Tensor) -> str:
+    """Return the bits of one sample.
+
+    Parameters
+    ----------
+    kept_positions
+        Kept prompt positions, on the CPU.
+    audio_mask
+        Boolean, shape (S,): which prompt positions are audio tokens.
+    """
+    import torch
+
+    audio = audio_mask.cpu().nonzero().flatten()
+    kept = torch.isin(audio, kept_positions).numpy()
+    return base64.b64encode(np.packbits(kept).tobytes()).decode()
 
 
-def _all_of(kind: Any, fits: Callable[[object], bool], *names: str) -> Callable[[object], bool]:
-    """Return a check: is the value a list, or an object with these fields, whose values all pass?"""
+def unpack(text: str, audio_tokens: int) -> npt.NDArray[np.bool_]:
+    """Return a boolean per audio token: True if it was kept.
 
-    def check(value: Any) -> bool:
-        values = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(map(fits, values)) and all(name in value for name in names)
-
-    return _or_none(check)
-
-
-_Checks = dict[str, Callable[[object], bool]]
-_ALWAYS: Final[_Checks] = {"id": _is_text, "error": _or_none(_is_text)}
-_ANSWERED: Final[_Checks] = {
-    "cluster": _is_text,
-    "reply": _is_text,
-    "reference": _is_reference,
-    "finish": _is_text,
-    "clip_seconds": _is_number,
-    "prompt_tokens": _or_none(_is_count),
-    "audio_tokens": _or_none(_is_count),
-    "kept_audio_tokens": _or_none(_is_count),
-    "new_tokens": _or_none(_is_count),
-    "kv_lengths": _all_of(list, _is_count),
-    "kv_bytes": _or_none(_is_count),
-    "peak_memory_bytes": _or_none(_is_count),
-    "time": _all_of(dict, _is_number, *_STAGES),
-}
-_WHERE_GIVEN: Final[_Checks] = {
-    "crc": lambda _value: False,  # name of the checksum
-    "clips": _or_none(_is_text),
-    "transcript": _is_text,
-    "truncated": _or_none(lambda value: isinstance(value, bool)),
-    "window_padding_tokens": _is_count,
-    "kept_audio_bits": _or_none(_is_text),
-    "forced_decode": _all_of(dict, _is_number, "per_token"),
-    "latency": _all_of(dict, _is_number, "first_token", "total"),
-    "cost": _or_none(_is_number),
-    "groups": _all_of(dict, _is_text),
-    "session": _or_none(_is_text),
-    "control": _or_none(_is_text),
-    "attempts": _or_none(_is_count),
-    **dict.fromkeys(("encoder_shared", "key_masked"), _or_none(lambda value: isinstance(value, bool))),
-}
+    Raises
+    ------
+    RecordError
+        The text has another number of bits.
+    """
+    try:
+        packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    except (binascii.Error, ValueError) as error:
+        raise RecordError(f"kept_audio_bits of a record cannot be read: {error}") from None
+    if len(packed) != -(-audio_tokens // 8):
+        raise RecordError(f"kept_audio_bits of a record holds {8 * len(packed)} bits, expected {audio_tokens}")
+    return np.unpackbits(packed, count=audio_tokens).astype(bool)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
-from audiomarathon.files import replace_file, sealed, unsealed
-from audiomarathon.plain_file import read_plain
+from audiomarathon.files import read_plain, replace_file, sealed, unsealed
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 

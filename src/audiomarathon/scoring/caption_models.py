@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import ModelError
-from audiomarathon.files import json_object
+from audiomarathon.files import json_object, open_plain, read_plain
 from audiomarathon.metrics.captions.lengths import CHECKER_WINDOW, ENCODER_WINDOW
 from audiomarathon.models.checkpoint import Checkpoint, find_checkpoint
-from audiomarathon.plain_file import open_plain, read_plain
 from audiomarathon.settings import cache_folder
 
 ENCODER = "sentence-transformers/paraphrase-TinyBERT-L6-v2"

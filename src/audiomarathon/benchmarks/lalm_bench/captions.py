@@ -14,8 +14,7 @@ from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, clean, natural, read_csv, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError, SettingsError
-from audiomarathon.files import write_text
-from audiomarathon.plain_file import open_plain
+from audiomarathon.files import open_plain, write_text
 from audiomarathon.scoring.caption import Caption
 
 #: By the name that `TASK_PROMPT` takes. The first makes long replies, which CIDEr-D cannot reward: its factor for the
