@@ -52,9 +52,7 @@ def named_folder(text: str | Path) -> Path:
     except RuntimeError:
         raise DataError(f"{text}: there is no such user") from None
     if max((len(os.fsencode(part)) for part in folder.parts), default=0) > _LONGEST_PART:
-        raise DataError(
-            f"{str(text)[:_SHOWN_NAME]}…: the name is too long for a folder; allowed: {_LONGEST_PART} bytes"
-        )
+        raise DataError(f"{str(text)[:_SHOWN_NAME]}…: too long for a folder's name; allowed: {_LONGEST_PART} bytes")
     return folder
 
 

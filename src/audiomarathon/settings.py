@@ -20,6 +20,7 @@ from audiomarathon.files import named_folder
 from audiomarathon.text import did_you_mean, nearly, plain
 
 DEVICES = "auto, cpu, cuda, cuda:N"
+_SPLITS = "development, validation, evaluation (the default) or all"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("", "auto", "balanced", "balanced_low_0", "sequential")
@@ -59,19 +60,13 @@ def _switch(text: str) -> bool:
     return lowered in _TRUE
 
 
-def _one_of(*allowed: str) -> Callable[[str], str]:
+def _matching(pattern: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text not in allowed:
+        if not re.fullmatch(pattern, text):
             raise ValueError
         return text
 
     return parse
-
-
-def _device(text: str) -> str:
-    if text not in ("auto", "cpu", "cuda") and not (text.startswith("cuda:") and text[5:].isdigit()):
-        raise ValueError
-    return text
 
 
 def _persons(text: str) -> tuple[str, ...]:
@@ -82,24 +77,23 @@ def _layers(text: str) -> tuple[int, ...]:
     return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
 
 
+_natural, _device, _ON_OFF = _integer(0), _matching("auto|cpu|cuda(:[0-9]+)?"), "1 or 0"
+_ALLOWED: dict[object, str] = {_switch: _ON_OFF, _natural: "a whole number from 0"}
+
+
 def _setting(
-    group: str,
-    default: Any,
-    env: str,
-    parse: Callable[[str], Any] | Sequence[str],
-    help_: str,
-    allowed: str = "",
+    group: str, default: Any, env: str, parse: Callable[[str], Any] | Sequence[str], help_: str, allowed: str = ""
 ) -> Any:
     """Declare a setting; `parse` is a function of the text, or the list of allowed values."""
     facts: dict[str, Any] = {"group": group, "env": env, "help": help_, "values": ()}
     if not callable(parse):
-        facts["values"], allowed, parse = parse, ", ".join(value or "empty" for value in parse), _one_of(*parse)
-    return field(default=default, metadata={**facts, "parse": parse, "allowed": allowed})
+        facts["values"], allowed = parse, ", ".join(value or "empty" for value in parse)
+        parse = _matching("|".join(map(re.escape, parse)))
+    return field(default=default, metadata={**facts, "parse": parse, "allowed": allowed or _ALLOWED[parse]})
 
 
 _METHOD, _DATA, _MODEL = "Method", "Data and results", "Model and machine"
 _TIMING, _TASKS, _ATTENTION = "Timing and replies", "Single tasks", "Attention"
-_WHOLE_NUMBER, _ON_OFF = "a whole number from 0", "1 or 0"
 
 
 @dataclass(frozen=True)
@@ -115,9 +109,7 @@ class RunSettings:
     ratio: float | None = _setting(
         _METHOD, None, "PRUNE_RATIO", _ratio, "Fraction of audio tokens to remove", "a number from 0 to below 1"
     )
-    layer: int = _setting(
-        _METHOD, 2, "PRUNE_LAYER_IDX", _integer(0), "Layer at which a token pruner drops tokens", _WHOLE_NUMBER
-    )
+    layer: int = _setting(_METHOD, 2, "PRUNE_LAYER_IDX", _natural, "Layer at which a token pruner drops tokens")
     at: str = _setting(
         _METHOD, "layer", "PRUNE_AT", ("layer", "input"), "Where a token pruner drops tokens; input is before the LLM"
     )
@@ -125,7 +117,7 @@ class RunSettings:
         _METHOD, "audio", "PRUNE_SCOPE", ("audio", "all"), "Cache entries that a press may remove; all includes text"
     )
     limit: int = _setting(
-        _DATA, 0, "SAMPLE_LIMIT", _integer(0), "Samples per task, stratified", "a whole number; 0 = all samples"
+        _DATA, 0, "SAMPLE_LIMIT", _natural, "Samples per task, stratified", "a whole number; 0 = all samples"
     )
     results: Path = _setting(_DATA, Path("results"), "RESULTS_DIR", named_folder, "Where to write results", "a folder")
     model_path: str = _setting(
@@ -134,19 +126,21 @@ class RunSettings:
     data: str = _setting(
         _DATA, "", "AUDIOMARATHON_DATA", _place, "Where the tasks' data is", "a folder; mini = the mini benchmark"
     )
-    device: str = _setting(_MODEL, "auto", "DEVICE", _device, "Device of the model", DEVICES)
+    device: str = _setting(
+        _MODEL, "auto", "DEVICE", _matching("auto|cpu|cuda(:[0-9]+)?"), "Device of the model", DEVICES
+    )
     device_map: str = _setting(_MODEL, "", "DEVICE_MAP", DEVICE_MAPS, "How to spread the model over several GPUs")
     dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU, float32 on a CPU")
     attn_implementation: str = _setting(_MODEL, "sdpa", "ATTN_IMPLEMENTATION", ATTENTION, "Attention implementation")
     batch_size: int = _setting(
         _TIMING, 1, "BATCH_SIZE", _integer(1), "Samples per batch; above 1 needs --no-timing", "a whole number from 1"
     )
-    timing: bool = _setting(_TIMING, True, "TIMING", _switch, "Measure times, which needs batch size 1", _ON_OFF)
+    timing: bool = _setting(_TIMING, True, "TIMING", _switch, "Measure times, which needs batch size 1")
     max_new_tokens: int = _setting(
-        _TIMING, 0, "MAX_NEW_TOKENS", _integer(0), "Token limit of a reply", "a whole number; 0 = the task's limit"
+        _TIMING, 0, "MAX_NEW_TOKENS", _natural, "Token limit of a reply", "a whole number; 0 = the task's limit"
     )
     decode_tokens: int = _setting(
-        _TIMING, 0, "DECODE_TOKENS", _integer(0), "Also decode exactly N tokens, to time it", "a whole number; 0 = off"
+        _TIMING, 0, "DECODE_TOKENS", _natural, "Also decode exactly N tokens, to time it", "a whole number; 0 = off"
     )
     seed: int = _setting(
         _DATA, 42, "SEED", _integer(0, 2**32), "Seed of samples and intervals", "a whole number from 0 to 4294967295"
@@ -157,23 +151,16 @@ class RunSettings:
     skip_emotion: str = _setting(
         _TASKS, "", "SKIP_EMOTION", str, "Emotion to skip (vesus), of --skip-persons if set", "an emotion"
     )
-    balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)", _ON_OFF)
-    split: str = _setting(
-        _TASKS,
-        "",
-        "TASK_SPLIT",
-        str,
-        "Part of the data (lalm/clotho)",
-        "development, validation, evaluation (the default) or all",
-    )
+    balance: bool = _setting(_TASKS, False, "BALANCE", _switch, "Balance real and fake clips (had)")
+    split: str = _setting(_TASKS, "", "TASK_SPLIT", str, "Part of the data (lalm/clotho)", _SPLITS)
     prompt: str = _setting(
         _TASKS, "", "TASK_PROMPT", str, "Prompt (lalm/…)", "a name in docs/lalm-bench.md; empty = the task's default"
     )
     allow_bad_rows: bool = _setting(
-        _DATA, False, "ALLOW_BAD_ROWS", _switch, "Skip invalid rows of metadata, and count them", _ON_OFF
+        _DATA, False, "ALLOW_BAD_ROWS", _switch, "Skip invalid rows of metadata, and count them"
     )
     save_attn: bool = _setting(
-        _ATTENTION, False, "SAVE_ATTN", _switch, "Save each sample's attention, in a separate call", _ON_OFF
+        _ATTENTION, False, "SAVE_ATTN", _switch, "Save each sample's attention, in a separate call"
     )
     attn_layers: tuple[int, ...] = _setting(
         _ATTENTION, (), "ATTN_LAYERS", _layers, "Layers whose attention is saved", "numbers joined by commas, or all"
@@ -194,32 +181,23 @@ class RunSettings:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         if self.batch_size > 1 and self.timing:
-            raise SettingsError(
-                f"BATCH_SIZE={self.batch_size}: times need batch size 1; add --no-timing (TIMING=0) for batches"
-            )
+            raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
             raise SettingsError(
-                f"DECODE_TOKENS={self.decode_tokens}: the forced decode run measures times; set 0 with --no-timing"
+                f"DECODE_TOKENS={self.decode_tokens}: measures times; set 0 with --no-timing (TIMING=0)"
             )
         if self.attn_layers and not self.save_attn:
             layers = ",".join(map(str, self.attn_layers))
             raise SettingsError(f"ATTN_LAYERS={layers}: attention is not saved; add --save-attn (SAVE_ATTN=1)")
         if self.save_attn and "flash" in self.attn_implementation:
-            raise SettingsError(
-                f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation} does not show which positions a "
-                "layer sees; allowed: sdpa, eager"
-            )
+            raise SettingsError(f"SAVE_ATTN=1: ATTN_IMPLEMENTATION={self.attn_implementation}: allowed: sdpa, eager")
         if self.device_map and self.device != "auto":
-            raise SettingsError(
-                f"DEVICE={self.device} with DEVICE_MAP={self.device_map}: a device map chooses the devices; "
-                "unset DEVICE, and select GPUs by CUDA_VISIBLE_DEVICES"
-            )
+            both = f"DEVICE={self.device} with DEVICE_MAP={self.device_map}"
+            raise SettingsError(f"{both}: set one of them; CUDA_VISIBLE_DEVICES selects a device map's GPUs")
         if self.ratio and len(re.findall(r":\s*[\d.]", self.method)) > self.method.count("+"):
             raise SettingsError(f"PRUNE_RATIO={self.ratio:g} with PRUNE_METHOD={self.method}: give one ratio, not two")
         if self.decode_tokens == 1:
-            raise SettingsError(
-                "DECODE_TOKENS=1: time per token needs at least 2 tokens; allowed: 0 (off), or 2 and more, usually 64"
-            )
+            raise SettingsError("DECODE_TOKENS=1: time per token needs 2 or more; allowed: 0 (off), or 2 and more")
 
     @property
     def places(self) -> dict[str, Any]:

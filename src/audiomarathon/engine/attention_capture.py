@@ -268,10 +268,8 @@ class _Recorder:
         if window_of(self.lm.decoder.config, layer):  # a sliding window: the cache holds the last entries only
             columns = columns[:, -weights.shape[1] :]
         if columns.shape != weights.shape:
-            raise MethodError(
-                f"layer {layer} has {weights.shape[1]} cache entries, expected {columns.shape[1]}: the method does "
-                "not say which entries it kept"
-            )
+            found = f"layer {layer} has {weights.shape[1]} cache entries, not {columns.shape[1]}"
+            raise MethodError(f"{found}: the method does not say which entries it kept")
         spread = self._spread(weights, columns)
         self.decoded[layer] = self.decoded[layer] + spread if layer in self.decoded else spread
 

@@ -174,10 +174,7 @@ class _Loop:
                 if len(batch.samples) > 1:
                     if not memory_full:
                         return finished, 1
-                    self.say(
-                        f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: such batches are "
-                        "halved"
-                    )
+                    self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halving batches")
                     return finished, (len(batch.samples) + 1) // 2
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"

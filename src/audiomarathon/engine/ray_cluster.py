@@ -92,11 +92,8 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
         kind = _gpus(shape.gpus) if shape.gpus else counted(shape.cpus, "CPU core")
         say(f"Ray: {counted(shape.workers, 'worker')}, {kind} each")
         if shape.sharing > 1 and settings.timing:
-            one = "GPU" if shape.gpus else "machine"
-            say(
-                f"warning: {shape.sharing} workers share one {one}: their times cannot be compared with other runs "
-                "(run.json has the number); --no-timing leaves times out"
-            )
+            shared = f"{shape.sharing} workers share one {'GPU' if shape.gpus else 'machine'}"
+            say(f"warning: {shared}: their times cannot be compared with other runs; --no-timing leaves times out")
         if shape.gpus > 1 and not settings.device_map:
             say(f"warning: each worker uses one of its {shape.gpus:g} GPUs; DEVICE_MAP=auto uses all")
         with (

@@ -11,16 +11,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 
 from audiomarathon.benchmarks import Sample
 from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
-from audiomarathon.engine.evaluate import error_record, pending_methods
+from audiomarathon.engine.environment import environment, load
+from audiomarathon.engine.evaluate import Add, answer, error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.ray_cluster import LIVES, Pool, connected
 from audiomarathon.engine.ray_options import Ray
@@ -59,50 +62,47 @@ class Opened:
     said: tuple[str, ...]
 
 
+@dataclass
 class Worker:
     """A process that holds a model, and answers one call at a time."""
 
-    def __init__(self, model: str, settings: RunSettings, methods: Sequence[Method]) -> None:
-        self._given = model, settings, methods
-        self._engine: LocalEngine | None = None
-        self._opened: Opened | None = None
-        self._begun: object = None
-        self._cold = True
+    model: str
+    settings: RunSettings
+    methods: Sequence[Method]
+    begun: object = None
+    cold: bool = True
+
+    @cached_property
+    def loaded(self) -> tuple[LocalEngine, Opened]:
+        """Load the model; not in the constructor, so that an error reaches the caller as it is."""
+        said: list[str] = []
+        with warnings.catch_warnings(record=True) as caught:
+            engine = open_local(self.model, self.settings, self.methods, say=said.append)
+            certificate = engine.certificate()
+        said += [f"warning: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
+        setup, host, pid = replace(engine.setup, methods=()), platform.node(), os.getpid()
+        return engine, Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
 
     def open(self, first: Opened | None) -> Opened:
-        """Load the model, if it is not loaded; not in the constructor, so that an error reaches the caller as it is.
+        """Load the model, if it is not loaded.
 
         Raises
         ------
         ModelError
             When the first worker holds another checkpoint, or in a timed run runs on another device.
         """
-        from audiomarathon.engine.environment import environment
-
-        model, settings, methods = self._given
-        if self._opened is None:
-            said: list[str] = []
-            with warnings.catch_warnings(record=True) as caught:
-                engine = self._engine = open_local(model, settings, methods, say=said.append)
-                certificate = engine.certificate()
-            said += [f"warning: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
-            setup, host, pid = replace(engine.setup, methods=()), platform.node(), os.getpid()
-            self._opened = Opened(setup, engine.cost, certificate, host, pid, environment(), tuple(said))
-        if first and (found := differences(first.setup, self._opened.setup)):
-            raise ModelError(f"worker on {self._opened.host} differs from the one on {first.host}: {found}")
-        return self._opened
+        _engine, opened = self.loaded
+        if first and (found := differences(first.setup, opened.setup)):
+            raise ModelError(f"worker on {opened.host} differs from the one on {first.host}: {found}")
+        return opened
 
     def machine(self) -> dict[str, Any]:
         """Return the machine as it is now."""
-        assert self._engine is not None
-        return self._engine.machine()
+        return self.loaded[0].machine()
 
     def state(self) -> dict[str, Any]:
         """Return the machine's state now; the other workers descend from the process that started this one."""
-        from audiomarathon.engine.environment import load
-
-        assert self._engine is not None
-        return {**self._engine.state(), "load": load(os.getppid())}
+        return {**self.loaded[0].state(), "load": load(os.getppid())}
 
     def work(
         self,
@@ -112,26 +112,19 @@ class Worker:
         first_turn: int,
     ) -> list[Labelled]:
         """Answer samples under the settings pending for each, named by their labels."""
-        import torch
-
-        from audiomarathon.engine.evaluate import answer
-
         first, plan = shared
         self.open(first)  # Ray may have restarted this process unnoticed
-        assert self._engine is not None
-        if self._begun != (plan.task.key, plan.session):
-            self._begun, self._cold = (plan.task.key, plan.session), plan.warm_up
+        engine, _opened = self.loaded
+        if self.begun != (plan.task.key, plan.session):
+            self.begun, self.cold = (plan.task.key, plan.session), plan.warm_up
             torch.manual_seed(plan.seed)
-        by_label = {method.label: method for method in self._engine.setup.methods}
+        by_label = {method.label: method for method in engine.setup.methods}
         methods = {id_: [by_label[label] for label in labels] for id_, labels in pending.items()}
         made: list[Labelled] = []
-
-        def add(method: Method, record: Record) -> None:
-            made.append((method.label, record))
-
-        for _done in answer(self._engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self._cold):
+        add: Add = lambda method, record: made.append((method.label, record))  # noqa: E731
+        for _done in answer(engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self.cold):
             pass
-        self._cold = self._cold and all(not record.answered for _label, record in made)
+        self.cold = self.cold and all(not record.answered for _label, record in made)
         return made
 
 

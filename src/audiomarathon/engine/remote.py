@@ -170,12 +170,8 @@ def open_endpoint(
 def _check_settings(settings: RunSettings) -> None:
     """Refuse settings of local models: they would have no effect, and label the records wrongly."""
     if settings.decode_tokens:
-        raise SettingsError(
-            f"DECODE_TOKENS={settings.decode_tokens}: an endpoint cannot decode past the end token; allowed: 0"
-        )
+        raise SettingsError(f"DECODE_TOKENS={settings.decode_tokens}: an endpoint stops at the end token; allowed: 0")
     for field in fields(settings):
         value = getattr(settings, field.name)
         if field.name in ("device", "device_map", "dtype", "attn_implementation") and value != field.default:
-            raise SettingsError(
-                f"{field.metadata['env']}={value}: the endpoint's server decides how the model runs; leave this out"
-            )
+            raise SettingsError(f"{field.metadata['env']}={value}: leave it out; the endpoint's server decides that")

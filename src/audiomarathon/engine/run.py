@@ -139,17 +139,13 @@ def opened(
     """
     check_writable(settings.results)
     if settings.save_attn and (ray is not None or get_model(model).remote):
-        raise SettingsError(
-            "SAVE_ATTN=1: attention can be captured in this process only; allowed: a local model, no --executor ray"
-        )
+        raise SettingsError("SAVE_ATTN=1: attention is captured in this process only; allowed: local models, no Ray")
     if get_model(model).remote:
         from audiomarathon.engine.remote import open_endpoint
 
         if ray is not None:
-            raise SettingsError(
-                f"--executor ray: {model} runs behind an endpoint; to send several requests at once set BATCH_SIZE and "
-                "--no-timing"
-            )
+            several = "for several requests at once set BATCH_SIZE and --no-timing"
+            raise SettingsError(f"--executor ray: {model} runs behind an endpoint; {several}")
         engine = open_endpoint(model, settings, methods, say=say, progress=progress)
         needed(engine.setup)
         yield engine.setup, engine
@@ -192,9 +188,7 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
         There are none, or rows are bad and may not be left out.
     """
     if task.probed:
-        raise SettingsError(
-            f"{task.key} probes encoders and asks no model; run it with: audiomarathon encoder run ENCODER --tasks"
-        )
+        raise SettingsError(f"{task.key} probes encoders; run it with: audiomarathon encoder run ENCODER --tasks")
     folder = task_folder(task, data_root(settings.data), dict(settings.data_paths))
     filters = Filters(
         settings.skip_persons, settings.skip_emotion, settings.balance, settings.seed, settings.split, settings.prompt
@@ -203,10 +197,8 @@ def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> 
     if loaded.bad_rows and not settings.allow_bad_rows:
         shown = "; ".join(str(row) for row in loaded.bad_rows[:3])
         more = f" and {len(loaded.bad_rows) - 3} more" if len(loaded.bad_rows) > 3 else ""
-        raise DataError(
-            f"{task.key}: {counted(len(loaded.bad_rows), 'bad row')}: {shown}{more}; fix them, or leave them out with "
-            f"--allow-bad-rows (ALLOW_BAD_ROWS=1)"
-        )
+        rows = f"{task.key}: {counted(len(loaded.bad_rows), 'bad row')}: {shown}{more}"
+        raise DataError(f"{rows}; fix them, or leave them out with --allow-bad-rows (ALLOW_BAD_ROWS=1)")
     for name, count in {"bad rows": len(loaded.bad_rows), **loaded.left_out}.items():
         if count:
             say(f"{task.key}: left out {counted(count, 'sample')} ({name})")
@@ -247,10 +239,8 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
 def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None:
     without = sum(not sample.clips for sample in samples)
     if without and not spec.remote and not spec.load_family().text_only:
-        raise SettingsError(
-            f"{task.key}: {without} of {len(samples)} samples have no clips, and {spec.key} needs audio in every "
-            f"prompt; allowed: tasks whose samples all have clips"
-        )
+        found = f"{task.key}: {without} of {len(samples)} samples have no clips"
+        raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
 
 
 def run_task(

@@ -64,10 +64,8 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
 def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
     if load and is_busy(load, threads):
         found = counted(foreign_count(load), "busy process", "busy processes")
-        warn(
-            f"{found} of other programs on {load['cores']} cores: times will suffer; wait until they end, or run "
-            "without times (--no-timing; in Python timing=False)"
-        )
+        advice = "wait until they end, or run without times (--no-timing; in Python timing=False)"
+        warn(f"{found} of other programs on {load['cores']} cores: times will suffer; {advice}")
 
 
 def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -126,10 +124,8 @@ def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[st
     if folder.records and last != now:
         say(f"{folder.path}: last written by audiomarathon {last}, now {now}")
     if folder.weak:
-        say(
-            f"{folder.path}: weak fingerprint: an earlier version made records here; its checkpoint matches by name, "
-            "but weights or third-party code may have changed"
-        )
+        why = "an earlier version made records here; weights or third-party code may have changed since"
+        say(f"{folder.path}: weak fingerprint: {why}")
     done = folder.done(clips) & set(clips)
     if done == set(clips):
         say(f"{folder.path}: complete; nothing to do")

@@ -72,9 +72,7 @@ def _check_attention(settings: RunSettings, hardware: Hardware) -> None:
     if not hardware.device.startswith("cuda"):
         raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2 needs a GPU; allowed here: sdpa, eager")
     if importlib.util.find_spec("flash_attn") is None:
-        raise SettingsError(
-            "ATTN_IMPLEMENTATION=flash_attention_2: the package flash-attn is not installed; allowed here: sdpa, eager"
-        )
+        raise SettingsError("ATTN_IMPLEMENTATION=flash_attention_2: flash-attn is not installed; allowed: sdpa, eager")
 
 
 def _check_config(family: type[AudioLM], path: Path, methods: Sequence[Method]) -> None:

@@ -53,10 +53,8 @@ def stamp(setup: Setup) -> dict[str, Any] | None:
         failed = ", ".join(name for name, verdict in checks.items() if verdict == FAIL)
         warn(f"{setup.spec.key} FAILED its certificate ({failed}); see {path}")
     if weak:
-        warn(
-            f"{setup.spec.key}: weak fingerprint: its certificate of {held['date']} uses an old hash of the checkpoint "
-            "that misses most changes; run `audiomarathon certify` again"
-        )
+        old = f"its certificate of {held['date']} rests on an old hash of the checkpoint, which misses most changes"
+        warn(f"{setup.spec.key}: weak fingerprint: {old}; run `audiomarathon certify` again")
     return {**held, "checks": checks, **({"weak_fingerprint": True} if weak else {})}
 
 

@@ -138,11 +138,8 @@ class RunFolder:
                 self._stream.close()
             with contextlib.suppress(OSError):
                 os.truncate(self.samples_file, size)
-            raise RecordError(
-                f"{self.samples_file}: cannot be written: {error.strerror or error}; "
-                f"what is there is safe ({counted(len(self.records), 'record')}): make room and run the same command "
-                "again to go on"
-            ) from error
+            safe = f"{counted(len(self.records), 'record')} safe: make room and run the same command again to go on"
+            raise RecordError(f"{self.samples_file}: cannot be written: {error.strerror or error}; {safe}") from error
         self.records[record.id] = record
         self.appended(record)
 
@@ -175,10 +172,8 @@ class RunFolder:
         if not self.samples_file.exists() or not self.samples_file.stat().st_size:
             return  # no records yet, so none can be mixed
         if not (self.path / "run.json").exists():
-            raise RecordError(
-                f"{self.path}: holds samples.jsonl but no run.json, so whose records they are is unknown; "
-                "name another RESULTS_DIR, or move that folder away"
-            )
+            advice = "name another RESULTS_DIR, or move that folder away"
+            raise RecordError(f"{self.path}: holds records of an unknown run (no run.json); {advice}")
         self.run = read_run(self.path)
         held = self.run.get("identity") or {}
         unwritten = {name for name in self.identity if name.startswith(CODE) and name not in held}
@@ -346,7 +341,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     content = read_object(file := path / "summary.json")
     _check(file, content, _OF_SUMMARY)
     if not all(pair is None or _is_pair(pair) for pair in (content.get("intervals") or {}).values()):
-        raise RecordError(f"{file}: its 'intervals' are not as they should be")
+        raise RecordError(f"{file}: its 'intervals' is not as it should be")
     return content
 
 
@@ -375,7 +370,7 @@ def read_run(path: Path) -> dict[str, Any]:
     _check(file, content, _OF_RUN)
     _check(file, content.get("identity") or {}, dict.fromkeys(_PLAIN, str | _NUMBER))
     if not all(isinstance(session, dict) for session in content.get("sessions") or ()):
-        raise RecordError(f"{file}: its 'sessions' are not as they should be")
+        raise RecordError(f"{file}: its 'sessions' is not as it should be")
     if (version := content.get("schema_version", 1)) not in range(1, SCHEMA_VERSION + 1):
         raise RecordError(f"{file}: schema version {version}, this version reads 1 to {SCHEMA_VERSION}")
     if odd := [name for name in ("task", "method") if not str(content.get(name, "")).isprintable()]:
