@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -21,25 +20,10 @@ FILE = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A file's module, and the texts that were run: the file's, and those of imported modules beside it."""
-
-    module: ModuleType
-    texts: Mapping[ModuleType, bytes]
-
-    @property
-    def current(self) -> bool:
-        """Whether the files still have these texts."""
-        try:
-            return all(Path(str(one.__file__)).read_bytes() == text for one, text in self.texts.items())
-        except OSError:
-            return False
-
-
-#: Loaded files by module name. They are not in `sys.modules`: two folders may have modules of the same name. Pickles
+#: Loaded files by module name: the file's module and those that it imports from its folder, with the texts that were
+#: run. They are not in `sys.modules`: two folders may have modules of the same name. Pickles
 #: for other processes contain such a class whole, since no import would find it there.
-_LOADED: dict[str, _Loaded] = {}
+_LOADED: dict[str, dict[ModuleType, bytes]] = {}
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
@@ -56,7 +40,7 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
 
 def texts_of(module: str) -> Mapping[ModuleType, bytes]:
     """Return the modules behind a file's object with their texts: the file, and its imports from the same folder."""
-    return _LOADED[module].texts if module in _LOADED else {}
+    return _LOADED.get(module, {})
 
 
 def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed: str) -> tuple[str, Any]:
@@ -83,8 +67,8 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     file = FILE.fullmatch(reference)
     where = f"{what} {reference}"
     if file:
-        loaded = _load(Path(file[1]).expanduser().resolve(), where)
-        module, name = loaded.module, file[2]
+        module, *beside = _load(Path(file[1]).expanduser().resolve(), where)
+        name = file[2]
     else:
         place, _, name = reference.partition(":")
         if os.getcwd() not in sys.path:  # noqa: PTH109  # entries of sys.path are strings
@@ -101,7 +85,7 @@ def object_at(reference: str, what: str, fits: Callable[[object], bool], allowed
     if name not in objects:
         near = did_you_mean(name, [key for key, value in objects.items() if _home(value) == module.__name__])
         raise SettingsError(f"{where}: there is no {name!r}{near}; allowed: {allowed}")
-    if file and _home(objects[name]) in {one.__name__ for one in loaded.texts} - {module.__name__}:
+    if file and _home(objects[name]) in {one.__name__ for one in beside}:
         raise SettingsError(f"{where}: {name} is defined in {_home(objects[name])}.py; name that file")
     return name, objects[name]
 
@@ -157,16 +141,23 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-def _load(path: Path, where: str) -> _Loaded:
+def _load(path: Path, where: str) -> dict[ModuleType, bytes]:
     text = _text(path)
     name = _name(path, text)
-    if name not in _LOADED or not _LOADED[name].current:
+    if not _is_current(_LOADED.get(name)):
         with raising(where), importing_from(path.parent) as beside:
             module = run_file(path)
         del sys.modules[name]
-        texts = {one: Path(str(one.__file__)).read_bytes() for one in beside if one.__file__}
-        _LOADED[name] = _Loaded(module, {module: text, **texts})
+        _LOADED[name] = {module: text} | {one: Path(one.__file__).read_bytes() for one in beside if one.__file__}
     return _LOADED[name]
+
+
+def _is_current(texts: Mapping[ModuleType, bytes] | None) -> bool:
+    """Tell whether a file is loaded, and it and its imports still have the texts that were run."""
+    try:
+        return texts is not None and all(Path(str(one.__file__)).read_bytes() == text for one, text in texts.items())
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> bytes:

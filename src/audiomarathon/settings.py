@@ -183,9 +183,7 @@ class RunSettings:
         if self.batch_size > 1 and self.timing:
             raise SettingsError(f"BATCH_SIZE={self.batch_size}: needs --no-timing (TIMING=0); times need batch size 1")
         if self.decode_tokens and not self.timing:
-            raise SettingsError(
-                f"DECODE_TOKENS={self.decode_tokens}: measures times; set 0 with --no-timing (TIMING=0)"
-            )
+            raise SettingsError(f"DECODE_TOKENS={self.decode_tokens}: measures times; set 0 with --no-timing")
         if self.attn_layers and not self.save_attn:
             layers = ",".join(map(str, self.attn_layers))
             raise SettingsError(f"ATTN_LAYERS={layers}: attention is not saved; add --save-attn (SAVE_ATTN=1)")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 # Control characters (C0 except tab and line feed, DEL, C1), characters that change the direction of text (Unicode TR
 # 36, section 2.10), and halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+Say = Callable[[str], None]
+"""Takes a line for the user."""
 
 
 def plain(text: str) -> str:

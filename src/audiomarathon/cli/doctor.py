@@ -10,7 +10,7 @@ from audiomarathon.cli.options import complete_models, with_settings
 
 if TYPE_CHECKING:
     from audiomarathon.cli.doctor_checks import Check
-    from audiomarathon.costs.memory import MemoryPlan
+    from audiomarathon.costs.config_facts import MemoryPlan
     from audiomarathon.report.render import Table
 
 
@@ -64,7 +64,7 @@ def _memory(model: str | None, flags: dict[str, Any]) -> int:
         from audiomarathon.cli.doctor_endpoint import examine_endpoint
 
         return _tell(list(examine_endpoint(settings.model_path)))
-    from audiomarathon.costs.memory import LENGTHS, plan_memory
+    from audiomarathon.costs.config_facts import LENGTHS, plan_memory
     from audiomarathon.report.render import show
     from audiomarathon.terminal import console
 

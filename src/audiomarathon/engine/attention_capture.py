@@ -36,6 +36,7 @@ from audiomarathon.runs.attention import BLOCKS, FOLDER, ROWS, TOP, WHOLE, Atten
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.record_line import pack
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample
@@ -338,7 +339,7 @@ def capture_missing(
     jobs: Sequence[Job],
     settings: RunSettings,
     *,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     step: Callable[[int], object] = lambda _more: None,
 ) -> None:
     """Write the attention of every sample with a reply, unless the file exists.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
@@ -39,7 +40,7 @@ class Engine(ABC):
     """
 
     setup: Setup
-    say: Callable[[str], None]
+    say: Say
     progress: bool | None
     cost: Cost | None
 
@@ -83,7 +84,7 @@ def open_local(
     methods: Sequence[Method] = (),
     *,
     setup: Setup | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     progress: bool | None = None,
 ) -> LocalEngine:
     """Load a model and check that the methods apply to it.

@@ -15,14 +15,7 @@ import torch
 
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import (
-    MEMORY_ADVICE,
-    Plan,
-    Ready,
-    is_out_of_memory,
-    prefetched,
-    prepare,
-)
+from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, is_out_of_memory, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.errors import told
@@ -32,6 +25,7 @@ from audiomarathon.models.prompt import Inputs
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.record_line import pack
+from audiomarathon.text import Say
 
 _WARM_UP_TOKENS = 4
 
@@ -40,12 +34,7 @@ Add = Callable[[Method, Record], None]
 
 
 def evaluate(
-    lm: AudioLM,
-    plan: Plan,
-    jobs: Sequence[Job],
-    *,
-    say: Callable[[str], None] = lambda _line: None,
-    progress: bool | None = None,
+    lm: AudioLM, plan: Plan, jobs: Sequence[Job], *, say: Say = lambda _line: None, progress: bool | None = None
 ) -> None:
     """Record a reply to every sample under every setting that lacks one.
 
@@ -85,7 +74,7 @@ def answer(
     *,
     first_turn: int = 0,
     cold: bool = False,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
 ) -> Iterator[int]:
     """Record the replies to samples, under the settings pending for each; yield each batch's size when it is done.
 
@@ -116,7 +105,7 @@ class _Loop:
     lm: AudioLM
     plan: Plan
     add: Add
-    say: Callable[[str], None]
+    say: Say
     tower: Tower = field(default_factory=Tower)
 
     def run(

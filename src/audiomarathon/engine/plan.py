@@ -7,7 +7,7 @@ the headers of its weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from audiomarathon.records import Record
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.read import Run
 from audiomarathon.settings import RunSettings
-from audiomarathon.text import counted
+from audiomarathon.text import Say, counted
 
 _SPEEDS = {"cuda": (150.0, 1500.0), "cpu": (0.1, 20.0)}  # TFLOP/s in prefill, GB/s in decode
 
@@ -71,7 +71,7 @@ def plan_sweep(
     methods: Sequence[Method],
     *,
     tflops: float | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
 ) -> tuple[list[str], bool]:
     """Return the tasks and settings of a sweep with its estimated time and memory, as lines, and whether all tasks run.
 
@@ -155,7 +155,7 @@ def _part(
     settings: RunSettings,
     methods: Sequence[Method],
     speeds: tuple[float, float],
-    say: Callable[[str], None],
+    say: Say,
 ) -> _Part:
     """Plan one task; an error that would stop it is in its line."""
     try:
@@ -265,12 +265,7 @@ def _after_encoder(record: Record, time: Mapping[str, float], share: float, deco
 
 
 def from_flops(
-    facts: ModelFacts,
-    spec: ModelSpec,
-    todo: Todo,
-    speeds: tuple[float, float],
-    new_tokens: int,
-    decode_tokens: int,
+    facts: ModelFacts, spec: ModelSpec, todo: Todo, speeds: tuple[float, float], new_tokens: int, decode_tokens: int
 ) -> float:
     """Return the estimated seconds from FLOPs; a forced run adds a prefill."""
     flops, bandwidth = speeds[0] * 1e12, speeds[1] * 1e9

@@ -18,7 +18,7 @@ from audiomarathon.records import Record, Verdict
 from audiomarathon.runs.scored import judged
 from audiomarathon.scoring.scorer import Scorer, figures_of
 from audiomarathon.terminal import LINE_EVERY_S, fitted
-from audiomarathon.text import counted, flags_of, score_text
+from audiomarathon.text import Say, counted, flags_of, score_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -182,19 +182,15 @@ class Watch:
 
     def look(self) -> Look:
         """Return the progress now."""
-        plan, on_record = self._plan, []
-        for job, stale in zip(self._jobs, self._stale, strict=True):
-            records = ((sample.id, job.folder.records.get(sample.id)) for sample in plan.samples)
-            on_record.append({id_: one for id_, one in records if one is not None and one is not stale.get(id_)})
-        settings = {
-            job.method.label: self._progress(list(records.values()), verdicts)
-            for job, records, verdicts in zip(self._jobs, on_record, self._verdicts, strict=True)
-        }
-        fresh = [one for records in on_record for one in records.values() if one.id not in self._before]
-        heard = {one.id: one.clip_seconds for one in fresh}
-        done = len(self._before) + self.fresh
-        seconds = self._clock() - self._began
-        return Look(plan.task.key, done, len(plan.samples), self.fresh, seconds, sum(heard.values()), settings)
+        settings, heard = dict[str, Progress](), dict[str, float]()
+        for job, stale, verdicts in zip(self._jobs, self._stale, self._verdicts, strict=True):
+            found = (job.folder.records.get(sample.id) for sample in self._plan.samples)
+            records = [one for one in found if one is not None and one is not stale.get(one.id)]
+            settings[job.method.label] = self._progress(records, verdicts)
+            heard |= {one.id: one.clip_seconds for one in records if one.id not in self._before}
+        done, seconds = len(self._before) + self.fresh, self._clock() - self._began
+        expected = len(self._plan.samples)
+        return Look(self._plan.task.key, done, expected, self.fresh, seconds, sum(heard.values()), settings)
 
     def _progress(self, records: Sequence[Record], verdicts: dict[str, Verdict]) -> Progress:
         """Return a setting's progress; `verdicts` caches verdicts between calls."""
@@ -207,9 +203,7 @@ class Watch:
 
 
 @contextmanager
-def watching(
-    plan: Plan, jobs: Sequence[Job], say: Callable[[str], None], *, progress: bool | None = None
-) -> Iterator[Watch]:
+def watching(plan: Plan, jobs: Sequence[Job], say: Say, *, progress: bool | None = None) -> Iterator[Watch]:
     """Show a task's progress: a table on a terminal, a rewritten line in a notebook, else a line every half minute and
     at the end.
 

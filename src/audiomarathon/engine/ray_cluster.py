@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from ray.exceptions import RayError, RayTaskError
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.errors import AudioMarathonError, ExecutorError, SettingsError, told
 from audiomarathon.settings import RunSettings
-from audiomarathon.text import counted
+from audiomarathon.text import Say, counted
 
 #: Send no usage reports. Do not lower the workers' priority (nice 15): their times are measured. Keep Python's `print`.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_TQDM_PATCH_PRINT": "0"}
@@ -58,7 +58,7 @@ class Shape:
 
 
 @contextmanager
-def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) -> Iterator[Shape]:
+def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
     """Join or start a cluster for the duration of the block.
 
     Raises
@@ -112,7 +112,7 @@ def connected(wanted: Ray, settings: RunSettings, say: Callable[[str], None]) ->
 
 
 @contextmanager
-def _telling_of_its_end(say: Callable[[str], None], *, ours: bool) -> Iterator[None]:
+def _telling_of_its_end(say: Say, *, ours: bool) -> Iterator[None]:
     """Print one line if this machine's raylet ends inside the block: Ray would end this process with pages of text."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     over = threading.Event()
@@ -139,7 +139,7 @@ def _telling_of_its_end(say: Callable[[str], None], *, ours: bool) -> Iterator[N
 
 
 @contextmanager
-def _hurrying(say: Callable[[str], None], *, ours: bool, code: int) -> Iterator[None]:
+def _hurrying(say: Say, *, ours: bool, code: int) -> Iterator[None]:
     """Do not wait for a frozen Ray: kill the cluster started here, or exit and leave a joined cluster alone."""
 
     def hurry() -> None:
@@ -286,12 +286,12 @@ class Pool:
 
     workers: list[Any]
     shape: Shape
-    say: Callable[[str], None]
+    say: Say
     first: Any = None
     known: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, actor: type, arguments: Sequence[Any], shape: Shape, say: Callable[[str], None]) -> Pool:
+    def start(cls, actor: type, arguments: Sequence[Any], shape: Shape, say: Say) -> Pool:
         """Start the workers, without waiting for them."""
         # A call is repeated after a restart unless it says otherwise: so `open` waits for the new process.
         options = {"num_cpus": shape.cpus, "num_gpus": shape.gpus, "max_restarts": -1, "max_task_retries": LIVES - 1}

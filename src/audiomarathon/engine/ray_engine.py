@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +32,7 @@ from audiomarathon.errors import ModelError
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
 
 _BATCHES_A_CHUNK = 4  # untimed: the later ones are decoded while the first is in the model
 
@@ -247,13 +248,7 @@ class TaskWork:
 
 @contextmanager
 def open_workers(
-    model: str,
-    settings: RunSettings,
-    methods: Sequence[Method],
-    wanted: Ray,
-    *,
-    say: Callable[[str], None],
-    progress: bool | None,
+    model: str, settings: RunSettings, methods: Sequence[Method], wanted: Ray, *, say: Say, progress: bool | None
 ) -> Iterator[RayEngine]:
     """Start workers and yield once the first has loaded its model; the others join in as they are ready.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -29,6 +28,7 @@ from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
 from audiomarathon.runs.folder import Job
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
 
 SAMPLING_RATE = 16_000
 _GIVE_UP = 6  # samples in a row that fail after all attempts; two rounds of requests in flight are added
@@ -133,9 +133,8 @@ def open_endpoint(
     settings: RunSettings,
     methods: Sequence[Method],
     *,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     progress: bool | None = None,
-    env: Mapping[str, str] | None = None,
 ) -> EndpointEngine:
     """Return the engine of a model behind an endpoint; sends no request yet.
 
@@ -146,12 +145,11 @@ def open_endpoint(
     SettingsError
         The address, the key or the model's name is missing, or a setting has no effect here.
     """
-    env = os.environ if env is None else env
     if any(not isinstance(method, Base) for method in methods):
         raise MethodError(f"{model}: methods do not apply to a model behind an endpoint; allowed: base")
     _check_settings(settings)
     spec = get_model(model)
-    endpoint = Endpoint.from_env(settings.model_path, env)
+    endpoint = Endpoint.from_env(settings.model_path)
     say(f"model {endpoint.model} at {endpoint.host}")
     # Not the folder of the same checkpoint run on this machine.
     checkpoint = Checkpoint(endpoint.model, Path(endpoint.model), "endpoint")

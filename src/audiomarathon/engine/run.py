@@ -36,7 +36,7 @@ from audiomarathon.runs.scored import cannot_be_judged, judged, write_verdicts
 from audiomarathon.runs.summary import summarise
 from audiomarathon.settings import RunSettings
 from audiomarathon.terminal import progress_of
-from audiomarathon.text import counted
+from audiomarathon.text import Say, counted
 from audiomarathon.tracking.following import following
 from audiomarathon.tracking.tracker import Tracker
 
@@ -64,7 +64,7 @@ def run(
     methods: Sequence[Method] | None = None,
     *,
     ray: Ray | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     progress: bool | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Iterator[Result]:
@@ -120,7 +120,7 @@ def opened(
     ray: Ray | None = None,
     *,
     needed: Callable[[Setup], bool] = lambda _setup: True,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     progress: bool | None = None,
 ) -> Iterator[tuple[Setup, Engine | None]]:
     """Load a model, in this process or in Ray's workers, for the duration of the block; see :func:`open_local`.
@@ -179,7 +179,7 @@ def check_batch_size(settings: RunSettings, methods: Sequence[Method]) -> None:
         raise SettingsError(f"BATCH_SIZE={settings.batch_size}: {', '.join(alone)} works at batch size 1; allowed: 1")
 
 
-def load_task(task: Task, settings: RunSettings, say: Callable[[str], None]) -> Loaded:
+def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     """Find and read a task's samples.
 
     Raises
@@ -248,7 +248,7 @@ def run_task(
     engine: Engine | None,
     task: Task,
     data: Loaded,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     trackers: list[Tracker] | None = None,
 ) -> Iterator[Result]:
     """Evaluate one task under every setting, and yield the results when it is finished.

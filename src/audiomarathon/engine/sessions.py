@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.runs.summary import foreign_count, is_busy, threads_of
-from audiomarathon.text import counted
+from audiomarathon.text import Say, counted
 
 if TYPE_CHECKING:
     from audiomarathon.engine.batches import Plan
@@ -108,7 +108,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Callable[[str], None]) -> None:
+def report_resume(folder: RunFolder, clips: Mapping[str, str], say: Say) -> None:
     """Print how many samples of a folder are done, which version wrote it, and which clips have changed.
 
     A folder of another version is named, not refused.

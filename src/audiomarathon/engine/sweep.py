@@ -6,12 +6,12 @@ The model is loaded once. A failing task is recorded with its reason; the other 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from audiomarathon.benchmarks import Task
 from audiomarathon.compression.method import Base, Method
@@ -22,8 +22,10 @@ from audiomarathon.engine.sessions import now
 from audiomarathon.engine.setup import Setup, check_folders
 from audiomarathon.engine.source import source_hash
 from audiomarathon.errors import AudioMarathonError, RecordError, SettingsError
+from audiomarathon.files import writing
 from audiomarathon.runs.folder import what_failed
 from audiomarathon.settings import RunSettings
+from audiomarathon.text import Say
 from audiomarathon.tracking.tracker import Tracker
 
 
@@ -126,7 +128,7 @@ def sweep(
     methods: Sequence[Method],
     *,
     ray: Ray | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
     logs: Path | None = None,
     progress: bool | None = None,
     finished: Callable[[Swept], None] = lambda _swept: None,
@@ -154,7 +156,8 @@ def sweep(
     check_batch_size(settings, methods)
     swept, ready, told_of = Swept(), [], list(trackers)
     for task in tasks:
-        with _log(logs, task, say, swept, begins=True) as tell:
+        _note(logs, task, f"=== {now()} {task.key}")
+        with _log(logs, task, say, swept) as tell:
             ready.append((task, load_task(task, settings, tell)))
 
     def anything_left(setup: Setup) -> bool:
@@ -171,7 +174,7 @@ def sweep(
             opened_as = stack.enter_context(opening) if ready else None
         except AudioMarathonError as error:
             for task, _data in ready:
-                with _log(logs, task, _quiet, swept):
+                with _log(logs, task, lambda _line: None, swept):  # the caller reports the error once
                     raise error
             _write(finished, swept, say)
             raise
@@ -180,30 +183,22 @@ def sweep(
             if task.key in swept.failures:
                 continue
             with _log(logs, task, say, swept) as tell:
-                _run_one(task, run_task(*opened_as, task, data, tell, told_of), tell, swept)
+                results = list(run_task(*opened_as, task, data, tell, told_of))
+                swept.results += results
+                for result in results:
+                    tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
+                    if result.summary["errors"]:
+                        tell(f"error: {result.folder}: {what_failed(result.folder, result.summary['errors'])}")
             _write(finished, swept, say)
     return swept
 
 
-def _write(finished: Callable[[Swept], None], swept: Swept, say: Callable[[str], None]) -> None:
+def _write(finished: Callable[[Swept], None], swept: Swept, say: Say) -> None:
     """Pass on the results so far; an error in writing them does not end the sweep."""
     try:
         finished(swept)
     except (AudioMarathonError, OSError) as error:
         say(f"error: cannot write the summary so far: {error}")
-
-
-def _run_one(task: Task, results: Iterable[Result], tell: Callable[[str], None], swept: Swept) -> None:
-    done = list(results)
-    swept.results += done
-    for result in done:
-        tell(f"{task.key} {result.method}: {_in_a_line(result.summary)}; records in {result.folder}")
-        if result.summary["errors"]:
-            tell(f"error: {result.folder}: {what_failed(result.folder, result.summary['errors'])}")
-
-
-def _quiet(_line: str) -> None:
-    """Print nothing: the caller reports the error once."""
 
 
 def _in_a_line(summary: dict[str, Any]) -> str:
@@ -213,46 +208,31 @@ def _in_a_line(summary: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _log(
-    logs: Path | None, task: Task, say: Callable[[str], None], swept: Swept, *, begins: bool = False
-) -> Iterator[Callable[[str], None]]:
+def _log(logs: Path | None, task: Task, say: Say, swept: Swept) -> Iterator[Say]:
     """Print lines and write them to the task's log; record an exception as the task's failure."""
-    with _open_log(logs, task) as stream:
-        if begins and stream:
-            stream.write(f"=== {now()} {task.key}\n")
 
-        def tell(line: str) -> None:
-            say(line)
-            if stream:
-                with suppress(OSError):  # a full disk must not end the sweep
-                    print(line, file=stream, flush=True)
+    def tell(line: str) -> None:
+        say(line)
+        with suppress(RecordError):  # a full disk must not end the sweep
+            _note(logs, task, line)
 
-        try:
-            yield tell
-        except AudioMarathonError as error:
-            swept.failures[task.key] = str(error)
-            tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
-        except Exception as error:  # one task's failure must not stop the others
-            swept.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            if stream:
-                with suppress(OSError):
-                    traceback.print_exc(file=stream)
-            tell(f"error: {task.key}: {swept.failures[task.key]}")
-
-
-@contextmanager
-def _open_log(logs: Path | None, task: Task) -> Iterator[IO[str] | None]:
-    if logs is None:
-        yield None
-        return
     try:
+        yield tell
+    except AudioMarathonError as error:
+        swept.failures[task.key] = str(error)
+        tell(f"error: {error}" if task.key in str(error) else f"error: {task.key}: {error}")
+    except Exception as error:  # one task's failure must not stop the others
+        swept.failures[task.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        with suppress(RecordError):
+            _note(logs, task, traceback.format_exc())
+        tell(f"error: {task.key}: {swept.failures[task.key]}")
+
+
+def _note(logs: Path | None, task: Task, text: str) -> None:
+    """Append a text to a task's log."""
+    if logs is not None:
         file = logs / f"{task.key}.log"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        stream = file.open("a", encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{logs}: cannot be used for logs: {error.strerror or error}") from error
-    try:
-        yield stream
-    finally:
-        with suppress(OSError):
-            stream.close()
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as stream:
+                print(text, file=stream)
