@@ -305,7 +305,7 @@ def _check_names(env: Mapping[str, str]) -> None:
     """Refuse misspelt `PRUNE_` variables, which would let the wrong method run; warn of other misspelt names."""
     known = [*env_names(), *_READ_ELSEWHERE]
     for name in sorted(set(env) - set(known)):
-        near = [one for one in known if len(name) >= _LONG_ENOUGH and nearly(name.upper(), one)]
+        near = nearly(name.upper(), known) if len(name) >= _LONG_ENOUGH else []
         ours = [one for one in known if one.startswith(_PREFIX)]
         if name.startswith(_PREFIX) or set(near) & set(ours):
             raise SettingsError(

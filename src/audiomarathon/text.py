@@ -60,15 +60,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 
-def nearly(name: str, other: str) -> bool:
-    """Tell whether `name` is one edit away from `other`, or lacks its last words (`TAU_DATA` for `TAU_DATA_PATH`)."""
-    return _one_edit(name, other) or ("_" in name and other.startswith(f"{name}_"))
-
-
-def _one_edit(name: str, other: str) -> bool:
-    """Tell whether at most one letter is missing, added or replaced, or two neighbours are swapped."""
-    while name and other and name[0] == other[0]:
-        name, other = name[1:], other[1:]
-    while name and other and name[-1] == other[-1]:
-        name, other = name[:-1], other[:-1]
-    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])
+def nearly(name: str, known: Sequence[str]) -> list[str]:
+    """Return known names one edit away from `name`, or that continue it by words (`TAU_DATA` for `TAU_DATA_PATH`)."""
+    close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / len(name))
+    return [*close, *(one for one in known if "_" in name and one.startswith(f"{name}_"))]

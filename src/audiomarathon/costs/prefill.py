@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from audiomarathon.compression.method import kept_count
@@ -48,14 +48,9 @@ class Cost:
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Cost:
         """Read the `cost` of a `run.json`."""
-        return cls(
-            tuple(content["flops_per_token_per_layer"]),
-            tuple(content["attention_flops_coefficient"]),
-            content["lm_head_flops"],
-            content["encoder_flops_per_second"],
-            content.get("encoder_window_seconds", 0.0),  # runs of earlier versions lack both
-            tuple(content.get("attention_windows", ())),
-        )
+        known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**known)
 
     def as_json(self) -> dict[str, Any]:
         """Return the `cost` of a `run.json`."""

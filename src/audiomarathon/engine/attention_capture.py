@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.attention import Attention as Given
 from audiomarathon.compression.attention import attention_watched
 from audiomarathon.compression.layers import window_of
@@ -26,20 +27,17 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan, heard
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.errors import MethodError, RecordError, SettingsError, told
-from audiomarathon.files import file_name, writing
+from audiomarathon.files import append_line, file_name, writing
 from audiomarathon.fingerprint import same
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt, by_clip
 from audiomarathon.models.trace import Trace
-from audiomarathon.runs.attention import BLOCKS, FOLDER, ROWS, TOP, WHOLE, Attention, add_to_index, captured, index_of
+from audiomarathon.runs.attention import BLOCKS, FOLDER, INDEX, ROWS, TOP, WHOLE, Attention, captured, index_of
 from audiomarathon.runs.folder import Job
 from audiomarathon.runs.record_line import pack
 from audiomarathon.settings import RunSettings
 from audiomarathon.text import Say
-
-if TYPE_CHECKING:
-    from audiomarathon.benchmarks.task import Sample
 
 _CHUNK = 128  # query rows whose attention is in memory at a time
 _CACHED = 1 << 20  # numbers that fit into a CPU's caches; it limits the rows at a time
@@ -416,7 +414,7 @@ def _capture_one(
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
     row |= {"clips": (plan.clips or {}).get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
-    add_to_index(job.folder.path, {**row, "audio_tokens": inputs.audio_tokens[0]})
+    append_line(place / INDEX, {**row, "audio_tokens": inputs.audio_tokens[0]})
     return bool(found.meta["reply"] == job.folder.records[sample.id].reply)
 
 

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from audiomarathon.benchmarks.task import Sample
+from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
 from audiomarathon.models.loading import patched_attribute
-
-if TYPE_CHECKING:
-    from audiomarathon.benchmarks.task import Sample
-    from audiomarathon.models.audio_lm import AudioLM
-    from audiomarathon.models.generation import Generation
 
 
 @dataclass

@@ -52,17 +52,17 @@ class Engine(ABC):
         """Return the stamp of this checkpoint's certificate on the machine that runs it, or None if there is none."""
         return stamp(self.setup)
 
-    def machine(self) -> dict[str, Any]:
-        """Return versions and machine; `other_gpu_processes` lists other processes on the GPUs."""
-        from audiomarathon.engine.environment import environment, other_gpu_processes
-
-        return {"environment": environment(), "other_gpu_processes": other_gpu_processes(os.getpid())}
-
     def state(self) -> dict[str, Any]:
-        """Return the machine's state now: `gpu`, `load`, and `cpu_s`, the CPU seconds of each process so far."""
-        from audiomarathon.engine.environment import cpu_seconds, gpu_state, load
+        """Return the machine and its state now.
 
-        return {"gpu": gpu_state(), "load": load(os.getpid()), "cpu_s": {str(os.getpid()): cpu_seconds()}}
+        `gpu` and `load`; `cpu_s`, the CPU seconds of each process so far; `environment`, versions and machine;
+        `other_gpu_processes`, other processes on the GPUs.
+        """
+        from audiomarathon.engine.environment import cpu_seconds, environment, gpu_state, load, other_gpu_processes
+
+        own = os.getpid()
+        now = {"load": load(own), "gpu": gpu_state(), "cpu_s": {str(own): cpu_seconds()}}
+        return {**now, "environment": environment(), "other_gpu_processes": other_gpu_processes(own)}
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+@functools.cache
 def _commit() -> str | None:
     """Return the commit of this checkout, with `+dirty` if files changed; None outside a checkout."""
     if _output("git", "ls-files", "--error-unmatch", __file__) is None:

@@ -373,15 +373,12 @@ class Pool:
     def _name(self, worker: Any) -> str:
         return f"{self.known[worker].host} (process {self.known[worker].pid})"
 
-    def ask(self, question: str) -> dict[Any, Any]:
-        """Call a method of every worker that has loaded its model; leave out those that died or do not answer."""
-        calls = {getattr(worker, question).remote(): worker for worker in self.known}
+    def states(self) -> dict[Any, Any]:
+        """Return the `state` of every worker that has loaded its model, without those that died or do not answer."""
+        calls = {worker.state.remote(): worker for worker in self.known}
         ended = ray.wait([*calls], num_returns=len(calls), timeout=_QUIET_S)[0] if calls else []
-        return {calls[call]: answer for call in ended if (answer := _answer(call)) is not None}
-
-
-def _answer(call: Any) -> Any:
-    try:
-        return ray.get(call)
-    except RayError:
-        return None
+        found = {}
+        for call in ended:
+            with suppress(RayError):
+                found[calls[call]] = ray.get(call)
+        return found

@@ -97,10 +97,6 @@ class Worker:
             raise ModelError(f"worker on {opened.host} differs from the one on {first.host}: {found}")
         return opened
 
-    def machine(self) -> dict[str, Any]:
-        """Return the machine as it is now."""
-        return self.loaded[0].machine()
-
     def state(self) -> dict[str, Any]:
         """Return the machine's state now; the other workers descend from the process that started this one."""
         return {**self.loaded[0].state(), "load": load(os.getppid())}
@@ -150,12 +146,14 @@ class RayEngine(Engine):
         certificate: dict[str, Any] | None = self.pool.first.certificate
         return certificate
 
-    def machine(self) -> dict[str, Any]:
-        """See :meth:`Engine.machine`; versions are the first worker's, GPUs and processes those of all machines."""
+    def state(self) -> dict[str, Any]:
+        """See :meth:`Engine.state`; versions are the first worker's, and the load is that of the busiest machine."""
         known, shape = self.pool.known, self.pool.shape
-        by_host = {known[worker].host: machine for worker, machine in self.pool.ask("machine").items()}
+        states = [(known[worker], state) for worker, state in self.pool.states().items()]
+        by_host = {opened.host: state for opened, state in states}
+        busiest = max(by_host.items(), key=lambda found: _crowd(found[1]["load"]), default=None)
         ours = {(opened.host, str(opened.pid)) for opened in known.values()}
-        others = [(host, row) for host, machine in by_host.items() for row in machine["other_gpu_processes"]]
+        others = [(host, row) for host, state in by_host.items() for row in state["other_gpu_processes"]]
         return {
             "environment": self.pool.first.environment,
             "other_gpu_processes": [f"{host} {row}" for host, row in others if (host, row.split()[0]) not in ours],
@@ -163,14 +161,6 @@ class RayEngine(Engine):
             "workers": shape.workers,
             "gpus_per_worker": shape.gpus,
             "workers_sharing": shape.sharing,
-        }
-
-    def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`; the load is that of the busiest machine."""
-        states = [(self.pool.known[worker], state) for worker, state in self.pool.ask("state").items()]
-        by_host = {opened.host: state for opened, state in states}
-        busiest = max(by_host.items(), key=lambda found: _crowd(found[1]["load"]), default=None)
-        return {
             "gpu": [gpu for state in by_host.values() for gpu in state["gpu"]],
             "load": {"host": busiest[0], **busiest[1]["load"]} if busiest else None,
             "cpu_s": {f"{opened.host} {opened.pid}": sum(state["cpu_s"].values()) for opened, state in states},

@@ -106,13 +106,9 @@ class EndpointEngine(Engine):
             cost=answer.cost,
         )
 
-    def machine(self) -> dict[str, Any]:
-        """See :meth:`Engine.machine`; a GPU here, if any, may serve the model."""
-        return {**super().machine(), "other_gpu_processes": []}
-
     def state(self) -> dict[str, Any]:
-        """See :meth:`Engine.state`; this is the machine that sends the requests."""
-        return {**super().state(), "gpu": []}
+        """See :meth:`Engine.state`; of the machine that sends the requests, whose GPU may serve the model."""
+        return {**super().state(), "gpu": [], "other_gpu_processes": []}
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:

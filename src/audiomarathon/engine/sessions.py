@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
     """Evaluate a task's settings and record the session's time and load. The folders must be entered."""
-    begin = engine.state()
-    machine = engine.machine() | {"gpu_before": begin["gpu"], "load_before": begin["load"]}
-    if (others := machine.pop("other_gpu_processes")) and engine.setup.settings.timing:
+    machine = engine.state()
+    load, cpu_s, others = (machine.pop(name) for name in ("load", "cpu_s", "other_gpu_processes"))
+    machine |= {"gpu_before": machine.pop("gpu"), "load_before": load}
+    if others and engine.setup.settings.timing:
         warn(f"other processes use the GPU, times will suffer: {'; '.join(others)}")
     threads = threads_of(machine, engine.setup.hardware.name)
     if engine.setup.settings.timing:
-        _warn_if_busy(begin["load"], threads)
+        _warn_if_busy(load, threads)
     clock = time.monotonic()
     before = [dict(job.folder.records) for job in jobs]
     facts = facts_of(engine.setup, task, data, plan.samples) | {
@@ -53,7 +54,7 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
     ended = {
         "settings_side_by_side": len(jobs),
         "wall_s": wall,
-        "cpu_s": sum(seconds - begin["cpu_s"].get(process, 0.0) for process, seconds in end["cpu_s"].items()),
+        "cpu_s": sum(seconds - cpu_s.get(process, 0.0) for process, seconds in end["cpu_s"].items()),
         "gpu_after": end["gpu"],
         "load_after": end["load"],
     }

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import RecordError
-from audiomarathon.files import append_line, json_object, read_plain, write_bytes, write_text
+from audiomarathon.files import json_object, read_plain, write_bytes, write_text
 from audiomarathon.fingerprint import same
 from audiomarathon.runs.folder import RunFolder
 from audiomarathon.settings import RunSettings
@@ -120,11 +120,6 @@ def index_of(run: Path) -> dict[str, dict[str, Any]]:
             if file.is_file() and file.stat().st_size == row["bytes"]:
                 found[row["id"]] = row
     return found
-
-
-def add_to_index(run: Path, row: Mapping[str, Any]) -> None:
-    """Add a finished file's line to a run's index."""
-    append_line(run / FOLDER / INDEX, row)
 
 
 def captured(folder: RunFolder, clips: Mapping[str, str], settings: RunSettings) -> set[str]:
