@@ -164,15 +164,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file as :func:`write_text` does."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, content)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically; if that fails, the old file stays."""
     temporary = path.with_name(f".{path.name}.new")
     with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.unlink(missing_ok=True)  # never write into a link or a FIFO of that name
             temporary.write_bytes(content)

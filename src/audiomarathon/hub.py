@@ -34,9 +34,8 @@ def hub_errors(name: str, kind: type[AudioMarathonError], *, what: str, fetch: s
         RevisionNotFoundError,
     )
 
-    web_error: type[Exception] = HfHubHTTPError.__mro__[
-        1
-    ]  # base class of the HTTP library, which differs between versions
+    # The HTTP library's base error; the library differs between versions.
+    web_error: type[Exception] = HfHubHTTPError.__mro__[1]
     repository, _, revision = name.partition("@")
     try:
         yield

@@ -62,5 +62,5 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 def nearly(name: str, known: Sequence[str]) -> list[str]:
     """Return known names one edit away from `name`, or that continue it by words (`TAU_DATA` for `TAU_DATA_PATH`)."""
-    close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / len(name))
+    close = difflib.get_close_matches(name, known, n=len(known), cutoff=1 - 1.01 / max(6, len(name)))
     return [*close, *(one for one in known if "_" in name and one.startswith(f"{name}_"))]

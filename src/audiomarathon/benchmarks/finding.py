@@ -144,7 +144,7 @@ def task_folder(task: Task, data_root: Path | None, env: Mapping[str, str]) -> P
             raise DataError(f"{variable}={own}: not a folder. {how_to_get(task)}")
         return task.find(folder)
     for name in os.environ:
-        if name != variable and nearly(name.upper(), variable):
+        if name != variable and nearly(name.upper(), [variable]):
             warnings.warn(f"unknown env var {name} is ignored{did_you_mean(name, [variable])}", stacklevel=2)
     if data_root is None and (root := env.get("AUDIOMARATHON_DATA", "").strip()):
         data_root = named_folder(root)

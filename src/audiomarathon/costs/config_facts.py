@@ -121,9 +121,8 @@ def _facts(path: Path, size: int, whole: Any, encoder_window: float) -> ModelFac
         attention_windows(config),
     )
     # Gemma 3n carries several versions of the hidden states through all layers, and an input for each layer.
-    states = (
-        getattr(config, "altup_num_inputs", 0) * hidden + getattr(config, "hidden_size_per_layer_input", 0) * layers
-    )
+    inputs = getattr(config, "hidden_size_per_layer_input", 0) * layers
+    states = getattr(config, "altup_num_inputs", 0) * hidden + inputs
     return ModelFacts(
         config=config,
         cost=cost,
@@ -175,9 +174,7 @@ def _conformer(audio: Any, hidden: int) -> float:
     """Return the multiplications per second of audio in Phi-4-multimodal's audio tower, without attention scores."""
     width, wide, channels, bands = audio.hidden_size, audio.intermediate_size, audio.nemo_conv_channels, 40
     steps = FRAMES_PER_SECOND / 4
-    places = sum(
-        FRAMES_PER_SECOND * bands / 4**halved for halved in (1, 2)
-    )  # outputs of the two separable convolutions
+    places = FRAMES_PER_SECOND * bands * (1 / 4 + 1 / 16)  # outputs of the two separable convolutions
     subsampling = 9 * channels * FRAMES_PER_SECOND * bands + (channels + 9) * channels * places
     block = 8 * width * width + 6 * width * wide  # attention and convolutions; two gated feed-forward networks
     ends = channels * audio.nemo_final_size * width + width * hidden + hidden * hidden

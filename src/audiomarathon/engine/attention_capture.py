@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,10 @@ def parts_of(lm: AudioLM, inputs: Inputs, prompt: Prompt) -> Parts:
 def _found(lm: AudioLM, inputs: Inputs, question: str) -> tuple[int, int] | None:
     """Return the first and last position of the question in the prompt, or None if it is not there."""
     ids, heard = inputs.tensors["input_ids"][0].tolist(), inputs.audio_mask[0].tolist()
-    begin, runs = 0, list[tuple[int, int]]()
-    for place in range(len(ids) + 1):
-        if place == len(ids) or heard[place]:
-            runs += [(begin, place)] if place > begin else []
-            begin = place + 1
-    for first, last in reversed(runs):
-        if (span := _within(lm, ids[first:last], question.strip())) is not None:
-            return first + span[0], first + span[1]
+    texts = [[*run] for is_heard, run in groupby(range(len(ids)), key=heard.__getitem__) if not is_heard]
+    for run in reversed(texts):
+        if (span := _within(lm, [ids[place] for place in run], question.strip())) is not None:
+            return run[0] + span[0], run[0] + span[1]
     return None
 
 
@@ -295,10 +292,9 @@ class _Recorder:
 
     def _spans(self) -> list[list[Any]]:
         """Return each run of positions of one group, with its start and end."""
-        groups = self.parts.group_of[:-1].tolist()
-        starts = [place for place, group in enumerate(groups) if not place or group != groups[place - 1]]
-        ends = zip(starts, [*starts[1:], len(groups)], strict=True)
-        return [[self.parts.groups[groups[start]], start, end] for start, end in ends]
+        groups = [self.parts.groups[group] for group in self.parts.group_of[:-1].tolist()]
+        runs = [[*run] for _group, run in groupby(range(len(groups)), key=groups.__getitem__)]
+        return [[groups[run[0]], run[0], run[-1] + 1] for run in runs]
 
     def attention(self, generation: Generation) -> Attention:
         """Return the captured attention."""
@@ -349,7 +345,7 @@ def capture_missing(
     RecordError
         A file cannot be written.
     """
-    different, clips = 0, plan.clips or {}
+    different, clips = 0, plan.clips
     missing = {job.method.label: job.folder.done(clips) - captured(job.folder, clips, settings) for job in jobs}
     before = {job.method.label: index_of(job.folder.path) for job in jobs}
     for sample in plan.samples:
@@ -388,7 +384,7 @@ def _capture_one(
         The sample's line in the index, if any.
     """
     name, place = file_name(sample.id), job.folder.path / FOLDER
-    if before and not same(before.get("clips"), (plan.clips or {}).get(sample.id)):
+    if before and not same(before.get("clips"), plan.clips.get(sample.id)):
         before = None  # of other audio
     everything = not settings.attn_layers or bool(before and before["all"])
     layers = () if everything else tuple(sorted({*settings.attn_layers, *(before["layers"] if before else ())}))
@@ -413,7 +409,7 @@ def _capture_one(
     found = replace(found, meta={**found.meta, **told})
     row = {"id": sample.id, "file": f"{name}.npz", "bytes": found.save(place / f"{name}.npz")}
     row |= {"layers": found.meta["layers"], "all": everything, "full": bool(longest)}
-    row |= {"clips": (plan.clips or {}).get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
+    row |= {"clips": plan.clips.get(sample.id), "prompt_tokens": inputs.audio_mask.shape[1]}
     append_line(place / INDEX, {**row, "audio_tokens": inputs.audio_tokens[0]})
     return bool(found.meta["reply"] == job.folder.records[sample.id].reply)
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -49,7 +49,7 @@ class Plan:
     session
         Start of the run; records of one session were measured side by side.
     clips
-        Hash of each sample's clips, by id; a sample recorded with other clips runs again.
+        Hash of each sample's clips, by id; a sample recorded with other clips runs again. Empty: nothing is compared.
     control
         Kind of audio control (`silence`, …), written into every record; None for the real audio.
     """
@@ -62,7 +62,7 @@ class Plan:
     batch_size: int | None = None
     warm_up: bool = True
     session: str | None = None
-    clips: Mapping[str, str] | None = None
+    clips: Mapping[str, str] = field(default_factory=dict)
     control: str | None = None
 
 
@@ -99,7 +99,7 @@ def heard(plan: Plan, sample: Sample, sampling_rate: int) -> Prompt:
     """
     before = [_file_facts(clip) for clip in sample.clips]
     clips = tuple(audio.decode(path, sampling_rate) for path in sample.clips)
-    if plan.clips is not None:
+    if plan.clips:
         try:
             same = clip_hash(sample) == plan.clips[sample.id]
         except DataError:

@@ -60,7 +60,7 @@ def evaluate(
 
 def pending_methods(plan: Plan, jobs: Sequence[Job]) -> dict[str, list[Method]]:
     """Return the settings that each unfinished sample lacks."""
-    done = [(job.method, job.folder.done(plan.clips)) for job in jobs]
+    done = [(job.method, job.folder.done(plan.clips or None)) for job in jobs]
     waiting = {sample.id: [method for method, ids in done if sample.id not in ids] for sample in plan.samples}
     return {id_: methods for id_, methods in waiting.items() if methods}
 
@@ -254,7 +254,7 @@ def asked(plan: Plan, sample: Sample) -> Record:
     return Record(
         sample.id,
         sample.cluster,
-        plan.clips[sample.id] if plan.clips else None,
+        plan.clips.get(sample.id),
         reference=plan.task.reference(sample),
         groups=plan.task.groups(sample),
         control=plan.control,

@@ -150,7 +150,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._jobs, self._show, self._every_s, self._clock = plan, jobs, show, every_s, clock
-        finished = [job.folder.done(plan.clips) for job in jobs]
+        finished = [job.folder.done(plan.clips or None) for job in jobs]
         ids = [sample.id for sample in plan.samples]
         # Old records that will run again stay on record until then; they do not count.
         self._stale = [

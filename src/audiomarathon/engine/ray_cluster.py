@@ -72,21 +72,18 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
         raise SettingsError(f"--gpus-per-worker={wanted.gpus_per_worker:g}: DEVICE=cpu uses none")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    quiet = {"log_to_driver": False, "logging_level": "error"}
-    listens = False
+    ours, listens = wanted.address is None, False
+    cores = max(os.cpu_count() or 1, wanted.workers or 1)
+    local: dict[str, Any] = {"address": "local", "num_cpus": cores, "include_dashboard": False}
     try:
-        if wanted.address is None:
-            cores = max(os.cpu_count() or 1, wanted.workers or 1)
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-        else:
+        if wanted.address is not None:
             _knock(wanted.address)
             listens = True
-            ray.init(address=wanted.address, **quiet)
+        ray.init(**local if ours else {"address": wanted.address}, log_to_driver=False, logging_level="error")
     except (RayError, ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        reason += f"; {_TOKEN}" if listens else ""
-        where = f"no Ray cluster at {wanted.address}" if wanted.address else "Ray cannot be started here"
-        raise ExecutorError(f"{where}: {reason}") from None
+        where = "Ray cannot be started here" if ours else f"no Ray cluster at {wanted.address}"
+        hint = f"; {_TOKEN}" if listens else ""
+        raise ExecutorError(f"{where}: {' '.join(str(error).split())[:200]}{hint}") from None
     try:
         shape = lay_out(wanted, settings, _machines())
         kind = _gpus(shape.gpus) if shape.gpus else counted(shape.cpus, "CPU core")
@@ -96,16 +93,13 @@ def connected(wanted: Ray, settings: RunSettings, say: Say) -> Iterator[Shape]:
             say(f"warning: {shared}: their times cannot be compared with other runs; --no-timing leaves times out")
         if shape.gpus > 1 and not settings.device_map:
             say(f"warning: each worker uses one of its {shape.gpus:g} GPUs; DEVICE_MAP=auto uses all")
-        with (
-            _signals({signal.SIGTERM: _end}),
-            _telling_of_its_end(say, ours=wanted.address is None),
-        ):  # Ray would abort at it
+        with _signals({signal.SIGTERM: _end}), _telling_of_its_end(say, ours=ours):  # Ray would abort at SIGTERM
             yield shape
     except KeyboardInterrupt:
         say("Ray: stopping")
         raise
     finally:
-        ours, stopped = wanted.address is None, isinstance(sys.exc_info()[1], KeyboardInterrupt)
+        stopped = isinstance(sys.exc_info()[1], KeyboardInterrupt)
         ignored = dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.SIG_IGN)
         with _signals(ignored), _hurrying(say, ours=ours, code=130 if stopped else 1):
             ray.shutdown()  # interrupted, it would leave some of its processes behind

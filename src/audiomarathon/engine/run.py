@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks import Filters, Loaded, Sample, Task, get_task, select, task_folder
+from audiomarathon.benchmarks import Filters, Loaded, Task, get_task, select, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.benchmarks.manifest import read_manifest
@@ -27,7 +27,7 @@ from audiomarathon.engine.sessions import facts_of, now, report_resume, run_sess
 from audiomarathon.engine.setup import Setup, check_folders, find_setup, run_folders
 from audiomarathon.errors import DataError, RecordError, SettingsError
 from audiomarathon.files import check_writable, write_json
-from audiomarathon.models.registry import ModelSpec, get_model
+from audiomarathon.models.registry import get_model
 from audiomarathon.records import Corpus, Record
 from audiomarathon.runs.attention import FOLDER, captured
 from audiomarathon.runs.folder import Job, RunFolder, read_run, with_context
@@ -224,7 +224,10 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
     """
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
-    _check_clips(setup.spec, task, samples)
+    without, spec = sum(not sample.clips for sample in samples), setup.spec
+    if without and not spec.remote and not spec.load_family().text_only:
+        found = f"{task.key}: {without} of {len(samples)} samples have no clips"
+        raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
     clips = clip_hashes(samples)
     folders = [folder for _method, folder in run_folders(setup, task, data)]
     for folder in folders:
@@ -234,13 +237,6 @@ def is_finished(setup: Setup, task: Task, data: Loaded) -> bool:
         for folder in folders
     ]
     return all(ids >= set(clips) for ids in done)
-
-
-def _check_clips(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> None:
-    without = sum(not sample.clips for sample in samples)
-    if without and not spec.remote and not spec.load_family().text_only:
-        found = f"{task.key}: {without} of {len(samples)} samples have no clips"
-        raise SettingsError(f"{found}, and {spec.key} needs audio in every prompt; allowed: tasks with clips")
 
 
 def run_task(
@@ -265,6 +261,7 @@ def run_task(
 
     settings = setup.settings
     samples = select(data.samples, settings.limit, settings.seed, settings.samples)
+    clips = clip_hashes(samples)
     plan = Plan(
         task,
         samples,
@@ -273,7 +270,7 @@ def run_task(
         settings.seed,
         None if settings.timing else settings.batch_size,
         session=f"{now()} {os.getpid()}",  # two runs may start in one second
-        clips=clip_hashes(samples),
+        clips=clips,
         control=(read_manifest(data.folder).control or {}).get("kind"),
     )
     if 0 < settings.limit < len(samples):
@@ -285,12 +282,11 @@ def run_task(
         say(f"{task.key}: {counted(len(samples), 'sample')} in {data.folder} under {under}")
         corpus = task.corpus(data)
         for job in jobs:
-            report_resume(job.folder, plan.clips or {}, say)
+            report_resume(job.folder, clips, say)
             if corpus:
                 job.folder.write_corpus(corpus)
-        clips = plan.clips or {}
         finished = stack.enter_context(following(trackers or [], task, jobs, setup.checkpoint.folder_name, clips, say))
-        stays = settings.attn_only and all(job.folder.done(clips) >= set(clips) for job in jobs)
+        stays = settings.attn_only and all(job.folder.done(clips) >= {*clips} for job in jobs)
         if settings.save_attn and isinstance(engine, LocalEngine):
             check_layers(engine.lm, settings.attn_layers)
         if engine is not None and not stays:

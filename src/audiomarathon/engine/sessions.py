@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest
-from audiomarathon.compression.method import Method
 from audiomarathon.engine.engine import Engine
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import warn
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequence[Job]) -> None:
     """Evaluate a task's settings and record the session's time and load. The folders must be entered."""
+    from audiomarathon.costs.flops import drops_of
+
     machine = engine.state()
     load, cpu_s, others = (machine.pop(name) for name in ("load", "cpu_s", "other_gpu_processes"))
     machine |= {"gpu_before": machine.pop("gpu"), "load_before": load}
@@ -43,10 +44,12 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
     }
     started = str(plan.session).split()[0]
     for job in jobs:
-        answered = len(job.folder.done(plan.clips).intersection(plan.clips or {}))
+        answered = len(job.folder.done(plan.clips).intersection(plan.clips))
         session = {"started": started, "ended": None, "answered_before": answered, **machine}
         sessions = [*job.folder.run.get("sessions", []), session]
-        job.folder.write_run({**facts, **_method_facts(job.method), "sessions": sessions})
+        drops = drops_of(job.method)
+        own = {"method": job.method.label, "note": job.method.note, "drops": asdict(drops) if drops else None}
+        job.folder.write_run({**facts, **own, "sessions": sessions})
     engine.evaluate(plan, jobs)
     wall, end = time.monotonic() - clock, engine.state()
     if engine.setup.settings.timing:
@@ -59,7 +62,10 @@ def run_session(engine: Engine, task: Task, data: Loaded, plan: Plan, jobs: Sequ
         "load_after": end["load"],
     }
     for job, old in zip(jobs, before, strict=True):
-        _end_session(job.folder, old, ended)
+        fresh = [one for id_, one in job.folder.records.items() if one is not old.get(id_) and one.answered]
+        counts = {"samples": len(fresh), "audio_s": sum(one.clip_seconds for one in fresh)}
+        job.folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
+        job.folder.write_run(job.folder.run)
 
 
 def _warn_if_busy(load: Mapping[str, Any] | None, threads: int) -> None:
@@ -86,22 +92,6 @@ def facts_of(setup: Setup, task: Task, data: Loaded, samples: Sequence[Sample]) 
         "defects": dict(data.defects),
         "samples": [sample.id for sample in samples],
     }
-
-
-def _method_facts(method: Method) -> dict[str, Any]:
-    """Return the facts in `run.json` about a setting's method, besides the identity."""
-    from audiomarathon.costs.flops import drops_of
-
-    drops = drops_of(method)
-    return {"method": method.label, "note": method.note, "drops": asdict(drops) if drops else None}
-
-
-def _end_session(folder: RunFolder, before: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
-    """Add the session's end, time, load and number of new replies to `run.json`."""
-    fresh = [r for id_, r in folder.records.items() if r is not before.get(id_) and r.answered]
-    counts = {"samples": len(fresh), "audio_s": sum(r.clip_seconds for r in fresh)}
-    folder.run["sessions"][-1] |= {"ended": now(), **ended, **counts}
-    folder.write_run(folder.run)
 
 
 def now() -> str:

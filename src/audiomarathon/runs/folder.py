@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from audiomarathon.compression.method import Method
 from audiomarathon.errors import RecordError
-from audiomarathon.files import open_plain, read_plain, replace_file, write_json, writing
+from audiomarathon.files import open_plain, read_plain, write_bytes, write_json, writing
 from audiomarathon.fingerprint import is_weak, same
 from audiomarathon.judges.judgements import read_judgements
 from audiomarathon.lock import hold_run
@@ -138,7 +138,7 @@ class RunFolder:
                 self._stream.close()
             with contextlib.suppress(OSError):
                 os.truncate(self.samples_file, size)
-            safe = f"{counted(len(self.records), 'record')} safe: make room and run the same command again to go on"
+            safe = f"safe so far: {counted(len(self.records), 'record')}; make room and run the same command again"
             raise RecordError(f"{self.samples_file}: cannot be written: {error.strerror or error}; {safe}") from error
         self.records[record.id] = record
         self.appended(record)
@@ -205,7 +205,7 @@ class RunFolder:
                 good.append(line)
         if rejected:
             self._set_aside(rejected)
-            replace_file(self.samples_file, b"".join(good))
+            write_bytes(self.samples_file, b"".join(good))
         return records
 
     def _set_aside(self, lines: Sequence[bytes]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from audiomarathon.errors import AudioMarathonError, DataError, PluginError, RecordError, told
-from audiomarathon.files import read_plain, replace_file, sealed, unsealed
+from audiomarathon.files import read_plain, sealed, unsealed, write_bytes
 from audiomarathon.records import Record, Verdict
 from audiomarathon.scoring.scorer import Scorer
 
@@ -81,7 +81,7 @@ def write_verdicts(folder: Path, scorer: Scorer, verdicts: Iterable[Verdict]) ->
     content = b"".join(lines)
     file = verdicts_file(folder, scorer)
     if not file.is_file() or read_plain(file) != content:
-        replace_file(file, content)
+        write_bytes(file, content)
 
 
 def cannot_be_judged(scorer: Scorer, record: Record, error: BaseException) -> AudioMarathonError:
