@@ -163,7 +163,7 @@ class _Loop:
                 if len(batch.samples) > 1:
                     if not memory_full:
                         return finished, 1
-                    self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halving batches")
+                    self.say(f"{plan.task.key}: BATCH_SIZE={plan.batch_size} does not fit into memory: halved")
                     return finished, (len(batch.samples) + 1) // 2
                 if memory_full:
                     reason = f"{MEMORY_ADVICE} ({reason}"[:499] + ")"
