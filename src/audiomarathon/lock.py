@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from audiomarathon.errors import DataError, RecordError
+from audiomarathon.errors import AudioMarathonError, DataError, RecordError
 from audiomarathon.files import open_plain
 
 _TRIES = 4  # `is_held` locks the file for an instant
@@ -59,13 +59,7 @@ def holding(file: Path, busy: str) -> Iterator[None]:
     DataError
         When another process holds it, or it cannot be made.
     """
-    try:
-        lock = hold(file)
-    except BlockingIOError:
-        raise DataError(f"{file.parent}: {busy}; wait for it, or stop it") from None
-    except OSError as error:
-        raise DataError(f"{file.parent}: cannot be written: {error.strerror or error}") from error
-    with lock:
+    with _held(file, DataError, f"{file.parent}: {busy}", f"{file.parent}: cannot be written"):
         yield
 
 
@@ -77,13 +71,17 @@ def hold_run(folder: Path) -> IO[bytes]:
     RecordError
         When another process is writing this run, or the folder cannot be locked.
     """
+    busy, unusable = "another process is writing this run", "cannot be used as results folder: .lock"
+    return _held(folder / ".lock", RecordError, f"{folder}: {busy}", f"{folder}: {unusable}")
+
+
+def _held(file: Path, kind: type[AudioMarathonError], busy: str, unusable: str) -> IO[bytes]:
     try:
-        return hold(folder / ".lock")
+        return hold(file)
     except BlockingIOError:
-        raise RecordError(f"{folder}: another process is writing this run; wait for it, or stop it") from None
+        raise kind(f"{busy}; wait for it, or stop it") from None
     except OSError as error:
-        reason = error.strerror or error
-        raise RecordError(f"{folder}: cannot be used as results folder: .lock: {reason}") from error
+        raise kind(f"{unusable}: {error.strerror or error}") from error
 
 
 def _is_in_place(stream: IO[bytes], file: Path) -> bool:
