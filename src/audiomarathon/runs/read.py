@@ -255,6 +255,8 @@ def _complete(folder: Path) -> Run:
     run = Run.read(folder)
     if lacking := [name for name in ("checkpoint", "method", "task") if name not in run.facts]:
         raise RecordError(f"{folder / 'run.json'}: lacks the field {lacking[0]!r}")
+    if not isinstance(run.facts.get("identity", {}), dict):
+        raise RecordError(f"{folder / 'run.json'}: the identity is no JSON object")
     if not all(isinstance(id_, str) for id_ in run.facts.get("samples") or ()):
         raise RecordError(f"{folder / 'run.json'}: the samples are no list of names")
     return run
