@@ -77,8 +77,8 @@ def _layers(text: str) -> tuple[int, ...]:
     return () if text == "all" else tuple(sorted({_integer(0)(part.strip()) for part in text.split(",")}))
 
 
-_natural, _device, _ON_OFF = _integer(0), _matching("auto|cpu|cuda(:[0-9]+)?"), "1 or 0"
-_ALLOWED: dict[object, str] = {_switch: _ON_OFF, _natural: "a whole number from 0"}
+_natural, _device = _integer(0), _matching("auto|cpu|cuda(:[0-9]+)?")
+_ALLOWED: dict[object, str] = {_switch: "1 or 0", _natural: "a whole number from 0", _device: DEVICES}
 
 
 def _setting(
@@ -126,9 +126,7 @@ class RunSettings:
     data: str = _setting(
         _DATA, "", "AUDIOMARATHON_DATA", _place, "Where the tasks' data is", "a folder; mini = the mini benchmark"
     )
-    device: str = _setting(
-        _MODEL, "auto", "DEVICE", _matching("auto|cpu|cuda(:[0-9]+)?"), "Device of the model", DEVICES
-    )
+    device: str = _setting(_MODEL, "auto", "DEVICE", _device, "Device of the model")
     device_map: str = _setting(_MODEL, "", "DEVICE_MAP", DEVICE_MAPS, "How to spread the model over several GPUs")
     dtype: str = _setting(_MODEL, "auto", "DTYPE", DTYPES, "Precision; auto is bfloat16 on a GPU, float32 on a CPU")
     attn_implementation: str = _setting(_MODEL, "sdpa", "ATTN_IMPLEMENTATION", ATTENTION, "Attention implementation")
@@ -287,8 +285,8 @@ def flag_of(setting: dataclasses.Field[Any]) -> str:
 
 def described(setting: dataclasses.Field[Any]) -> str:
     """Return a setting's help and, unless it is a switch, its allowed values."""
-    help_, allowed = setting.metadata["help"], setting.metadata["allowed"]
-    return str(help_) if allowed == _ON_OFF else f"{help_}: {allowed}"
+    facts = setting.metadata
+    return str(facts["help"]) if facts["parse"] is _switch else f"{facts['help']}: {facts['allowed']}"
 
 
 def env_names() -> dict[str, str]:

@@ -53,7 +53,10 @@ def evaluate(
     pending, folders = pending_methods(plan, jobs), {job.method.label: job.folder for job in jobs}
     todo = [sample for sample in plan.samples if sample.id in pending]
     with watching(plan, jobs, say, progress=progress) as bar:
-        add: Add = lambda method, record: folders[method.label].append(record)  # noqa: E731
+
+        def add(method: Method, record: Record) -> None:
+            folders[method.label].append(record)
+
         for done in answer(lm, plan, todo, pending, add, cold=plan.warm_up, say=say):
             bar.update(done)
 

@@ -23,7 +23,7 @@ from audiomarathon.compression.method import Method
 from audiomarathon.engine.batches import Plan
 from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
-from audiomarathon.engine.evaluate import Add, answer, error_record, pending_methods
+from audiomarathon.engine.evaluate import answer, error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.engine.ray_cluster import LIVES, Pool, connected
 from audiomarathon.engine.ray_options import Ray
@@ -118,7 +118,10 @@ class Worker:
         by_label = {method.label: method for method in engine.setup.methods}
         methods = {id_: [by_label[label] for label in labels] for id_, labels in pending.items()}
         made: list[Labelled] = []
-        add: Add = lambda method, record: made.append((method.label, record))  # noqa: E731
+
+        def add(method: Method, record: Record) -> None:
+            made.append((method.label, record))
+
         for _done in answer(engine.lm, plan, samples, methods, add, first_turn=first_turn, cold=self.cold):
             pass
         self.cold = self.cold and all(not record.answered for _label, record in made)
