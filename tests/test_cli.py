@@ -291,10 +291,10 @@ def test_the_demo_says_at_its_start_that_it_cannot_draw(monkeypatch: pytest.Monk
     def stop() -> None:
         raise SettingsError("here the runs would begin")
 
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.setattr("audiomarathon.embedded.mini_benchmark.mini_benchmark", stop)
     done = CliRunner().invoke(app, ["demo"])
-    assert "no picture will be drawn: pictures need altair: pip install" in done.output
+    assert "no picture will be drawn: pictures need vl-convert: pip install" in done.output
 
 
 def test_the_demo_keeps_out_of_the_results_that_compare_reads() -> None:

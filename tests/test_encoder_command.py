@@ -85,7 +85,7 @@ def test_from_tars_to_a_comparison_and_a_page(command: Command, env: Path, tmp_p
     assert f"{summary['score'] - noise:+.3f}" in out
     assert "at least two" in one_error(command("compare", "results", "--probe", "mlp-xares-0.1.3")[2])
     assert "linear" in command("status", "results")[1]
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     assert command("report", "results", "-o", "page.html", "--audio", "embed", "--samples", "5")[0] == 0
     page = (tmp_path / "page.html").read_text()
     for part in ("What encoders know", "What is confused", "Surest mistakes", "data:audio/ogg"):

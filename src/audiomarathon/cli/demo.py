@@ -30,7 +30,7 @@ def demo(
     from audiomarathon.settings import RunSettings, cache_folder
 
     try:
-        _ = library("altair"), library("vl_convert")
+        library("vl_convert")
     except AudioMarathonError as error:
         say(f"no picture will be drawn: {error}")
     with writing(cache_folder()):

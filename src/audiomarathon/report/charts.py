@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -23,6 +22,7 @@ from audiomarathon.text import plain
 
 Row = dict[str, Any]
 FORMATS = ("png", "pdf", "svg")
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _GREY = "#777777"
 _PALE = 0.35  # opacity of a bar
 _LETTERS = 11.0  # pixels of a label
@@ -202,9 +202,8 @@ def line_chart(
         "front": [dict(point) for point in front],
         "labels": _labels(ends, (y0, y1), size[1]),
     }
-    spec = _line_spec(plain(x), plain(y), bands, size, tuple(ticks))
-    layers = [layer for layer in spec["layer"] if data[layer["data"]["name"]]]
-    return Chart({**spec, "layer": layers}, {name: rows for name, rows in data.items() if rows})
+    layers = [one for one in _line_layers(plain(x), plain(y), bands, ticks) if data[one["data"]["name"]]]
+    return Chart(figure(layers, *size), {name: rows for name, rows in data.items() if rows})
 
 
 def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
@@ -238,64 +237,64 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
     ]
 
 
-@lru_cache(maxsize=64)
-def _line_spec(x: str, y: str, bands: bool, size: tuple[int, int], ticks: tuple[str, ...]) -> dict[str, Any]:
-    alt = library("altair")
+def figure(layers: Sequence[Mapping[str, Any]], width: int, height: Any) -> dict[str, Any]:
+    """Return layers as a spec without data and config; one layer is the whole spec."""
+    content = {"layer": list(layers)} if len(layers) > 1 else layers[0]
+    return {"$schema": _SCHEMA, **content, "width": width, "height": height}
+
+
+def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
+    """Return a layer that draws these rows; a channel is a field as in :func:`field`, or a description."""
+    encoding = {name: field(one) if isinstance(one, str) else one for name, one in channels.items()}
+    return {"data": {"name": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
+
+
+def field(name: str, **more: Any) -> dict[str, Any]:
+    """Return a channel that shows a field: numbers by `name:Q`, names by `name:N`, the type of its pair by `name`."""
+    name, _, kind = name.partition(":")
+    return {"field": name} | ({"type": {"Q": "quantitative", "N": "nominal"}[kind]} if kind else {}) | more
+
+
+def as_is(name: str) -> dict[str, Any]:
+    """Return a channel whose rows hold the colour, shape or opacity itself."""
+    return field(name, scale=None, legend=None)
+
+
+def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    """Return a colour channel with a legend."""
+    return field(name, scale={"domain": list(colours), "range": list(colours.values())}, **more)
+
+
+def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict[str, Any]]:
+    fit = {"zero": False, "nice": False}
     names = {"values": [*range(len(ticks))], "labelExpr": f"{json.dumps(ticks)}[datum.value]", "labelAngle": -40}
-    axis = {"axis": alt.Axis(**names, labelOverlap=True)} if ticks else {}
-
-    def own(name: str) -> Any:
-        return alt.Chart(alt.NamedData(name))
-
-    def placed(chart: Any, **more: Any) -> Any:
-        across = alt.X("x:Q", title=x, scale=alt.Scale(zero=False, nice=False), **axis)
-        up = alt.Y("y:Q", title=y, scale=alt.Scale(zero=False, nice=False))
-        return chart.encode(**({"x": across, "y": up} | more))
-
-    ink = alt.Color("colour:N", scale=None, legend=None)
-    tip = [alt.Tooltip("what:N", title="setting"), alt.Tooltip("y:Q", title=y, format=".4~g"),
-           alt.Tooltip("low:Q", title="from", format=".4~g"), alt.Tooltip("high:Q", title="to", format=".4~g"),
-           alt.Tooltip("x:Q", title=x, format=".4~g"), alt.Tooltip("said:N", title=" ")]  # fmt: skip
-    between = {"y": alt.Y("low:Q", title=y), "y2": "high:Q", "color": ink}
-    shown = (
-        placed(own("intervals").mark_area(opacity=0.1), detail="line:N", **between)
+    across = field("x:Q", title=x, scale=fit) | ({"axis": {**names, "labelOverlap": True}} if ticks else {})
+    at = {"x": across, "y": field("y:Q", title=y, scale=fit)}
+    ink = {"color": as_is("colour:N")}
+    between = {"x": across, "y": field("low:Q", title=y), "y2": "high", **ink}
+    told = {"y": y, "low": "from", "high": "to", "x": x}
+    numbers = [field(f"{name}:Q", title=title, format=".4~g") for name, title in told.items()]
+    tip = [field("what:N", title="setting"), *numbers, field("said:N", title=" ")]
+    line = {"detail": "line:N", "order": "place:Q", "strokeDash": as_is("dash:N"), **ink}
+    disc = {"stroke": as_is("colour:N"), "fillOpacity": as_is("solid:Q"), "shape": as_is("shape:N"), **ink}
+    marked = layer("points", "point", {"filled": True, "size": 36, "strokeWidth": 1.5, "opacity": 1},
+                   **at, **disc, tooltip=tip)  # fmt: skip
+    to_label = {"x": "x_end:Q", "y": "y_end:Q", "x2": {"value": {"expr": "width + 7"}}, "y2": "y", **ink}
+    return [
+        layer("frame", "point", {"opacity": 0, "tooltip": None}, **at),
+        layer("intervals", "area", {"opacity": 0.1}, detail="line:N", **between)
         if bands
-        else placed(own("intervals").mark_rule(opacity=0.5), **between)
-    )
-    beside = {"x": alt.value({"expr": "width + 9"}), "color": ink}
-    layers = [
-        placed(own("frame").mark_point(opacity=0, tooltip=None)),
-        shown,
-        own("rules").mark_rule(strokeDash=[5, 4]).encode(y="y:Q", color=ink),
-        placed(own("dotted").mark_line(strokeDash=[1, 3], color=_GREY)),
-        placed(own("front").mark_line(strokeDash=[1, 4], strokeWidth=2, color=_GREY)),
-        placed(own("front").mark_point(size=170, color=_GREY)),
-        placed(
-            own("points").mark_line(strokeWidth=1.7),
-            detail="line:N", order="place:Q", color=ink, strokeDash=alt.StrokeDash("dash:N", scale=None, legend=None),
-        ),
-        placed(
-            own("points").transform_filter("datum.marked").mark_point(filled=True, size=36, strokeWidth=1.5, opacity=1),
-            color=ink, stroke=alt.Stroke("colour:N", scale=None, legend=None), tooltip=tip,
-            fillOpacity=alt.FillOpacity("solid:Q", scale=None, legend=None),
-            shape=alt.Shape("shape:N", scale=None, legend=None),
-        ),
-        placed(
-            own("labels").mark_rule(opacity=0.35, strokeWidth=0.7, clip=False),
-            x="x_end:Q", y="y_end:Q", x2=alt.value({"expr": "width + 7"}), y2="y:Q", color=ink,
-        ),
-        own("labels").mark_text(align="left", fontSize=_LETTERS, clip=False).encode(y="y:Q", text="text:N", **beside),
+        else layer("intervals", "rule", {"opacity": 0.5}, **between),
+        layer("rules", "rule", {"strokeDash": [5, 4]}, y="y:Q", **ink),
+        layer("dotted", "line", {"strokeDash": [1, 3], "color": _GREY}, **at),
+        layer("front", "line", {"strokeDash": [1, 4], "strokeWidth": 2, "color": _GREY}, **at),
+        layer("front", "point", {"size": 170, "color": _GREY}, **at),
+        layer("points", "line", {"strokeWidth": 1.7}, **at, **line),
+        marked | {"transform": [{"filter": "datum.marked"}]},
+        layer("labels", "rule", {"opacity": 0.35, "strokeWidth": 0.7, "clip": False}, **to_label),
+        layer("labels", "text", {"align": "left", "fontSize": _LETTERS, "clip": False},
+              x={"value": {"expr": "width + 9"}}, y="y:Q", text="text:N", **ink),
     ]  # fmt: skip
-    chart = alt.layer(*layers).properties(width=size[0], height=size[1])
-    return plain_spec(chart)
-
-
-def plain_spec(chart: Any) -> dict[str, Any]:
-    """Return an altair chart as a spec without data and config."""
-    spec: dict[str, Any] = chart.to_dict(validate=False)
-    for name in ("config", "datasets"):
-        spec.pop(name, None)
-    return spec
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
@@ -336,32 +335,22 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
     """
     order = list(dict.fromkeys(row["name"] for row in rows))
     parts = {row["part"]: row["colour"] for row in rows}
-    nth = {part: place for place, part in enumerate(parts)}
-    found = [row | {"bar": order.index(row["name"]), "nth": nth[row["part"]], "solid": _solid(row)} for row in rows]
-    legend = tuple(parts.items()) if len(parts) > 1 else ()
-    return Chart(_bar_spec(plain(x), legend, width), {"bars": found})
+    found = [row | {"bar": order.index(row["name"]), "nth": [*parts].index(row["part"])} for row in rows]
+    several = len(parts) > 1
+    bars = layer(
+        "bars", "bar", {},
+        x=field("value:Q", title=x, stack="zero" if several else None),
+        y=field("name:N", title=None, sort={"field": "bar", "op": "min"}),
+        color=by_name("part:N", parts) if several else as_is("colour:N"), order="nth:Q", opacity=as_is("solid:Q"),
+        tooltip=[field("name:N", title="setting"), field("part:N", title=" "),
+                 field("value:Q", title=x, format=",.4~g")],
+    )  # fmt: skip
+    return Chart(figure([bars], width, {"step": 18}), {"bars": _pale(found)})
 
 
-def _solid(row: Row) -> float:
-    """Return the opacity of a bar."""
-    return _PALE if row.get("busy") else 1.0
-
-
-@lru_cache(maxsize=16)
-def _bar_spec(x: str, parts: tuple[tuple[str, str], ...], width: int) -> dict[str, Any]:
-    alt = library("altair")
-    colour = alt.Color("colour:N", scale=None, legend=None)
-    if parts:
-        names, inks = map(list, zip(*parts, strict=True))
-        colour = alt.Color("part:N", scale=alt.Scale(domain=names, range=inks), legend=alt.Legend())
-    chart = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
-        x=alt.X("value:Q", title=x, stack="zero" if parts else None),
-        y=alt.Y("name:N", title=None, sort=alt.EncodingSortField("bar", op="min")),
-        color=colour, order="nth:Q", opacity=alt.Opacity("solid:Q", scale=None, legend=None),
-        tooltip=[alt.Tooltip("name:N", title="setting"), alt.Tooltip("part:N", title=" "),
-                 alt.Tooltip("value:Q", title=x, format=",.4~g")],
-    ).properties(width=width, height=alt.Step(18))  # fmt: skip
-    return plain_spec(chart)
+def _pale(rows: Sequence[Row]) -> list[Row]:
+    """Add the opacity of each bar."""
+    return [row | {"solid": _PALE if row.get("busy") else 1.0} for row in rows]
 
 
 def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", notes: Sequence[str] = ()) -> Chart:
@@ -369,30 +358,18 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
     parts: list[dict[str, Any]] = []
     data: dict[str, Sequence[Row]] = {}
     for place, chart in enumerate(charts):
-        own = dict(chart.spec)
-        if "layer" in own:
-            own["layer"] = [_beside(_renamed(layer, place), own["width"]) for layer in own["layer"]]
-        parts.append({name: value for name, value in _renamed(own, place).items() if name != "$schema"})
+        text = json.dumps({name: value for name, value in chart.spec.items() if name != "$schema"})
+        text = text.replace('"data": {"name": "', f'"data": {{"name": "{place}-')
+        # In a combination, Vega's `width` is not the chart's.
+        for gap in (7, 9):
+            text = text.replace(f'{{"expr": "width + {gap}"}}', str(chart.spec["width"] + gap))
+        parts.append(json.loads(text))
         data |= {f"{place}-{name}": rows for name, rows in chart.data.items()}
     room = int(min(columns, len(charts)) * (charts[0].spec["width"] + 90) / _SUBTITLE_LETTER)
     told = [line for note in notes for line in wrap(plain(note), room)]
-    heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY}
-    spec: dict[str, Any] = {"$schema": charts[0].spec["$schema"], "concat": parts, "columns": columns}
-    return Chart(spec | ({"title": {**heading, "offset": 14}} if title or notes else {}), data)
-
-
-def _beside(layer: Mapping[str, Any], width: float) -> dict[str, Any]:
-    """Return a layer with numbers for positions: in a combination, Vega's `width` is not the chart's."""
-    encoding = dict(layer["encoding"])
-    for channel in ("x", "x2"):
-        value = encoding.get(channel, {}).get("value")
-        if isinstance(value, dict):
-            encoding[channel] = {"value": width + float(value["expr"].removeprefix("width + "))}
-    return {**layer, "encoding": encoding}
-
-
-def _renamed(part: Mapping[str, Any], place: int) -> dict[str, Any]:
-    return {**part, "data": {"name": f"{place}-{part['data']['name']}"}} if "data" in part else dict(part)
+    heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY, "offset": 14}
+    spec = {"$schema": _SCHEMA, "concat": parts, "columns": columns}
+    return Chart(spec | ({"title": heading} if title or notes else {}), data)
 
 
 def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, int]) -> Chart:
@@ -403,46 +380,32 @@ def grouped_bars(rows: Sequence[Row], y: str, *, legend: bool, size: tuple[int, 
     rows
         `task`, `setting`, `method`, `value`, optionally `low` and `high`, and `busy` as in :func:`bar_chart`.
     """
-    alt = library("altair")
     looks = {row["setting"]: series.colour(row["method"]) for row in rows}
-    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
-    colour = alt.Color("setting:N", scale=scale, legend=alt.Legend() if legend else None)
     across = {
-        "x": alt.X("task:N", title=None, sort=None, axis=alt.Axis(labelAngle=-20)),
-        "xOffset": alt.XOffset("setting:N", sort=list(looks)),
+        "x": field("task:N", title=None, sort=None, axis={"labelAngle": -20}),
+        "xOffset": field("setting:N", sort=list(looks)),
     }
-    tip = [alt.Tooltip("task:N"), alt.Tooltip("setting:N"), alt.Tooltip("value:Q", title=y, format=".3~g")]
-    solid = alt.Opacity("solid:Q", scale=None, legend=None)
-    bars = alt.Chart(alt.NamedData("bars")).mark_bar().encode(
-        y=alt.Y("value:Q", title=y), color=colour, opacity=solid, tooltip=tip, **across
+    bars = layer(
+        "bars", "bar", {}, y=field("value:Q", title=y), opacity=as_is("solid:Q"), **across,
+        color=by_name("setting:N", looks, **({} if legend else {"legend": None})),
+        tooltip=[field("task:N"), field("setting:N"), field("value:Q", title=y, format=".3~g")],
     )  # fmt: skip
-    ends = (
-        alt.Chart(alt.NamedData("ends"))
-        .mark_rule(color="#8a8a8a", strokeWidth=1.5)
-        .encode(y="low:Q", y2="high:Q", **across)
-    )
-    chart = alt.layer(bars, ends).properties(width=size[0], height=size[1])
     known = [row for row in rows if row.get("low") is not None]
-    spec = plain_spec(chart)
-    shown = {"bars": [row | {"solid": _solid(row)} for row in rows]} | ({"ends": known} if known else {})
-    return Chart({**spec, "layer": spec["layer"][: 2 if known else 1]}, shown)
+    ends = layer("ends", "rule", {"color": "#8a8a8a", "strokeWidth": 1.5}, y="low:Q", y2="high", **across)
+    return Chart(
+        figure([bars, ends] if known else [bars], *size), {"bars": _pale(rows)} | ({"ends": known} if known else {})
+    )
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], median: float, x: str, *, size: tuple[int, int]) -> Chart:
     """Draw a histogram of clip durations, with the median."""
     bars = [{"from": low, "to": high, "count": n} for low, high, n in zip(edges, edges[1:], counts, strict=False)]
-    return Chart(_histogram_spec(plain(x), size), {"bars": bars, "median": [{"x": median}]})
-
-
-@lru_cache(maxsize=4)
-def _histogram_spec(x: str, size: tuple[int, int]) -> dict[str, Any]:
-    alt = library("altair")
-    scale = alt.Scale(zero=False, nice=False)
-    bars = alt.Chart(alt.NamedData("bars")).mark_bar(color="#0072B2").encode(
-        x=alt.X("from:Q", title=x, scale=scale), x2="to:Q", y=alt.Y("count:Q", title="clips")
-    )  # fmt: skip
-    line = alt.Chart(alt.NamedData("median")).mark_rule(color="#D55E00").encode(x="x:Q")
-    return plain_spec(alt.layer(bars, line).properties(width=size[0], height=size[1]))
+    across = field("from:Q", title=x, scale={"zero": False, "nice": False})
+    layers = [
+        layer("bars", "bar", {"color": "#0072B2"}, x=across, x2="to", y=field("count:Q", title="clips")),
+        layer("median", "rule", {"color": "#D55E00"}, x="x:Q"),
+    ]
+    return Chart(figure(layers, *size), {"bars": bars, "median": [{"x": median}]})
 
 
 def script() -> str:

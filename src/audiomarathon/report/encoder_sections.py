@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Any
 
 from audiomarathon.benchmarks.xares.published import ENCODERS
 from audiomarathon.probing.problem import STANDARD
-from audiomarathon.report.charts import Chart, Row, library, plain_spec
+from audiomarathon.report.charts import Chart, Row, by_name, field, figure, layer
 from audiomarathon.report.encoder_tables import beside_published, by_task, encoder_scores, notes_of
 from audiomarathon.report.render import Table
 from audiomarathon.report.series import palette
@@ -60,34 +58,25 @@ def _radar(scores: Sequence[Score], axes: Sequence[str]) -> Chart:
     ]
     lines = []
     encoders = list(dict.fromkeys(one.encoder for one in scores))
-    for encoder, colour in zip(encoders, palette(len(encoders)), strict=True):
+    inks = dict(zip(encoders, palette(len(encoders)), strict=True))
+    for encoder, colour in inks.items():
         own = {one.task: one.by_probe[STANDARD[0]].value for one in scores if one.encoder == encoder}
         there = [task for task in axes if task in own]
         for place, task in enumerate([*there, there[0]]):
             found = at(task, max(0.0, own[task])) | {"encoder": encoder, "task": task, "score": own[task]}
             lines.append(found | {"place": place, "colour": colour})
     names = [at(task, 1.14) | {"text": task} for task in axes]
-    legend = tuple(zip(encoders, palette(len(encoders)), strict=True))
-    return Chart(_radar_spec(legend), {"rings": rings, "lines": lines, "names": names})
-
-
-@lru_cache(maxsize=8)
-def _radar_spec(encoders: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    alt = library("altair")
-    scale = alt.Scale(domain=[-1.35, 1.35], nice=False)
-    placed = {"x": alt.X("x:Q", axis=None, scale=scale), "y": alt.Y("y:Q", axis=None, scale=scale)}
-    names, inks = map(list, zip(*encoders, strict=True))
-    ink = alt.Color("encoder:N", scale=alt.Scale(domain=names, range=inks), legend=alt.Legend())
-    tip = [alt.Tooltip("encoder:N"), alt.Tooltip("task:N"), alt.Tooltip("score:Q", format=".3f")]
-    rings = alt.Chart(alt.NamedData("rings")).mark_line(color="#cccccc", strokeWidth=0.8)
-    lines, texts = alt.Chart(alt.NamedData("lines")), alt.Chart(alt.NamedData("names"))
+    scale = {"domain": [-1.35, 1.35], "nice": False}
+    placed = {"x": field("x:Q", axis=None, scale=scale), "y": field("y:Q", axis=None, scale=scale)}
+    own_ink = {"color": by_name("encoder:N", inks), **placed}
+    tip = [field("encoder:N"), field("task:N"), field("score:Q", format=".3f")]
     layers = [
-        rings.encode(detail="ring:N", order="place:Q", **placed),
-        lines.mark_line(strokeWidth=1.8).encode(color=ink, order="place:Q", **placed),
-        lines.mark_point(filled=True, size=36).encode(color=ink, tooltip=tip, **placed),
-        texts.mark_text(fontSize=11).encode(text="text:N", **placed),
+        layer("rings", "line", {"color": "#cccccc", "strokeWidth": 0.8}, detail="ring:N", order="place:Q", **placed),
+        layer("lines", "line", {"strokeWidth": 1.8}, order="place:Q", **own_ink),
+        layer("lines", "point", {"filled": True, "size": 36}, tooltip=tip, **own_ink),
+        layer("names", "text", {"fontSize": 11}, text="text:N", **placed),
     ]
-    return plain_spec(alt.layer(*layers).properties(width=_SIZE, height=_SIZE))
+    return Chart(figure(layers, _SIZE, _SIZE), {"rings": rings, "lines": lines, "names": names})
 
 
 def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
@@ -102,22 +91,17 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
             {"label": label, "taken": taken, "clips": count, "share": count / totals[label]}
             for (label, taken), count in sorted(pairs.items())
         ]
-        found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [
-            Chart(_confusion_spec(len({one["taken"] for one in rows}), len(totals)), {"cells": rows})
-        ]
+        across, down = len({one["taken"] for one in rows}), len(totals)
+        shade = {"scheme": "blues", "domain": [0, 1]}
+        cells = layer(
+            "cells", "rect", {}, x=field("taken:N", title="taken for"), y=field("label:N", title="label"),
+            color=field("share:Q", title="share of the label's clips", scale=shade),
+            tooltip=[field("label:N"), field("taken:N", title="taken for"), field("clips:Q"),
+                     field("share:Q", format=".0%")],
+        )  # fmt: skip
+        chart = Chart(figure([cells], max(_CELL * across, 120), _CELL * down), {"cells": rows})
+        found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [chart]
     return found
-
-
-@lru_cache(maxsize=64)
-def _confusion_spec(across: int, down: int) -> dict[str, Any]:
-    alt = library("altair")
-    tip = [alt.Tooltip("label:N"), alt.Tooltip("taken:N", title="taken for"), alt.Tooltip("clips:Q"),
-           alt.Tooltip("share:Q", format=".0%")]  # fmt: skip
-    cells = alt.Chart(alt.NamedData("cells")).mark_rect().encode(
-        x=alt.X("taken:N", title="taken for"), y=alt.Y("label:N", title="label"), tooltip=tip,
-        color=alt.Color("share:Q", title="share of the label's clips", scale=alt.Scale(scheme="blues", domain=[0, 1])),
-    )  # fmt: skip
-    return plain_spec(cells.properties(width=max(_CELL * across, 120), height=_CELL * down))
 
 
 def surest_mistakes(runs: Sequence[Run]) -> Table:

@@ -123,7 +123,7 @@ class Runs:
         Raises
         ------
         SettingsError
-            Without altair and vl-convert (the extra `report`).
+            Without vl-convert (the extra `report`).
         """
         runs = [run for system in self.data.systems for run in system.runs.values()]
         drawn = {panel.name: of_panel(panel) for panel in panels_of(runs)}

@@ -74,7 +74,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     Raises
     ------
     SettingsError
-        Without altair and vl-convert (the extra `report`).
+        Without vl-convert (the extra `report`).
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup

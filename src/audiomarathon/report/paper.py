@@ -27,7 +27,7 @@ def write_paper(data: PageData, folder: Path) -> list[Path]:
     RecordError
         When nothing finished, or a file cannot be written.
     SettingsError
-        Without altair and vl-convert (the extra `report`).
+        Without vl-convert (the extra `report`).
     """
     written = []
     for panel in panels_of([run for system in data.systems for run in system.runs.values()]):

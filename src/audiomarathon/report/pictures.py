@@ -39,7 +39,7 @@ def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Pa
     RecordError
         When there is no finished run, or the folder cannot be written.
     SettingsError
-        Without altair and vl-convert (the extra `report`), or for an unknown format.
+        Without vl-convert (the extra `report`), or for an unknown format.
     """
     if kind not in charts.FORMATS:
         raise SettingsError(f"--format {kind}: allowed: {', '.join(charts.FORMATS)}")
@@ -128,7 +128,7 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
     Raises
     ------
     SettingsError
-        Without altair and vl-convert (the extra `report`).
+        Without vl-convert (the extra `report`).
     RecordError
         When a folder holds no run, or the picture cannot be written.
     """
@@ -155,7 +155,7 @@ def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
     Raises
     ------
     SettingsError
-        Without altair and vl-convert (the extra `report`), or for an unknown format.
+        Without vl-convert (the extra `report`), or for an unknown format.
     RecordError
         When the picture cannot be written.
     """
@@ -191,7 +191,7 @@ def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:
     Raises
     ------
     SettingsError
-        Without altair and vl-convert (the extra `report`).
+        Without vl-convert (the extra `report`).
     RecordError
         When a picture cannot be written.
     """
