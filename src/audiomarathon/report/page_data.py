@@ -199,8 +199,10 @@ class PageData:
                 if all((task, place) in found for task in members):
                     found[scope, place] = _mean(members, [found[task, place] for task in members])
         rows = {
-            place: {"scope": place[0], "setting": self.settings[place[1]].name, **row, **self._beside(*place)}
-            for place, row in found.items()
+            (scope, place): {"setting": self.settings[place].name, "ratio": self.settings[place].ratio}
+            | row
+            | self._beside(scope, place)
+            for (scope, place), row in found.items()
         }
         for (scope, place), row in rows.items():
             base = found.get((scope, self.settings[place].base or 0), {})

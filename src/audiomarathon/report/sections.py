@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from audiomarathon.judges.anchors import MARKS
@@ -71,19 +73,13 @@ def _runs(data: PageData) -> list[Run]:
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
     """Return the sections on encoders, whose settings are probes without a base."""
-    scores = task_scores(runs)
-    drawn, confused = encoder_sections.radars(scores), encoder_sections.confusions(runs)
-    mistakes = encoder_sections.surest_mistakes(runs)
-    return [
-        Section(
-            "encoders",
-            "What encoders know",
-            encoder_sections.score_tables(scores),
-            {"": drawn} if drawn else {},
-            {"": encoder_sections.notes(runs, scores)},
-        ),
-        *([Section("confusion", "What is confused", [mistakes], confused)] if len(mistakes.frame) else []),
-    ]
+    scores, mistakes = task_scores(runs), encoder_sections.surest_mistakes(runs)
+    drawn, notes = encoder_sections.radars(scores), {"": encoder_sections.notes(runs, scores)}
+    known = encoder_sections.score_tables(scores)
+    found = [Section("encoders", "What encoders know", known, {"": drawn} if drawn else {}, notes)]
+    if len(mistakes.frame):
+        found.append(Section("confusion", "What is confused", [mistakes], encoder_sections.confusions(runs)))
+    return found
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
@@ -119,7 +115,7 @@ def _asked(data: PageData) -> list[Section]:
 
 def facts(data: PageData, samples: int) -> list[str]:
     """Return the page's subject: models, machine, date, number of samples, and tasks."""
-    runs = [run for system in data.systems for run in system.runs.values()]
+    runs = _runs(data)
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
     machines = dict.fromkeys(_machine_of(run.identity, run.facts) for run in runs)
@@ -147,15 +143,11 @@ def advice(data: PageData) -> list[str]:
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
-    notes = [note for system in data.systems for run in system.runs.values() for note in _notes(run)]
+    notes = [note for run in _runs(data) for note in (run.summary or {}).get("notes") or ()]
     data = _replied(data)
     advised = [_advised(one, data.point) for one in data.advice]
     marked = any(mark in note for note in notes for mark in MARKS)
     return [*advised, *[weak] * marked] if advised else [none]
-
-
-def _notes(run: Run) -> Sequence[str]:
-    return (run.summary or {}).get("notes") or ()
 
 
 def _advised(one: Advice, point: float) -> str:
@@ -203,29 +195,20 @@ def _choice(data: PageData) -> Section:
     """Return the first section: score against time to first token, and a table with recommended settings first."""
     scope, advised = data.widest, {one.place for one in data.advice}
     rows = []
-    for place, system in enumerate(data.systems):
-        row = data.figures.get((scope, place), {})
-        setting = data.settings[place]
-        speed = 1.0 if setting.is_base else row.get("first_token_speedup")
-        keeps = row.get("difference", 0.0 if setting.is_base else None)
-        kept = keeps is not None and keeps >= -data.point
-        order = (
-            bool(system.control),
-            place not in advised,
-            not row,
-            not kept,
-            -(speed or 0.0) if kept else -(keeps if keeps is not None else -2.0),
-        )
-        shown = {name: row.get(name) for name in _CHOICE if name != "first_token_speedup"}
-        for name in ("score", "difference", "first_token_speedup"):
-            shown |= {f"{name}{end}": row.get(f"{name}{end}") for end in ("_low", "_high")}
-        shown |= {"difference_mark": row.get("difference_mark"), "n_said": row.get("n_said", "")}
-        shown["first_token_speedup"] = "base" if setting.is_base else row.get("first_token_speedup")
-        shown["difference"] = "base" if setting.is_base else row.get("difference")
-        shown["first_token_speedup_why"] = row.get("untimed") or row.get("why") or ""
-        shown |= {name: row.get(name, "") for name in ("difference_said", "first_token_speedup_said")}
+    for place, setting in enumerate(data.settings):
+        row = dict.fromkeys(_CHOICE) | data.figures.get((scope, place), {})
+        speed, loss = row["first_token_speedup"] or 0.0, row["difference"]
         what = "recommended" if place in advised else "control" if setting.method == "random" else ""
-        rows.append((order, shown | {"setting": setting.name, "setting_said": what}))
+        shown = {"setting": setting.name, "setting_said": what}
+        shown["first_token_speedup_why"] = row.get("untimed") or row.get("why") or ""
+        if setting.is_base:
+            speed, loss = 1.0, 0.0
+            shown |= {"difference": "base", "first_token_speedup": "base"}
+        kept = loss is not None and loss >= -data.point
+        missing = (scope, place) not in data.figures
+        order = (bool(setting.system.control), place not in advised, missing, not kept,
+                 -speed if kept else 2.0 if loss is None else -loss)  # fmt: skip
+        rows.append((order, row | shown))
     ordered = [row for _, row in sorted(rows, key=lambda one: one[0])]
     kinds = {"prefill_s": Kind("first token, ms", ".0f", 1e3), "setting": Kind(left=True)}
     kinds |= {"score": Kind(f"score, {scope} [95 %]", ".3f"), "n": Kind("samples", "d")}
@@ -236,10 +219,7 @@ def _choice(data: PageData) -> Section:
         "of base by speed, then the others by score. × is the median over samples of base ÷ setting; ms is base's "
         "median divided by it."
     )
-    notes = [
-        about if scope else "No score yet.",
-        *_reasons(data, scope),
-    ]
+    notes = [about if scope else "No score yet.", *_reasons(data, scope)]
     lines = _lines(data, scope, _speed_up)
     notes += _hollow(lines)
     drawn = []
@@ -282,10 +262,7 @@ def _reasons(data: PageData, scope: str) -> list[str]:
             if own is None:
                 continue
             if own["expected"] and own["n"] + (own["errors"] or 0) < own["expected"]:
-                say(
-                    f"figures of {task} use {own['n']} of {own['expected']} samples: not finished",
-                    setting.name,
-                )
+                say(f"figures of {task} use {own['n']} of {own['expected']} samples: not finished", setting.name)
             for note in own["notes"]:
                 say(note, setting.name)
             if own["busy"]:
@@ -327,46 +304,42 @@ def _by_scope(anchor: str, heading: str, scopes: Sequence[str], data: PageData, 
     return Section(anchor, heading, (), found, notes)
 
 
-def _lines(data: PageData, scope: str, x: Callable[[Mapping[str, Any]], float | None]) -> list[Line]:
+X = Callable[[Mapping[str, Any]], float | None]
+
+
+def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line]:
     """Return a line per method, layer and checkpoint, by rising ratio, starting at base if comparable.
 
     Parameters
     ----------
     x
         Returns a row's x value, or None.
+    timed
+        Whether the picture shows times, which may be of a busy machine.
     """
+
+    def point(place: int) -> dict[str, Any] | None:
+        setting, row = data.settings[place], data.figures.get((scope, place))
+        at = None if row is None else x(row)
+        if row is None or at is None:
+            return None
+        return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
+                "method": setting.method, "busy": timed and row["busy"]}  # fmt: skip
+
     found: dict[str, list[int]] = {}
     for place, _ in _rows(data, scope):
         found.setdefault(data.settings[place].line, []).append(place)
-    lines, kin = [], dict[str, int]()
+    lines, kin = [], Counter[str]()
     for name, places in found.items():
         first = data.settings[places[0]]
-        points = [_point(data, scope, place, x) for place in sorted(places, key=lambda one: data.settings[one].ratio)]
-        known = [point for point in points if point is not None]
-        if not known:
+        points = [point(place) for place in sorted(places, key=lambda one: data.settings[one].ratio)]
+        if not any(points):
             continue
-        if x is _ratio:
-            known = [point | {"busy": False} for point in known]  # this picture shows no times
-        start = None
-        alike = not data.figures[scope, places[0]].get("why")
-        if alike and not first.is_base and first.base is not None:
-            start = _point(data, scope, first.base, x)
-        nth = kin.get(first.method, 0)
-        kin[first.method] = nth + 1
-        lines.append(Line(name, first.method, [*([start] if start else []), *known], nth))
+        alone = data.figures[scope, places[0]].get("why") or first.is_base or first.base is None
+        start = None if alone else point(first.base or 0)
+        lines.append(Line(name, first.method, [one for one in (start, *points) if one], kin[first.method]))
+        kin[first.method] += 1
     return sorted(lines, key=lambda line: line.method == "base")
-
-
-def _point(
-    data: PageData, scope: str, place: int, x: Callable[[Mapping[str, Any]], float | None]
-) -> dict[str, Any] | None:
-    row = data.figures.get((scope, place))
-    at = None if row is None else x({**row, "place": place, "ratio": data.settings[place].ratio})
-    if row is None or at is None:
-        return None
-    setting = data.settings[place]
-    return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
-            "method": setting.method, "busy": row["busy"]}  # fmt: skip
 
 
 def _speed_up(row: Mapping[str, Any]) -> float | None:
@@ -384,7 +357,7 @@ def _has_points(lines: Sequence[Line]) -> bool:
 
 
 def _curves(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
-    lines = _lines(data, scope, _ratio)
+    lines = _lines(data, scope, itemgetter("ratio"), timed=False)
     by_ratio = [line for line in lines if line.method != "base"]
     bases = [(line.name, float(line.points[0]["y"]), series.BASE) for line in lines if line.method == "base"]
     found, notes = [], []
@@ -433,10 +406,6 @@ def _comparable(row: Mapping[str, Any]) -> bool:
     return bool(beside) and row["prefill_s"] is not None
 
 
-def _ratio(row: Mapping[str, Any]) -> float:
-    return float(row["ratio"])
-
-
 def _milliseconds(row: Mapping[str, Any], *, name: str) -> float | None:
     return 1e3 * row[name] if _comparable(row) and row[name] is not None else None
 
@@ -458,12 +427,11 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         ("peak_memory_bytes", "GB", 1e-9, "Peak memory of the GPU"),
     ):
         bars = [
-            {"name": one.name, "part": one.name, "value": scale * row[name], "colour": series.colour(one.method)}
-            for one, row in rows
-            if row[name] is not None
-        ]
+            {"name": one.name, "part": "", "value": scale * row[name], "colour": series.colour(one.method)}
+            for one, row in rows if row[name] is not None
+        ]  # fmt: skip
         if len(bars) > 1:
-            found.append(charts.bar_chart([bar | {"part": ""} for bar in bars], unit).with_title(title))
+            found.append(charts.bar_chart(bars, unit).with_title(title))
     more = len(_rows(data, scope)) - len(rows)
     told += [f"Bars show the first {_MOST_BARS} settings; {more} more are left out."] * bool(more)
     return found, [described(data, scope), *told]
@@ -490,15 +458,13 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     for name, places in by_line.items() or {"base": []}.items():
         bases = {data.settings[place].base for place in places} if places else set(curves)
         drawn = [
-            Line(_short(data, place), data.settings[place].method, curves[place], nth)
+            Line(f"{data.settings[place].ratio:g}", data.settings[place].method, curves[place], nth)
             for nth, place in enumerate(places)
         ]
         drawn += [Line("base", "base", curves[base]) for base in bases if base in curves]
-        found.append(
-            charts.line_chart(
-                drawn, "duration of the clip, s", "mean of own scores", span=span, range_=range_, size=(300, 190)
-            ).with_title(name)
-        )
+        look: dict[str, Any] = {"span": span, "range_": range_, "size": (300, 190)}
+        chart = charts.line_chart(drawn, "duration of the clip, s", "mean of own scores", **look)
+        found.append(chart.with_title(name))
     members = data.members(scope)
     pooled = f"All samples of {', '.join(members)} together." if len(members) > 1 else described(data, scope)
     return found, [
@@ -506,10 +472,6 @@ def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
         "Mean score of single samples (right or wrong; 1 − WER) in bins of half a minute. Point at a dot to see its "
         "number of samples.",
     ]
-
-
-def _short(data: PageData, place: int) -> str:
-    return f"{data.settings[place].ratio:g}"
 
 
 def _own(data: PageData) -> Section:
@@ -529,13 +491,11 @@ def _own(data: PageData) -> Section:
 
 def _survival(data: PageData) -> Section:
     """Return the section on what pruning removes first from JASCO's clips."""
-    found = survivals(data.systems)
+    heading, found = "What pruning removes first", survivals(data.systems)
     if all(one.system.is_base for one in found):
-        return Section("survival", "What pruning removes first")
-    drawn = survival.panels(found)
-    said = {"": survival.sentences(found)}
-    own = survival.tables(found)
-    return Section("survival", "What pruning removes first", own, {"": drawn} if drawn else {}, said)
+        return Section("survival", heading)
+    drawn, said = survival.panels(found), {"": survival.sentences(found)}
+    return Section("survival", heading, survival.tables(found), {"": drawn} if drawn else {}, said)
 
 
 def _machine(data: PageData) -> Section:
@@ -547,12 +507,8 @@ def _machine(data: PageData) -> Section:
         told = ", ".join(f"{name} {value}" for name, value in versions.items() if isinstance(value, (str, int, float)))
         identity = one.system.identity
         about = [run.facts.get("model"), one.system.checkpoint, identity.get("device") or "untimed"]
-        about += [
-            identity.get("dtype"),
-            identity.get("attention"),
-            "yes" if run.facts.get("certificate") else "no",
-            told,
-        ]
+        about += [identity.get("dtype"), identity.get("attention")]
+        about += ["yes" if run.facts.get("certificate") else "no", told]
         groups.setdefault(tuple(str(value or "–") for value in about), []).append(one.name)
     names = ("model", "checkpoint", "device", "dtype", "attention", "certified", "environment")
     of = ["all" if len(own) == len(data.settings) else ", ".join(own) for own in groups.values()]
