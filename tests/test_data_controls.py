@@ -190,8 +190,11 @@ def test_the_embedded_model_needs_the_needle(tmp_path: Path) -> None:
     assert scores["30s-silence"] <= 0.3
     with pytest.raises(RecordError, match=r"another run .*control"):
         audiomarathon.evaluate("desed", model="embedded", **{**run, "data": str(tmp_path / "controls" / "30s")})
-    runs = control_runs([tmp_path / "results"])
-    assert [(one.kind, one.seconds, one.chance) for one in runs] == [("audio", 30, 0.25), ("silence", 30, 0.25)]
+    runs = control_runs([tmp_path / "results"]).frame
+    assert [*zip(runs["heard"], runs["seconds"], runs["chance"], strict=True)] == [
+        ("audio", 30, 0.25),
+        ("silence", 30, 0.25),
+    ]
     code, output = call("data", "plot-controls", tmp_path / "results", "-o", tmp_path / "plot.png")
     assert code == 0, output
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -108,13 +108,12 @@ class TestTheScoreOfARun:
             assert (found[key].value, found[key].interval) == (near(value), pair(interval))
 
     def test_in_pictures_of_controls(self, results: Path, golden: Figures) -> None:
-        found = {(one.panel.split(" · ")[0], one.panel.split(" · ")[2]): one for one in control_runs([results])}
+        rows = control_runs([results]).frame.to_dict("records")
+        found = {tuple(row["task"].split(" · ")[::2]): row for row in rows}
         assert found.keys() == golden.keys()
         for key, (value, interval) in golden.items():
-            assert (found[key].score, (found[key].low, found[key].high)) == (
-                near(value),
-                pair(interval or (value, value)),
-            )
+            low_high = found[key]["score_low"], found[key]["score_high"]
+            assert (found[key]["score"], low_high) == (near(value), pair(interval or (value, value)))
 
     def test_in_papers_files(self, results: Path, golden: Figures, tmp_path: Path) -> None:
         write_paper(PageData(read_systems([results])), tmp_path)
@@ -296,7 +295,7 @@ class TestWhichRuns:
             },
             "compare": {str(run.folder) for system in systems for run in system.runs.values()},
             "plot": {one.label for panel in panels for one in panel.settings},
-            "controls": {one.panel for one in control_runs([folder])},
+            "controls": set(control_runs([folder]).frame["task"]),
             "sweep": {
                 str(one.result.folder) for group in read_outcome(folder, seed=1).groups.values() for one in group
             },

@@ -230,13 +230,11 @@ def plot_controls(
     output: Annotated[Path, output_option("Picture to write.")] = Path("controls.png"),
 ) -> None:
     """Plot score against duration, one line per control, from finished runs on a task and its variants."""
-    from audiomarathon.report import tables
-    from audiomarathon.report.controls import control_runs
-    from audiomarathon.report.pictures import plot_controls as plot
+    from audiomarathon.report.controls import control_runs, plot
     from audiomarathon.report.render import show
 
     found = control_runs(runs)
-    show(tables.controls(found))
+    show(found)
     say(f"picture: {plot(found, output)}")
 
 

@@ -1,70 +1,78 @@
-"""Collect the scores of control runs against the duration of their clips."""
+"""Show the scores of control runs against the duration of their clips."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from audiomarathon.errors import RecordError
+from audiomarathon.report import charts
+from audiomarathon.report.charts import Line
+from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.runs.read import Run, read_runs
 
-
-@dataclass(frozen=True)
-class ControlRun:
-    """One finished run: its control, duration, and score with interval.
-
-    Attributes
-    ----------
-    kind
-        `audio` for real audio of any duration, else the control.
-    seconds
-        The controlled length, or the clips' median.
-    chance
-        Share of right replies by guessing; None if unknown.
-    """
-
-    panel: str
-    kind: str
-    seconds: float
-    score: float
-    low: float
-    high: float
-    n: int
-    chance: float | None
+_COLOURS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
+_ENDS = {"x": "seconds", "y": "score", "low": "score_low", "high": "score_high"}
 
 
-def control_runs(folders: Sequence[Path]) -> list[ControlRun]:
-    """Return the runs in or under folders, by panel (task, model, setting), kind and duration.
+def control_runs(folders: Sequence[Path]) -> Table:
+    """Return the finished runs in or under folders, by task (with model and setting), kind and duration.
+
+    What a run `heard` is `audio` for real audio of any duration, else the control; `seconds` is the controlled length,
+    or the clips' median; `chance` the share of right replies by guessing, None if unknown.
 
     Raises
     ------
     RecordError
         No run is finished.
     """
-    found = [one for run in read_runs(folders) if (one := _of(run)) is not None]
-    if not found:
+    rows = [_row(run, run.summary) for run in read_runs(folders) if run.summary and run.records]
+    rows = [row for row in rows if row["score"] is not None]
+    if not rows:
         raise RecordError(f"{', '.join(map(str, folders))}: no finished run there")
-    return sorted(found, key=lambda run: (run.panel, run.kind, run.seconds))
+    rows.sort(key=lambda row: (row["task"], row["heard"], row["seconds"]))
+    return Table.of(rows, kinds={"seconds": Kind(form=".1f"), "chance": Kind(form=".2f")})
 
 
-def _of(run: Run) -> ControlRun | None:
-    summary = run.summary
-    if summary is None or summary.get("score") is None or not run.records:
-        return None
-    control: Mapping[str, Any] = run.facts.get("control") or {}
+def _row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
+    control = run.facts.get("control") or {}
     median = float(np.median([record.clip_seconds for record in run.records.values()]))
-    low, high = (summary.get("intervals") or {}).get("score") or (summary["score"], summary["score"])
-    return ControlRun(
-        f"{run.key} · {run.facts.get('model', '')} · {run.method}",
-        str(control.get("kind", "audio")),
-        float(control.get("seconds") or median),
-        summary["score"],
-        low,
-        high,
-        summary["n"],
-        summary.get("chance"),
-    )
+    score: Any = summary.get("score")
+    ends = (summary.get("intervals") or {}).get("score") or (score, score)
+    return {
+        "task": f"{run.key} · {run.facts.get('model', '')} · {run.method}",
+        "heard": str(control.get("kind", "audio")),
+        "seconds": float(control.get("seconds") or median),
+        "n": summary["n"],
+        **with_interval("score", score, ends),
+        "chance": summary.get("chance"),
+    }
+
+
+def plot(runs: Table, path: Path) -> Path:
+    """Draw score against duration: a panel per task, model and setting, a line per control, with 95 % intervals.
+
+    Raises
+    ------
+    SettingsError
+        Without vl-convert (the extra `report`), or for an unknown format.
+    RecordError
+        When the picture cannot be written.
+    """
+    drawn = []
+    for panel, own in runs.frame.groupby("task", sort=False):
+        lines = [
+            Line(str(kind), str(kind), [{to: row[of] for to, of in _ENDS.items()} for row in rows.to_dict("records")],
+                 colour=_COLOURS.get(str(kind), ""))
+            for kind, rows in own.groupby("heard", sort=False)
+        ]  # fmt: skip
+        guessed = own["chance"].iloc[0]
+        chance = [] if guessed is None else [("chance (accuracy)", guessed, "#999999")]
+        chart = charts.line_chart(
+            lines, "clip duration, s", "score", rules=chance, range_=(0.0, 1.05), bands=False, size=(300, 200)
+        )
+        drawn.append(chart.with_title(f"{panel} · n = {own['n'].max()}"))
+    return charts.save(charts.side_by_side(drawn), path)

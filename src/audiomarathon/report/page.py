@@ -21,7 +21,7 @@ from audiomarathon.errors import AudioMarathonError, SettingsError
 from audiomarathon.report import sections as parts
 from audiomarathon.report.charts import CONFIG, script
 from audiomarathon.report.page_data import PageData
-from audiomarathon.report.render import html
+from audiomarathon.report.render import html, templates
 from audiomarathon.report.samples import BANDS, STRIP, choose, samples_of
 from audiomarathon.report.sections import Section
 from audiomarathon.report.series import colour
@@ -29,7 +29,6 @@ from audiomarathon.text import plain
 from audiomarathon.version import __version__
 
 PLAYERS = ("link", "embed", "none")
-_TEMPLATE = Path(__file__).parent / "template"
 _EMBEDDED_RATE = 16_000
 
 
@@ -76,14 +75,13 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     SettingsError
         Without vl-convert (the extra `report`).
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     sections = parts.sections(data)
-    shown = choose(data.systems, options.samples)
+    chosen, total = choose(data.systems, options.samples)
     samples = samples_of(
         data.systems,
-        shown,
+        chosen,
         data=options.data,
         heard=_address(options.players),
         spectrograms=options.spectrograms,
@@ -92,27 +90,22 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     carried = {
         "settings": [{"name": one.name, "base": one.base, "colour": colour(one.method)} for one in data.settings],
         "samples": samples,
-        "total": shown.total,
+        "total": total,
         "columns": STRIP,
         "bands": BANDS,
         "config": CONFIG,
         **_charts(sections),
     }
 
-    def trusted(name: str) -> Markup:
-        return Markup((_TEMPLATE / name).read_text(encoding="utf-8"))
-
     # Only the template's parts are trusted; Jinja, `html` or JSON escapes the rest.
-    environment = Environment(loader=FileSystemLoader(_TEMPLATE), undefined=StrictUndefined, autoescape=True)
+    environment = templates().overlay()
     environment.filters["table"] = lambda table: Markup(html(table))
     return environment.get_template("report.html.j2").render(
         title=plain(options.title),
-        facts=[plain(line) for line in parts.facts(data, shown.total)],
+        facts=[plain(line) for line in parts.facts(data, total)],
         advice=[plain(line) for line in parts.advice(data)],
         sections=sections,
-        css=trusted("report.css"),
         vega_js=Markup(script()),
-        js=trusted("report.js"),
         data=Markup(as_script(carried)),
         version=__version__,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -124,29 +117,18 @@ def _charts(sections: Iterable[Section]) -> dict[str, Any]:
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
-        for scope, charts in (section.charts or {}).items():
+        for scope, charts in section.charts.items():
             own = drawn.setdefault(section.anchor, {}).setdefault(scope, [])
             for chart in charts:
                 spec = {name: value for name, value in chart.spec.items() if name != "title"}
                 if spec not in specs:
                     specs.append(spec)
-                own.append(
-                    {"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": _rounded(chart.data)}
-                )
+                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": chart.data})
     return {"specs": specs, "charts": drawn}
 
 
-def _rounded(content: Any) -> Any:
-    """Return rows with six significant digits."""
-    if isinstance(content, Mapping):
-        return {name: _rounded(value) for name, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_rounded(value) for value in content]
-    return float(f"{content:.6g}") if isinstance(content, float) else content
-
-
 def as_script(content: Any) -> str:
-    """Return JSON that is safe in a script element, with control characters escaped."""
+    """Return JSON that is safe in a script element: control characters escaped, numbers with six digits."""
     text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -156,6 +138,8 @@ def _plain(content: Any) -> Any:
         return plain(content)
     if isinstance(content, Mapping):
         return {name: _plain(value) for name, value in content.items()}
+    if isinstance(content, float):
+        return float(f"{content:.6g}")
     return [_plain(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 

@@ -19,7 +19,6 @@ from audiomarathon.text import plain
 
 if TYPE_CHECKING:
     from audiomarathon.data.durations import Durations
-    from audiomarathon.report.controls import ControlRun
 
 _QUANTITIES = {
     "score": "score",
@@ -28,7 +27,6 @@ _QUANTITIES = {
     "kv_mb": "KV cache after prefill, MB",
 }
 _MOST_NOTES = 3  # the tables have all notes
-_CONTROLS = {"audio": "#0072B2", "silence": "#222222", "noise": "#D55E00", "mismatched": "#009E73"}
 
 
 def plot_runs(paths: Sequence[Path], folder: Path, kind: str = "png") -> list[Path]:
@@ -147,40 +145,6 @@ def plot_settings(folders: Sequence[Path], path: Path, title: str = "") -> Path:
     notes = ["Lines on the bars: 95 % intervals of the scores, which are wide with few samples."]
     notes += [series.PAIRED] * any(map(_is_paired, panels)) + [series.PALE] * any(row["busy"] for row in times)
     return charts.save(charts.side_by_side(drawn, 1, title, notes), path)
-
-
-def plot_controls(runs: Sequence[ControlRun], path: Path) -> Path:
-    """Draw score against duration: a panel per task, model and setting, a line per control, with 95 % intervals.
-
-    Raises
-    ------
-    SettingsError
-        Without vl-convert (the extra `report`), or for an unknown format.
-    RecordError
-        When the picture cannot be written.
-    """
-    drawn = []
-    for panel in dict.fromkeys(run.panel for run in runs):
-        own = [run for run in runs if run.panel == panel]
-        lines = [
-            Line(
-                kind,
-                kind,
-                [
-                    {"x": run.seconds, "y": run.score, "low": run.low, "high": run.high, "what": kind, "method": kind}
-                    for run in own
-                    if run.kind == kind
-                ],
-                colour=_CONTROLS.get(kind, ""),
-            )
-            for kind in dict.fromkeys(run.kind for run in own)
-        ]
-        chance = [("chance (accuracy)", own[0].chance, "#999999")] if own[0].chance is not None else []
-        chart = charts.line_chart(
-            lines, "clip duration, s", "score", rules=chance, range_=(0.0, 1.05), bands=False, size=(300, 200)
-        )
-        drawn.append(chart.with_title(f"{panel} · n = {max(run.n for run in own)}"))
-    return charts.save(charts.side_by_side(drawn), path)
 
 
 def plot_durations(found: Sequence[Durations], folder: Path) -> list[Path]:

@@ -18,13 +18,16 @@ import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from audiomarathon.text import plain, spreadsheet
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from rich.table import Table as RichTable
 
 NONE = "–"
@@ -38,11 +41,6 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
-
-
-def p_text(p: float) -> str:
-    """Return a p value as a table shows it."""
-    return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
 def with_interval(name: str, value: Any, interval: Sequence[float] | None = None) -> dict[str, Any]:
@@ -81,23 +79,26 @@ class Kind:
         """Return a figure as text; a dash if it is missing. Text stays text, whatever the format."""
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if not isinstance(value, numbers.Real):
-            return NONE if value is None or value is pd.NaT or value is pd.NA else plain(str(value))
-        if math.isnan(value):
+        if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
             return NONE
+        if not isinstance(value, numbers.Real):
+            return plain(str(value))
         scaled = value * self.scale
         if callable(self.form):
             return self.form(scaled)
-        return format(
-            scaled, _SCORE if self.form.endswith("d") and not isinstance(value, numbers.Integral) else self.form
-        )
+        mean_of_counts = self.form.endswith("d") and not isinstance(value, numbers.Integral)
+        return format(scaled, _SCORE if mean_of_counts else self.form)
 
 
 def _milliseconds(heading: str) -> Kind:
     return Kind(heading, ".0f", 1e3)
 
 
-_SCORE, _DIFFERENCE, _TIMES, _P = ".3f", "+.3f", ".2f", p_text
+def _p_text(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+_SCORE, _DIFFERENCE, _TIMES, _P = ".3f", "+.3f", ".2f", _p_text
 KINDS: Mapping[str, Kind] = {
     "task": Kind(left=True),
     "setting": Kind(left=True),
@@ -188,12 +189,9 @@ class Table:
             return self.kinds[name]
         if name in KINDS and not self.foreign:
             return KINDS[name]
-        values = [value for value in self.frame[name] if value is not None]
-        if any(isinstance(value, str) for value in values):
-            return Kind(str(name), left=True) if self.foreign else Kind(left=True)
-        return Kind(
-            str(name) if self.foreign else "", _SCORE if any(isinstance(value, float) for value in values) else ""
-        )
+        types = {type(value) for value in self.frame[name]}
+        form = _SCORE if float in types or np.float64 in types else ""
+        return Kind(str(name) if self.foreign else "", "" if str in types else form, left=str in types)
 
     def heading(self, name: str) -> str:
         """Return the heading of a column."""
@@ -232,12 +230,9 @@ def _cell(row: Mapping[Any, Any], name: str, kind: Kind) -> Cell:
         low, high = (row[f"{name}{end}"] for end in ("_low", "_high"))
         ends = replace(kind, form=kind.ends or kind.form)
         beside = f" [{NONE}]" if pd.isna(low) else f" [{ends.text(low)}, {ends.text(high)}]"
-    said, mark, why = (_text(row.get(f"{name}{suffix}")) for suffix in ("_said", "_mark", "_why"))
+    told = (row.get(f"{name}{suffix}") for suffix in ("_said", "_mark", "_why"))
+    said, mark, why = (one if isinstance(one, str) else "" for one in told)
     return Cell(figure, beside + (f" ({plain(said)})" if said else ""), mark, why)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def rich_table(table: Table) -> RichTable:
@@ -247,12 +242,8 @@ def rich_table(table: Table) -> RichTable:
     from rich.text import Text
 
     shown = [name for name in table.columns if not (table.headed and name == table.group)]
-    drawn = RichTable(
-        title=Text(plain(table.title)) if table.title else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
+    title = Text(plain(table.title)) if table.title else None
+    drawn = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for name in shown:
         drawn.add_column(table.heading(name), justify="left" if table.kind(name).left else "right")
     rows = cells(replace(table, shown=shown))
@@ -376,28 +367,20 @@ def escaped(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in plain(text))
 
 
+@cache
+def templates() -> Environment:
+    """Return the templates of pages, which escape all values."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("audiomarathon.report", "template"), undefined=StrictUndefined, autoescape=True
+    )
+
+
 def html(table: Table) -> str:
     """Return the table as HTML; all content is escaped."""
-    from markupsafe import Markup
-
-    def tag(name: str, text: str, **attributes: str) -> Markup:
-        told = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in attributes.items() if value)
-        return Markup("<{}{}>{}</{}>").format(Markup(name), told, text, Markup(name))
-
-    def side(name: str) -> str:
-        return "text" if table.kind(name).left else ""
-
-    def written(cell: Cell, name: str, place: int) -> Markup:
-        text = Markup("{}{}").format(cell.figure, tag("small", cell.beside) if cell.beside else "")
-        if place == 0:
-            return tag("th", text, scope="row", **{"class": cell.mark})
-        return tag("td", text, title=cell.why, **{"class": " ".join(filter(None, [cell.mark, side(name)]))})
-
-    names = table.columns
-    head = Markup("").join(tag("th", table.heading(name), scope="col", **{"class": side(name)}) for name in names)
-    body = [Markup("").join(map(written, row, names, range(len(names)))) for row in cells(table)]
-    rows = Markup("\n").join(tag("tr", row) for row in body)
-    return str(Markup("<table><thead>{}</thead>\n<tbody>\n{}\n</tbody></table>").format(tag("tr", head), rows))
+    heads = [(table.heading(name), "text" if table.kind(name).left else "") for name in table.columns]
+    return templates().get_template("table.html.j2").render(heads=heads, rows=cells(table))
 
 
 def html_with_notes(table: Table) -> str:

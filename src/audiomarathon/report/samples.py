@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from string import ascii_uppercase
@@ -43,16 +42,8 @@ Key = tuple[str, str, str]
 """A task's key, a control ("" for the real audio) and a sample's id."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """The samples that a report shows, and the number of all samples."""
-
-    chosen: list[Key]
-    total: int
-
-
-def choose(systems: Sequence[System], limit: int) -> Shown:
-    """Choose samples to show: first those on which settings disagree, then failed, wrong and right ones.
+def choose(systems: Sequence[System], limit: int) -> tuple[list[Key], int]:
+    """Choose samples to show, and count all: first those on which settings disagree, then failed, wrong and right ones.
 
     Within each kind, tasks take turns.
     """
@@ -70,7 +61,7 @@ def choose(systems: Sequence[System], limit: int) -> Shown:
         kind = 0 if len(answered) > 1 else 1 if key in failed else 2 if answered != {1.0} else 3
         places[key] = kind, turns[kind, key[0], key[1]], key
         turns[kind, key[0], key[1]] += 1
-    return Shown(sorted(scores, key=lambda key: places[key])[:limit], len(scores))
+    return sorted(scores, key=places.__getitem__)[:limit], len(scores)
 
 
 def _own_score(run: Run, id_: str) -> float | None:
@@ -81,7 +72,7 @@ def _own_score(run: Run, id_: str) -> float | None:
 
 def samples_of(
     systems: Sequence[System],
-    shown: Shown,
+    chosen: Sequence[Key],
     *,
     data: Path | None,
     heard: Callable[[Clip], str | None],
@@ -101,13 +92,9 @@ def samples_of(
     step
         Called after each sample.
     """
-    known = {
-        place: _samples(systems, *place, data)
-        for place in dict.fromkeys((task, control) for task, control, _ in shown.chosen)
-    }
-
+    known = {place: _samples(systems, *place, data) for place in dict.fromkeys(key[:2] for key in chosen)}
     # Cut long replies under many settings, so that the page stays small enough to open.
-    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(shown.chosen) * len(systems)))
+    longest = min(_LONGEST, _ALL_REPLIES // max(1, len(chosen) * len(systems)))
 
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
@@ -117,7 +104,7 @@ def samples_of(
 
     found = []
     with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
-        for sample in pool.map(of, shown.chosen):
+        for sample in pool.map(of, chosen):
             found.append(sample)
             step()
     return found
@@ -157,15 +144,11 @@ def _samples(systems: Sequence[System], key: str, control: str, data: Path | Non
     """Return a task's samples by id, from `data` or the run's data folder; empty if the data is missing."""
     try:
         task = get_task(key)
-        if data is not None and not control:
-            folder = task_folder(task, data, {})
-        else:
-            own = (system for system in systems if key in system.runs and system.control == control)
-            facts = next(own).runs[key].facts
-            folder = Path(str(facts["data_folder"]))
-            if not folder.is_dir():
-                return {}
-        return {sample.id: sample for sample in task.load(folder).samples}
+        own = next(system for system in systems if key in system.runs and system.control == control)
+        found = (
+            Path(str(own.runs[key].facts["data_folder"])) if data is None or control else task_folder(task, data, {})
+        )
+        return {sample.id: sample for sample in task.load(found).samples} if found.is_dir() else {}
     except (AudioMarathonError, KeyError):
         return {}
 
@@ -231,17 +214,12 @@ def picture(clip: Clip) -> str | None:
     except AudioMarathonError:
         return None
     frames = np.pad(wave, (0, -len(wave) % _FRAME)).reshape(-1, _FRAME)
-    spectrum = scipy.fft.rfft(frames * _hann(), axis=1)
+    spectrum = scipy.fft.rfft(frames * scipy.signal.get_window("hann", _FRAME).astype(np.float32), axis=1)
     power = _mel_filters() @ (spectrum.real**2 + spectrum.imag**2).T
     decibels = 10 * np.log10(np.maximum(columns(power, STRIP), 1e-10))
     loudest = decibels.max() if wave.any() else np.inf  # silence is drawn empty
     decibels = np.clip(decibels - loudest + _RANGE_DB, 0, None)
     return _packed(decibels / _RANGE_DB)
-
-
-@cache
-def _hann() -> npt.NDArray[np.float32]:
-    return scipy.signal.get_window("hann", _FRAME).astype(np.float32)
 
 
 @cache

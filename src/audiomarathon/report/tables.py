@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from audiomarathon.data.verify import TaskReport
     from audiomarathon.engine.run import Result
     from audiomarathon.records import Verdict
-    from audiomarathon.report.controls import ControlRun
     from audiomarathon.results.compare import Compared, Comparison
     from audiomarathon.results.reproduce import Reproduced
     from audiomarathon.results.status import RunStatus
@@ -414,22 +413,6 @@ def tokens(found: Sequence[Durations]) -> Table:
 
 def _listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else [value]
-
-
-def controls(runs: Sequence[ControlRun]) -> Table:
-    """Show one row per run: control, duration and score."""
-    rows = [
-        {
-            "task": run.panel,
-            "heard": run.kind,
-            "seconds": run.seconds,
-            "n": run.n,
-            **with_interval("score", run.score, (run.low, run.high)),
-            "chance": run.chance,
-        }
-        for run in runs
-    ]
-    return Table.of(rows, kinds={"seconds": Kind(form=".1f"), "chance": Kind(form=".2f")})
 
 
 def status(found: Sequence[RunStatus]) -> Table:
