@@ -16,6 +16,7 @@ from typing import Any
 
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.files import write_bytes, write_text
+from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import series
 from audiomarathon.settings import cache_folder
 from audiomarathon.text import plain
@@ -73,6 +74,11 @@ class Line:
     points: Sequence[Mapping[str, Any]]
     nth: int = 0
     colour: str = ""
+
+
+def point(x: float, one: Estimate, **more: Any) -> Row:
+    """Return a point of a line, with its interval."""
+    return {"x": x, "y": one.value, "low": one.low, "high": one.high, **more}
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from audiomarathon.benchmarks.xares.published import ENCODERS, STATED, published, published_mean, weight
 from audiomarathon.metrics.statistics import Estimate, mean_over
 from audiomarathon.probing.problem import PUBLISHED, STANDARD
-from audiomarathon.report.render import Kind, Table, with_interval
+from audiomarathon.report.render import Kind, Table, estimated
 from audiomarathon.results.encoders import Score, mean_scores
 
 _HEADINGS = {
@@ -30,21 +32,13 @@ def encoder_scores(scores: Sequence[Score]) -> Table:
     for one in sorted([*scores, *mean_scores(scores)], key=lambda one: one.encoder):  # stable: tasks, then means
         row: dict[str, object] = {"encoder": one.encoder, "task": one.task}
         for probe, found in one.by_probe.items():
-            row |= {probe: found.value} if probe in PUBLISHED else with_interval(probe, found.value, found.interval)
+            row |= {probe: found.value} if probe in PUBLISHED else estimated(probe, found)
             if one.sd is not None and probe == PUBLISHED[0]:
                 row[f"{probe}_said"] = f"± {one.sd:.3f}"
         rows.append(row | {"majority": one.majority, "n": one.n or None})
     shown = ["encoder", "task", *(name for name in _HEADINGS if any(name in row for row in rows)), "majority", "n"]
-    whole = [dict.fromkeys(shown) | row for row in rows]
-    return Table.of(
-        whole,
-        title="Encoders",
-        shown=shown,
-        group="encoder",
-        kinds=_KINDS,
-        least=("n", "majority", "knn-centred"),
-        notes=notes_of(scores),
-    )
+    least = ("n", "majority", "knn-centred")
+    return Table.of(rows, shown, title="Encoders", group="encoder", kinds=_KINDS, least=least, notes=notes_of(scores))
 
 
 def notes_of(scores: Sequence[Score]) -> tuple[str, ...]:
@@ -73,11 +67,11 @@ def by_task(scores: Sequence[Score], probe: str = STANDARD[0]) -> Table:
         found = {one.encoder: one.by_probe[probe] for one in scores if one.task == task and probe in one.by_probe}
         row: dict[str, object] = {"task": task}
         for encoder, one in found.items():
-            row |= with_interval(encoder, one.value, one.interval)
-            row[f"{encoder}_mark"] = "best" if one.value == max(other.value for other in found.values()) else ""
+            best = one.value == max(other.value for other in found.values())
+            row |= estimated(encoder, one) | {f"{encoder}_mark": "best" if best else ""}
         rows.append(row)
     shown = ["task", *dict.fromkeys(one.encoder for one in scores)]
-    return Table.of([dict.fromkeys(shown) | row for row in rows], shown, title=f"{probe}, task by task", foreign=True)
+    return Table.of(rows, shown, title=f"{probe}, task by task", foreign=True)
 
 
 def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table:
@@ -94,9 +88,7 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
             weights = [weight(table, task) for task, *_ in pairs]
             for title, each in (("mean", [1] * len(pairs)), ("weighted mean", weights)):
                 shares = [one * len(pairs) / sum(each) for one in each]
-                theirs = sum(theirs * share for (_, _, theirs, _), share in zip(pairs, shares, strict=True)) / len(
-                    pairs
-                )
+                theirs = float(np.average([theirs for _, _, theirs, _ in pairs], weights=each))
                 ours = mean_over([ours for _, ours, _, _ in pairs], shares)
                 rows.append(_beside(f"{title} of these {len(pairs)}", name, ours, theirs, None))
         stated, own = STATED[table][place][ENCODERS.index(encoder)], published_mean(table, encoder, place)
@@ -119,5 +111,5 @@ def beside_published(scores: Sequence[Score], encoder: str, table: str) -> Table
 def _beside(task: str, probe: str, ours: Estimate, theirs: float, n: int | None) -> dict[str, object]:
     low, high = ours.interval or (None, None)
     inside = low is not None and high is not None and low <= theirs <= high
-    row = {"task": task, "probe": probe, **with_interval("ours", ours.value, ours.interval)}
+    row = {"task": task, "probe": probe, **estimated("ours", ours)}
     return row | {"n": n, "theirs": theirs, "apart": ours.value - theirs, "inside": "yes" if inside else "no"}

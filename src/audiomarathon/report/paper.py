@@ -11,7 +11,7 @@ from audiomarathon.report import charts
 from audiomarathon.report.curves import Panel, panels_of
 from audiomarathon.report.page_data import PageData, scores_table
 from audiomarathon.report.pictures import of_panel
-from audiomarathon.report.render import Table, csv, latex, markdown, with_interval
+from audiomarathon.report.render import Table, csv, estimated, latex, markdown
 from audiomarathon.runs.read import Run
 
 _PANEL = (170, 120)  # points per chart: four with labels are as wide as a two-column page
@@ -53,7 +53,7 @@ def panel_table(panel: Panel) -> Table:
         row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
         row |= {"ideal_speed_up": one.ideal, "across_sessions": one.across}
         for name, figure in one.figures.items():
-            row |= with_interval(name, figure.value, figure.interval)
+            row |= estimated(name, figure)
         rows.append(row)
     return Table.of(rows)
 

@@ -94,19 +94,12 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
     return chart.with_title(name)
 
 
-def _point(one: Setting, quantity: str, panel: Panel) -> dict[str, object]:
+def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:
     figure = one.figures[quantity]
     if quantity == "prefill_ms" and one.method == "base" and _is_paired(panel):
         figure = replace(figure, interval=(figure.value, figure.value))  # bands show the ratio to base
-    return {
-        "x": one.ratio,
-        "y": figure.value,
-        "low": figure.low,
-        "high": figure.high,
-        "what": one.label,
-        "method": one.method,
-        "busy": one.busy and quantity in ("prefill_ms", "speed_up"),
-    }
+    busy = one.busy and quantity in ("prefill_ms", "speed_up")
+    return charts.point(one.ratio, figure, what=one.label, method=one.method, busy=busy)
 
 
 def _ideal(panel: Panel) -> list[dict[str, float]]:

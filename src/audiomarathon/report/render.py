@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from rich.table import Table as RichTable
 
+    from audiomarathon.metrics.statistics import Estimate
+
 NONE = "–"
 _BESIDE = ("_low", "_high", "_said", "_mark", "_why")
 _STYLES = {"best": "bold", "better": "green", "worse": "red", "good": "green", "bad": "bold red", "busy": "cyan"}
@@ -49,6 +51,11 @@ def with_interval(name: str, value: Any, interval: Sequence[float] | None = None
         value, interval = None, None
     low, high = interval or (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def estimated(name: str, one: Estimate | None) -> dict[str, Any]:
+    """Return an estimate as columns; None if it is missing."""
+    return with_interval(name, one.value, one.interval) if one else with_interval(name, None)
 
 
 @dataclass(frozen=True)
@@ -173,8 +180,12 @@ class Table:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], shown: Sequence[str] = (), **more: Any) -> Table:
-        """Return rows as a table. Values stay objects, so integers stay integers beside missing values."""
-        return cls(pd.DataFrame(list(rows), dtype=object), shown, **more)
+        """Return rows as a table, None where a row lacks a value.
+
+        Values stay objects, so integers stay integers beside missing values.
+        """
+        frame = pd.DataFrame(list(rows), dtype=object)
+        return cls(frame.where(frame.notna(), None), shown, **more)
 
     @property
     def columns(self) -> list[str]:

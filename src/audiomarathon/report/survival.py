@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +9,13 @@ from audiomarathon.benchmarks.jasco.survival import MODALITIES, measurable, sent
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.report import charts, series
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.render import Kind, Table, with_interval
+from audiomarathon.report.render import Kind, Table, estimated
 from audiomarathon.results.survival import AS_IS, BOTH_ORDERS, Survival
 
 _PERCENT = ".0f"
-_LONG = ("model", "setting", "method", "ratio", "speech_stands", "kept_tokens")
+_ENDS = ("", "_low", "_high")
+_LONG = ("model", "setting", "method", "ratio", "speech_stands", "kept_tokens",
+         *(f"{name}{end}" for name in ("preference", "difference") for end in _ENDS), "p", "p_holm")  # fmt: skip
 _STANDS = {BOTH_ORDERS: "mean of speech first and speech last"}
 _COLOURS = {"speech": "#0072B2", "sound": "#D55E00", "answer": "#777777"}
 _PREFERENCE = "E: how much likelier a speech token is kept than any token; above 1, the method prefers speech."
@@ -37,11 +38,10 @@ def long_rows(found: Sequence[Survival]) -> list[dict[str, Any]]:
     kept = []
     for one in found:
         row = _row(one)
-        own = {name: row[name] for name in (*_LONG, *(f"preference{end}" for end in ("", "_low", "_high")))}
-        own |= {name: row[name] for name in ("difference", "difference_low", "difference_high", "p", "p_holm")}
+        own = {name: row[name] for name in _LONG}
         for name in MODALITIES:
             figures = {"skill_of_base": name, "kept": f"{name}_kept"}
-            ends = {f"{to}{end}": row[f"{of}{end}"] for to, of in figures.items() for end in ("", "_low", "_high")}
+            ends = {f"{to}{end}": row[f"{of}{end}"] for to, of in figures.items() for end in _ENDS}
             kept.append(own | {"modality": name, "measurable": measurable(one.figures, name)} | ends)
     return kept
 
@@ -62,36 +62,21 @@ def tables(found: Sequence[Survival]) -> list[Table]:
     notes += [] if any(one.order == BOTH_ORDERS for one in found) else [_LATE]
     shown = (*model, "setting", "speech_stands", "kept_tokens", "padding_tokens", *percent, "p_holm")
     least = ("padding_tokens", "answer_kept", "preference", "kept_tokens", "speech_stands")
-    return [
-        Table.of(
-            bases,
-            (*model, "speech_stands", *MODALITIES),
-            title="What the unpruned model reports, above chance",
-            kinds=names | percent,
-        ),
-        Table.of(
-            kept,
-            tuple(dict.fromkeys(shown)),
-            title="What settings keep of that",
-            kinds=percent,
-            least=least,
-            notes=notes if kept else (),
-            group="setting",
-        ).without_empty("difference"),
-    ]
+    title = "What the unpruned model reports, above chance"
+    reported = Table.of(bases, (*model, "speech_stands", *MODALITIES), title=title, kinds=names | percent)
+    of_that = Table.of(
+        kept, tuple(dict.fromkeys(shown)), title="What settings keep of that", kinds=percent, least=least,
+        notes=notes if kept else (), group="setting",
+    )  # fmt: skip
+    return [reported, of_that.without_empty("difference")]
 
 
 def sentences(found: Sequence[Survival]) -> list[str]:
     """Return a sentence per method: what it keeps at its middle ratio, and the effect of the speech's position."""
     said = []
-    methods: dict[tuple[str, str], list[Survival]] = {}
-    for one in found:
-        if one.headline and not one.system.is_base:
-            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
-    several = len({checkpoint for checkpoint, _method in methods}) > 1
-    for own in methods.values():
-        one = sorted(own, key=_ratio)[(len(own) - 1) // 2]
-        text = sentence(one.system.name(with_checkpoint=several).partition(" [")[0], one.figures)
+    for name, _method, own in _methods(found):
+        one = own[(len(own) - 1) // 2]
+        text = sentence(one.system.name(with_checkpoint=bool(name)).partition(" [")[0], one.figures)
         if one.order == BOTH_ORDERS and one.measurable:
             text += f"; speech first instead of last makes {_points(one.figures['position_effect'])} points of that"
         said.append(text)
@@ -100,34 +85,36 @@ def sentences(found: Sequence[Survival]) -> list[str]:
 
 def panels(found: Sequence[Survival]) -> list[Chart]:
     """Return a picture per method: the kept shares of speech and sound against the ratio, with intervals."""
-    methods: dict[tuple[str, str], list[Survival]] = {}
-    for one in found:
-        if one.headline and not one.system.is_base and one.measurable:
-            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
-    several = len({checkpoint for checkpoint, _method in methods}) > 1
     drawn = []
-    for (checkpoint, method), of_method in methods.items():
-        own = sorted(of_method, key=_ratio)
-        lines = [Line(name, name, _points_of(own, name), colour=_COLOURS[name]) for name in ("speech", "sound")]
-        reach = [float(point["high"]) for line in lines for point in line.points]
+    for name, method, own in _methods([one for one in found if one.measurable]):
+        lines = [Line(kind, kind, _points_of(own, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
+        low = min(point["low"] for line in lines for point in line.points)
+        high = max(point["high"] for line in lines for point in line.points)
         chart = charts.line_chart(
             lines, "fraction of audio removed", "kept of what base reports", span=(0.0, 1.02 * _ratio(own[-1])),
-            range_=(min(0.0, *(float(point["low"]) for line in lines for point in line.points)), max(1.05, *reach)),
-            size=(300, 200),
+            range_=(min(0.0, low), max(1.05, high)), size=(300, 200),
         )  # fmt: skip
         where = "" if own[0].order == AS_IS else f" ({_STANDS.get(own[0].order, f'speech {own[0].order}')})"
-        drawn.append(chart.with_title(" ".join([*[checkpoint] * several, method]) + where))
+        drawn.append(chart.with_title(f"{name} {method}".strip() + where))
     return drawn
+
+
+def _methods(found: Sequence[Survival]) -> list[tuple[str, str, list[Survival]]]:
+    """Return the checkpoint (if there are several), the method and its headline rows by rising ratio."""
+    methods: dict[tuple[str, str], list[Survival]] = {}
+    for one in found:
+        if one.headline and not one.system.is_base:
+            methods.setdefault((one.system.checkpoint, _line(one)), []).append(one)
+    several = len({checkpoint for checkpoint, _ in methods}) > 1
+    return [(checkpoint * several, method, sorted(own, key=_ratio)) for (checkpoint, method), own in methods.items()]
 
 
 def _points_of(own: Sequence[Survival], name: str) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = [{"x": 0.0, "y": 1.0, "low": 1.0, "high": 1.0, "what": "base", "method": "base"}]
-    for one in own:
-        kept = one.figures[f"{name}_kept"]
-        what = f"{one.system.method}: {name}"
-        points.append({"x": _ratio(one), "y": kept.value, "low": kept.low, "high": kept.high, "what": what})
-        points[-1]["method"] = name
-    return points
+    return points + [
+        charts.point(_ratio(one), one.figures[f"{name}_kept"], what=f"{one.system.method}: {name}", method=name)
+        for one in own
+    ]
 
 
 def _row(one: Survival) -> dict[str, Any]:
@@ -141,17 +128,15 @@ def _row(one: Survival) -> dict[str, Any]:
         "padding_tokens": one.padding_tokens or None,
     }
     for name, figure in one.figures.items():
-        row |= with_interval(name, figure.value, figure.interval)
+        row |= estimated(name, figure)
     for name in MODALITIES:
         if not measurable(one.figures, name):
-            row |= {f"{name}_kept{end}": None for end in ("", "_low", "_high")}
+            row |= {f"{name}_kept{end}": None for end in _ENDS}
             row |= {f"{name}_said": "not measurable"} if one.system.is_base else {}
     if not one.measurable:
-        row |= {f"difference{end}": None for end in ("", "_low", "_high")}
+        row |= {f"difference{end}": None for end in _ENDS}
     p = one.p if one.measurable else None
-    figure = one.preference or Estimate(math.nan, None)
-    preference = with_interval("preference", figure.value, figure.interval)
-    return row | preference | {"p": p, "p_holm": one.p_adjusted}
+    return row | estimated("preference", one.preference) | {"p": p, "p_holm": one.p_adjusted}
 
 
 def _points(figure: Estimate) -> str:

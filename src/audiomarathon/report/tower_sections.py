@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.probing.problem import PROTOCOLS
-from audiomarathon.report.charts import Chart, Line, line_chart
+from audiomarathon.report.charts import Chart, Line, line_chart, point
 from audiomarathon.report.curves import panels_of
 from audiomarathon.report.pictures import of_panel
-from audiomarathon.report.render import Kind, Table
+from audiomarathon.report.render import Kind, Table, estimated
 from audiomarathon.report.series import method_and_ratio, palette
 from audiomarathon.results.towers import CELLS, Fourfold, Standing, point_of
 from audiomarathon.runs.read import Run
@@ -30,11 +29,6 @@ def _named(run: Run) -> str:
     return f"{run.key.rpartition('/')[2]}, {run.checkpoint.partition('@')[0]}"
 
 
-def _ends(name: str, one: Estimate) -> dict[str, Any]:
-    low, high = one.interval or (None, None)
-    return {name: one.value, f"{name}_low": low, f"{name}_high": high}
-
-
 def _place(point: str) -> tuple[bool, int, int]:
     """Return where a point stands in the order in which sound passes it; chosen and mixed ones are last."""
     sides = ("tower", "projector", "llm", "text")
@@ -49,13 +43,13 @@ def layer_table(runs: Sequence[Run]) -> Table:
     for run in sorted(filter(is_layer, runs), key=lambda run: _place(point_of(run))):
         model, task = run.checkpoint.partition("@")[0], run.key.rpartition("/")[2]
         row = rows.setdefault((model, point_of(run)), {"model": model, "point": point_of(run)})
-        row |= _ends(task, run.headline)
+        row |= estimated(task, run.headline)
     notes = (
         "best: in each split the point with the best validation score; mix: layers weighed as learned on train",
         "text: the last token of the prompt",
     )
     tasks = list(dict.fromkeys(name for row in rows.values() for name in row if not name.endswith(("_low", "_high"))))
-    whole = [dict.fromkeys(tasks) | row for row in sorted(rows.values(), key=lambda row: str(row["model"]))]
+    whole = sorted(rows.values(), key=lambda row: str(row["model"]))
     return Table.of(whole, tasks, title="Layer by layer", group="model", notes=notes, foreign=True)
 
 
@@ -73,8 +67,8 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart:
     sides: dict[str, list[dict[str, Any]]] = {}
     for place, run in enumerate(layers):
         side = point_of(run).partition(".")[0]
-        one = {"x": place, "y": run.headline.value, "low": run.headline.low, "high": run.headline.high}
-        sides.setdefault("llm" if side == "projector" else side, []).append(one | {"what": point_of(run)})
+        one = point(place, run.headline, what=point_of(run))
+        sides.setdefault("llm" if side == "projector" else side, []).append(one)
     colours = palette(len(sides) + len(others))
     lines = [Line(side, _LOOK, own, colour=ink) for (side, own), ink in zip(sides.items(), colours, strict=False)]
     rules = [(point_of(run), run.headline.value, ink) for run, ink in zip(others, colours[len(sides) :], strict=True)]
@@ -97,7 +91,7 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
     for one in found:
         row = {"task": one.reply.key, "point": one.probe.checkpoint, "setting": one.probe.method, "n": one.n}
         for name in _SHARES:
-            row |= _ends(name, one.shares[name]) if name in one.shares else {name: None}
+            row |= estimated(name, one.shares.get(name))
         rows.append(row)
     notes = (
         "shares of clips; unused: the probe has the label, the reply is wrong; reply only: the other way round",
@@ -111,13 +105,15 @@ def fourfold_table(found: Sequence[Fourfold]) -> Table:
 def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
     """Return by task and point a picture a method: accuracy of probe and reply against the ratio, from base on."""
     drawn: dict[str, list[Chart]] = {}
-    for name in dict.fromkeys(f"{one.reply.key}, {one.probe.checkpoint}" for one in found):
-        own = [one for one in found if f"{one.reply.key}, {one.probe.checkpoint}" == name]
-        placed = [(*method_and_ratio(one.reply.identity), one) for one in own]
+    places: dict[str, list[tuple[str, float, Fourfold]]] = {}
+    for one in found:
+        own = places.setdefault(f"{one.reply.key}, {one.probe.checkpoint}", [])
+        own.append((*method_and_ratio(one.reply.identity), one))
+    for name, placed in places.items():
         for method in dict.fromkeys(method for method, _, _ in placed if method != "base"):
             points = sorted(((ratio, one) for key, ratio, one in placed if key in ("base", method)), key=lambda p: p[0])
             lines = [
-                Line(side, _LOOK, [_point(ratio, one.shares[side]) for ratio, one in points], colour=ink)
+                Line(side, _LOOK, [point(ratio, one.shares[side]) for ratio, one in points], colour=ink)
                 for side, ink in zip(("probe", "reply"), palette(2), strict=True)
             ]
             chart = line_chart(lines, "fraction of audio removed", "accuracy", range_=(0.0, 1.05), size=(300, 200))
@@ -125,27 +121,24 @@ def fourfold_curves(found: Sequence[Fourfold]) -> dict[str, list[Chart]]:
     return drawn
 
 
-def _point(x: float, one: Estimate) -> dict[str, float]:
-    return {"x": x, "y": one.value, "low": one.low, "high": one.high}
-
-
 def standing_table(found: Sequence[Standing]) -> Table:
     """Each tower's encoder score beside its model's score, nothing being removed."""
     rows = [
-        {"model": one.checkpoint, "point": one.point} | _ends("encoder", one.encoder) | _ends("reply", one.model)
+        {"model": one.checkpoint, "point": one.point}
+        | estimated("encoder", one.encoder)
+        | estimated("reply", one.model)
         for one in found
     ]
-    notes = tuple(
-        dict.fromkeys(f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
-    )
+    said = (f"encoder: {', '.join(one.tasks)}; reply: {', '.join(one.model_tasks)}" for one in found)
     kinds = {"encoder": Kind("tower's probe", ".3f"), "reply": Kind("model's score", ".3f")}
-    return Table.of(rows, ["model", "point", "encoder", "reply"], title="Tower and model", kinds=kinds, notes=notes)
+    shown, notes = ["model", "point", "encoder", "reply"], tuple(dict.fromkeys(said))
+    return Table.of(rows, shown, title="Tower and model", kinds=kinds, notes=notes)
 
 
 def standing_chart(found: Sequence[Standing]) -> Chart:
     """Return a picture of the same: a point a model."""
     lines = [
-        Line(one.checkpoint, _LOOK, [_point(one.encoder.value, one.model)], colour=ink)
+        Line(one.checkpoint, _LOOK, [point(one.encoder.value, one.model)], colour=ink)
         for one, ink in zip(found, palette(len(found)), strict=True)
     ]
     chart = line_chart(lines, "tower's probe, mean score", "model's mean score", bands=False)
@@ -155,13 +148,11 @@ def standing_chart(found: Sequence[Standing]) -> Chart:
 def of_encoders(runs: Sequence[Run]) -> list[Run]:
     """Return the runs for tables of encoders: without layers and what pruning left, which have tables of their own."""
     layered = {run.checkpoint.partition("@")[0] for run in runs if point_of(run) == "best"}
-    points = {run.checkpoint: point_of(run) for run in runs}
-    return [
-        run
-        for run in runs
-        if not points[run.checkpoint]
-        or (run.method in PROTOCOLS["both"] and run.checkpoint.partition("@")[0] not in layered)
-    ]
+
+    def unpruned(run: Run) -> bool:
+        return run.method in PROTOCOLS["both"] and run.checkpoint.partition("@")[0] not in layered
+
+    return [run for run in runs if not point_of(run) or unpruned(run)]
 
 
 def charts_of(runs: Sequence[Run]) -> Mapping[str, list[Chart]]:

@@ -290,10 +290,15 @@ def _alike(members: Sequence[str]) -> str:
 
 def _adjusted(rows: Sequence[Comparison]) -> list[Comparison]:
     """Return the rows with Holm's p, adjusted within each kind of row."""
-    found = list(rows)
-    for kind in dict.fromkeys(kind_of(row.scope, row.tasks) for row in found):
-        places = [index for index, row in enumerate(found) if kind_of(row.scope, row.tasks) == kind]
-        known = [(index, p) for index in places if (p := found[index].verdict.p) is not None]
-        for (index, _), p in zip(known, holm([p for _, p in known]), strict=True):
-            found[index] = replace(found[index], p_adjusted=p)
+    adjusted = holm_within([(kind_of(row.scope, row.tasks), row.verdict.p) for row in rows])
+    return [replace(row, p_adjusted=p) for row, p in zip(rows, adjusted, strict=True)]
+
+
+def holm_within(tests: Sequence[tuple[str | None, float | None]]) -> list[float | None]:
+    """Return Holm's p of each (kind, p), adjusted within its kind; None without a kind or p."""
+    found: list[float | None] = [None] * len(tests)
+    for kind in {kind for kind, _ in tests} - {None}:
+        known = {place: p for place, (own, p) in enumerate(tests) if own == kind and p is not None}
+        for place, adjusted in zip(known, holm(list(known.values())), strict=True):
+            found[place] = adjusted
     return found

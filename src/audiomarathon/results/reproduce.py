@@ -126,20 +126,16 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
         sums = scorer.published(verdicts)
         if sums is None:
             raise SettingsError(f"{run.key}: the paper has no such task")
-        rows[run.key] = Reproduced(
-            run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), None, None, None, told.get(run.key)
-        )
+        mine = weighted = None
         if verdicts:
             # A separate random stream per task: a mean draws its tasks independently.
             figures = Resampler([seed, *run.key.encode()], DRAWS).of_sums(sums)
-            headline = estimates[run.key] = figures[sums.names[0]]
+            mine = estimates[run.key] = figures[sums.names[0]]
             weighted = figures.get("weighted_f1")
-            rows[run.key] = dataclasses.replace(
-                rows[run.key],
-                mine=_known(headline.value),
-                interval=headline.interval,
-                weighted=_known(weighted.value) if weighted else None,
-            )
+        rows[run.key] = Reproduced(
+            run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), _known(mine), mine.interval if mine else None,
+            _known(weighted), told.get(run.key),
+        )  # fmt: skip
     groups = AUDIOMARATHON.groups
     whole = {name: members for name, members in groups.items() if set(members) <= set(rows)}
     means = [_mean(name, members, rows, estimates) for name, members in whole.items()]
@@ -153,8 +149,8 @@ def published(model: str) -> Mapping[str, float]:
     return AUDIOMARATHON.published.get(AUDIOMARATHON.models.get(model, ""), {})
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _known(one: Estimate | None) -> float | None:
+    return None if one is None or math.isnan(one.value) else one.value
 
 
 def _mean(

@@ -102,13 +102,15 @@ def _status(folder: Path) -> RunStatus:
         run = Run.read(folder)
         wanted = [str(id_) for id_ in run.facts["samples"]]
         records = [*run.records.values(), *run.failed.values()]
-        tried = _tried(run.facts, records)
+        session = (run.facts.get("sessions") or [{}])[-1]
+        tried = _tried(session, records)
         setting = run.method + (f" [{run.control}]" if run.control else "")
         scorer = run.task.scorer if run.task and run.task.scorer.instant else None
         verdicts = run.verdicts if scorer and run.summary is None else {}
         progress = progress_of(scorer, records, verdicts, len(wanted), seed=run.seed, summary=run.summary)
-        quiet_s = _since_last(folder) if records else None
-        per_minute, audio_rate = _rates(run.facts, records, tried, quiet_s)
+        last = (folder / "samples.jsonl").stat().st_mtime if records else None
+        quiet_s = None if last is None else max(0.0, time.time() - last)  # 0 if the clock was set back
+        per_minute, audio_rate = _rates(session, records, tried, quiet_s)
     except RecordError as error:
         return RunStatus(folder, problem=str(error))
     except (AudioMarathonError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -116,42 +118,23 @@ def _status(folder: Path) -> RunStatus:
         return RunStatus(folder, problem=reason)
     alive = is_held(folder / ".lock")
     left = progress.expected - progress.answered - tried  # samples that failed in an earlier session run again
-    return RunStatus(
-        folder,
-        run.key,
-        run.checkpoint,
-        setting,
-        progress,
-        alive,
-        quiet_s,
-        per_minute,
-        audio_rate,
-        60 * left / per_minute if alive and per_minute else None,
-    )
+    left_s = 60 * left / per_minute if alive and per_minute else None
+    speed = (quiet_s, per_minute, audio_rate, left_s)
+    return RunStatus(folder, run.key, run.checkpoint, setting, progress, alive, *speed)
 
 
-def _since_last(folder: Path) -> float:
-    """Return the seconds since the last record; 0 if the clock was set back."""
-    return max(0.0, time.time() - (folder / "samples.jsonl").stat().st_mtime)
-
-
-def _session(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    session: Mapping[str, Any] = (facts.get("sessions") or [{}])[-1]
-    return session
-
-
-def _tried(facts: Mapping[str, Any], records: Sequence[Record]) -> int:
-    """Return how many samples failed in the last session."""
-    started = _session(facts).get("started")  # a record's session also names the process
+def _tried(session: Mapping[str, Any], records: Sequence[Record]) -> int:
+    """Return how many samples failed in a session."""
+    started = session.get("started")  # a record's session also names the process
     failed = [str(record.session).split() for record in records if not record.answered]
-    return sum(session[:1] == [started] for session in failed)
+    return sum(own[:1] == [started] for own in failed)
 
 
 def _rates(
-    facts: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
+    session: Mapping[str, Any], records: Sequence[Record], tried: int, quiet_s: float | None
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return samples per minute and audio seconds per second of the last session."""
-    session, answered = _session(facts), [record for record in records if record.answered]
+    """Return samples per minute and audio seconds per second of a session."""
+    answered = [record for record in records if record.answered]
     fresh = len(answered) - int(session.get("answered_before", 0))
     if quiet_s is None or fresh + tried <= 0 or "started" not in session:
         return None, None

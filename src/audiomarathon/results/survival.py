@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import numpy as np
 from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, SPEECH_FILE, Spans, read_speech, turned
 from audiomarathon.benchmarks.jasco.survival import Reports, measurable, preference, reports, retained
 from audiomarathon.errors import DataError
-from audiomarathon.metrics.paired import holm
 from audiomarathon.metrics.statistics import Estimate
 from audiomarathon.records import Record
+from audiomarathon.results.compare import holm_within
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.record_line import unpack
 
+Told = Callable[[int, tuple[str, ...]], Reports]
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"
 #: Position of the speech, by a run's control.
@@ -72,7 +74,13 @@ def survivals(systems: Sequence[System], speech: Mapping[str, Spans] | None = No
     """
     systems = [one for one in systems if TASK in one.runs and one.control in ORDERS]
     spans = _speech_of(systems) if speech is None else speech
-    told = _Reports()
+    known = {id(one): one for one in systems}
+
+    @functools.cache  # base is compared with every setting
+    def told(system: int, ids: tuple[str, ...]) -> Reports:
+        """Return a system's reports on some samples; chance is estimated from these samples' clips."""
+        return reports(known[system].runs[TASK].records[id_] for id_ in ids)
+
     found: list[Survival] = []
     for own in _by_setting(systems):
         bases = ((one, base_of(one, systems)) for one in own)
@@ -93,20 +101,6 @@ def left_out(systems: Sequence[System]) -> list[str]:
     return [one.name(with_checkpoint=True) for one, base in bases if base is None or not _shared(one, base)]
 
 
-class _Reports:
-    """Cache of what systems report: base is compared with every setting."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[str, ...]], Reports] = {}
-
-    def of(self, system: System, ids: tuple[str, ...]) -> Reports:
-        """Return the reports on some samples; chance is estimated from these samples' clips."""
-        key = (id(system), ids)
-        if key not in self._known:
-            self._known[key] = reports(system.runs[TASK].records[id_] for id_ in ids)
-        return self._known[key]
-
-
 def _shared(own: System, base: System) -> tuple[str, ...]:
     """Return the samples that both answered, about the same clips."""
     ours, theirs = own.runs[TASK].records, base.runs[TASK].records
@@ -120,9 +114,11 @@ def _by_setting(systems: Sequence[System]) -> list[list[System]]:
     return [sorted(own, key=lambda one: list(ORDERS).index(one.control)) for own in groups.values()]
 
 
-def _row(pairs: Sequence[tuple[System, System]], told: _Reports, spans: Mapping[str, Spans]) -> Survival:
+def _row(
+    pairs: Sequence[tuple[System, System]], told: Callable[[int, tuple[str, ...]], Reports], spans: Mapping[str, Spans]
+) -> Survival:
     shared = [(own, base, _shared(own, base)) for own, base in pairs]
-    figures, p = retained([(told.of(own, ids), told.of(base, ids)) for own, base, ids in shared])
+    figures, p = retained([(told(id(own), ids), told(id(base), ids)) for own, base, ids in shared])
     system = pairs[0][0]
     order = ORDERS[system.control] if len(pairs) == 1 else BOTH_ORDERS
     records = [one for own, _base in pairs for one in own.runs[TASK].records.values()]
@@ -160,13 +156,9 @@ def _speech_of(systems: Sequence[System]) -> Mapping[str, Spans]:
 
 def _adjusted(found: Sequence[Survival]) -> list[Survival]:
     """Set Holm's p values over the headline rows of each checkpoint."""
-    rows = list(found)
-    for checkpoint in {row.system.checkpoint for row in rows}:
-        own = [
-            (place, row.p)
-            for place, row in enumerate(rows)
-            if row.system.checkpoint == checkpoint and row.headline and row.measurable and row.p is not None
-        ]
-        for (place, _p), adjusted in zip(own, holm([p for _place, p in own]), strict=True):
-            rows[place] = replace(rows[place], p_adjusted=adjusted)
-    return rows
+
+    def kind(row: Survival) -> str | None:
+        return row.system.checkpoint if row.headline and row.measurable else None
+
+    adjusted = holm_within([(kind(row), row.p) for row in found])
+    return [replace(row, p_adjusted=p) for row, p in zip(found, adjusted, strict=True)]

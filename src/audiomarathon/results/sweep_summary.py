@@ -5,6 +5,7 @@ The summary is made from the runs on disk, so a second sweep into the same folde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,10 +75,8 @@ class Outcome:
         self.swept = Swept(list(swept.results), dict(swept.failures))
 
     def catch_up(self, results: Path, swept: Swept) -> None:
-        """Add all results of a sweep, and runs that another sweep into this folder has finished meanwhile."""
-        self.add(swept)
-        now = read_outcome(results, seed=self.seed).groups
-        self.groups |= {key: group for key, group in now.items() if len(group) > len(self.groups.get(key, ()))}
+        """Read all runs again: another sweep into this folder may have finished some meanwhile."""
+        self.groups, self.swept = _groups([results], self.seed), Swept(list(swept.results), dict(swept.failures))
 
 
 def read_outcome(results: Path, *, seed: int) -> Outcome:
@@ -119,8 +118,8 @@ def _finished(run: Run, base: Run | None, seed: int) -> Finished:
         return Finished(result, saved)
     figures = {
         name: {
-            "difference": None if one.value != one.value else one.value,
-            "interval": list(one.interval) if one.interval else None,
+            "difference": None if math.isnan(one.value) else one.value,
+            "interval": one.interval and list(one.interval),
         }
         for name, one in pairs.differences(seed).items()
     }
