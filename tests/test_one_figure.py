@@ -161,9 +161,9 @@ class TestTheScoreOfARun:
             [Result(results / task / "embedded" / "base-0", "base-0", one) for task, one in bases.items()], ""
         )
         for row in rows:
-            if row.scope in bases:
-                block = bases[row.scope].get("as_published") or bases[row.scope]["mean_of_samples"]
-                assert row.mine == near(block.get("macro_f1", block.get("score")))
+            if row["scope"] in bases:
+                block = bases[row["scope"]].get("as_published") or bases[row["scope"]]["mean_of_samples"]
+                assert row["mine"] == near(block.get("macro_f1", block.get("score")))
 
 
 class TestTheDifferenceFromBase:

@@ -41,7 +41,7 @@ from audiomarathon.records import Record
 from audiomarathon.report import series
 from audiomarathon.report.charts import script
 from audiomarathon.report.page import PageOptions, as_script, page
-from audiomarathon.report.page_data import PageData, scores_table
+from audiomarathon.report.page_data import PageData, by_duration, scores_table
 from audiomarathon.report.paper import records
 from audiomarathon.report.render import Table, escaped, latex, markdown
 from audiomarathon.report.render import csv as as_csv
@@ -284,8 +284,8 @@ def test_scores_are_told_by_half_minutes_of_clips(tmp_path: Path) -> None:
     rows = zip(lines_of(folder / "samples.jsonl"), (89.9, 90.0, 119.9, 120.0), strict=True)
     write_records(folder, [row | {"clip_seconds": seconds} for row, seconds in rows])
     finished(folder)
-    bins = data_of(tmp_path).figures["tau", 0]["durations"]
-    assert [(one["from"], one["n"], one["score"]) for one in bins] == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
+    bins = by_duration(data_of(tmp_path).figures["tau", 0]["own_scores"])
+    assert bins == [(60, 1, 1.0), (90, 2, 0.5), (120, 1, 1.0)]
 
 
 def test_the_machines_table_is_as_narrow_as_a_phone(root: Path) -> None:

@@ -21,7 +21,7 @@ from audiomarathon.engine.run import Result
 from audiomarathon.errors import SettingsError
 from audiomarathon.metrics.classification import as_published, published_choice_sums
 from audiomarathon.models.registry import all_models
-from audiomarathon.results.reproduce import Reproduced, protocol_settings, published, reproduced
+from audiomarathon.results.reproduce import protocol_settings, published, reproduced, row_of
 from audiomarathon.settings import RunSettings
 
 
@@ -70,20 +70,20 @@ def results_of(root: Path, rights: dict[str, list[bool]]) -> list[Result]:
 class TestRows:
     def test_a_task_and_its_groups_mean(self, tmp_path: Path) -> None:
         rights = {"tau": [True] * 8, "gtzan": [True] * 4 + [False] * 4, "desed": [False] * 8}
-        rows = {row.scope: row for row in reproduced(results_of(tmp_path, rights), "qwen2.5-omni-7b")}
-        assert rows["tau"].mine == 1.0
-        assert rows["tau"].difference == pytest.approx(1 - 0.722)
+        rows = {row["scope"]: row for row in reproduced(results_of(tmp_path, rights), "qwen2.5-omni-7b")}
+        assert rows["tau"]["mine"] == 1.0
+        assert rows["tau"]["difference"] == pytest.approx(1 - 0.722)
         group = rows["audio classification"]
-        assert group.mine == pytest.approx(sum(rows[task].mine for task in rights) / 3)
-        assert group.published == pytest.approx((0.722 + 1.0 + 0.784) / 3)
-        assert group.interval[0] < group.mine < group.interval[1]
+        assert group["mine"] == pytest.approx(sum(rows[task]["mine"] for task in rights) / 3)
+        assert group["published"] == pytest.approx((0.722 + 1.0 + 0.784) / 3)
+        assert group["interval"][0] < group["mine"] < group["interval"][1]
         assert "overall" not in rows
 
     def test_tasks_are_drawn_independently(self, tmp_path: Path) -> None:
         """A mean of three like tasks is known √3 times as well as each; with common draws it would be no better."""
         rights = {task: [True, True, False, True] * 15 for task in ("tau", "gtzan", "desed")}
         rows = reproduced(results_of(tmp_path, rights), "embedded")
-        widths = [row.interval[1] - row.interval[0] for row in rows]
+        widths = [row["interval"][1] - row["interval"][0] for row in rows]
         assert widths[3] == pytest.approx(sum(widths[:3]) / 3 / 3**0.5, rel=0.1)
 
     def test_an_unparsed_reply_is_dropped_as_the_release_did(self, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ class TestRows:
         first, *rest = records_in(result.folder)
         write_records(result.folder, [first | {"reply": "hard to say"}, *rest])
         (row,) = reproduced([result], "embedded")
-        assert (row.mine, row.samples, row.unparsed) == (1.0, 8, 1)
-        assert row.published is None
+        assert (row["mine"], row["samples"], row["unparsed"]) == (1.0, 8, 1)
+        assert row["published"] is None
 
     @pytest.mark.parametrize(("told", "agrees"), [(0.5, True), (0.7, False), (None, None)])
     def test_agreement_is_lying_within_the_interval(self, told: float | None, agrees: bool | None) -> None:
-        assert Reproduced("tau", 9, 0, 0.5, (0.4, 0.6), None, told).agrees is agrees
+        assert row_of("tau", 9, 0, 0.5, (0.4, 0.6), None, told)["agrees"] is agrees
 
 
 class TestProtocol:

@@ -67,8 +67,7 @@ def reproduce(
     render.show(tables.reproduction(rows, title))
     for note in notes:
         say(note)
-    content = [dataclasses.asdict(row) | {"difference": row.difference, "agrees": row.agrees} for row in rows]
-    text = json.dumps({"title": title, "rows": content, "notes": notes}, indent=2, allow_nan=False) + "\n"
+    text = json.dumps({"title": title, "rows": rows, "notes": notes}, indent=2, allow_nan=False) + "\n"
     write_text(settings.results / f"{checkpoint}.json", text)
     write_text(settings.results / f"{checkpoint}.md", render.markdown(tables.reproduction(rows, f"# {title}", notes)))
     say(f"written: {settings.results / checkpoint}.md and .json")

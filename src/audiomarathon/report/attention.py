@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from audiomarathon.files import write_json, writing
 from audiomarathon.metrics.statistics import Estimate, Resampler
 from audiomarathon.models.registry import get_model
 from audiomarathon.report.attention_maps import in_blocks
+from audiomarathon.report.charts import library
 from audiomarathon.report.explain import Clip, spectrogram
 from audiomarathon.report.samples import columns
 from audiomarathon.report.series import BASE, palette
@@ -107,7 +108,7 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
     rows = {id_: row for id_, row in index_of(run.folder).items() if sample in ("", id_)}
     if not rows:
         return None
-    layers = sorted(set.intersection(*({*row["layers"]} for row in rows.values())))
+    layers = _shared_layers(rows.values())
     if layer and layer - 1 not in layers[:-1]:
         allowed = ", ".join(str(own + 1) for own in layers[:-1]) or "none: no two layers were captured of every sample"
         raise SettingsError(f"--layer {layer}: layer {layer - 1} and a later one must be captured; allowed: {allowed}")
@@ -117,22 +118,25 @@ def read_seen(run: Run, name: str, layer: int, sample: str = "") -> Seen | None:
         one = Attention.read(file)
         own = [one.meta["layers"].index(number) for number in layers]
         shares, profile = _shares(one)[:, own], one.profile[0, own]
-        ranks = np.full(len(layers), np.nan)  # stays NaN for layer K − 1 itself
-        for at in (at for at, number in enumerate(layers) if layer and number != layer - 1):
-            ranks[at] = _correlation(profile[layers.index(layer - 1)], profile[at])
-        found.append((shares[..., 1], shares.mean(2), one.blocks[own].astype(float), ranks))
+        asked = profile[layers.index(layer - 1)] if layer else None
+        ranks = [
+            np.nan if asked is None or number == layer - 1 else _correlation(asked, later)
+            for number, later in zip(layers, profile, strict=True)
+        ]
+        found.append((shares[..., 1], shares.mean(2), one.blocks[own].astype(float), np.array(ranks)))
         marks.append(_marks(one))
         pruned, count = pruned or bool(one.meta["kept_audio_bits"]), one.meta["model_layers"]
-    coarsest = min(blocks.shape[-1] for _, _, blocks, _ in found)  # prompts of fewer than 64 tokens have fewer blocks
-    blocks: Floats = np.stack([in_blocks(one[2], coarsest) for one in found]).astype(float)
-    to_audio, shares, foresight = (np.stack([one[at] for one in found]) for at in (0, 1, 3))
+    to_audio, each_share, each_blocks, ranked = zip(*found, strict=True)
+    coarsest = min(blocks.shape[-1] for blocks in each_blocks)  # prompts of fewer than 64 tokens have fewer blocks
+    blocks = np.stack([in_blocks(one, coarsest) for one in each_blocks]).astype(float)
     clusters = [run.records[id_].cluster if id_ in run.records else id_ for id_ in files]
     last = count - max(1, round(_LATER * count))
     later = [at for at, number in enumerate(layers) if layer and number >= max(layer, last)]
     ends = {part: np.mean([own[part] for own in marks if part in own], 0) for part in {*marks[0]}}
     spans = {part: (float(start), float(end)) for part, (start, end) in ends.items()}
+    shares, foresight = _mean(np.stack(each_share)), np.stack(ranked)
     return Seen(
-        run, name, layers, later, files, clusters, to_audio, _mean(shares), _mean(blocks), spans, foresight, pruned
+        run, name, layers, later, files, clusters, np.stack(to_audio), shares, _mean(blocks), spans, foresight, pruned
     )
 
 
@@ -186,10 +190,7 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
     SettingsError
         Without matplotlib (the extra `report`), for a layer that was not captured, and for more than eight runs.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: F401
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+    library("matplotlib")
     there = [run for run in runs if run.folder and any(sample in ("", id_) for id_ in index_of(run.folder))]
     if not there:
         what = f" of {sample!r}" if sample else ""
@@ -219,7 +220,11 @@ def draw(runs: Sequence[Run], folder: Path, *, layer: int = 0, sample: str = "")
 def _tellable(runs: Sequence[Run]) -> list[int]:
     """Return each K for which layer K − 1 and a later layer were captured of every sample."""
     rows = [row for run in runs if run.folder for row in index_of(run.folder).values()]
-    return [number + 1 for number in sorted(set.intersection(*({*row["layers"]} for row in rows)))[:-1]]
+    return [number + 1 for number in _shared_layers(rows)[:-1]]
+
+
+def _shared_layers(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    return sorted(set.intersection(*({*row["layers"]} for row in rows)))
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -234,15 +239,15 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _figures(one: Seen, layer: int) -> dict[str, Any]:
     last = one.last_layers()
-    rows = {
-        kind: {share: _plain(one.shares[row, :, place]) for place, share in enumerate(_SHARES)}
-        for row, kind in enumerate(ROWS)
+    mass = {
+        kind: {share: _plain(own) for share, own in zip(_SHARES, shares.T, strict=True)}
+        for kind, shares in zip(ROWS, one.shares, strict=True)
     }
     return {
         "run": str(one.run.folder),
         "samples": len(one.files),
         "layers": one.layers,
-        "mass": rows,
+        "mass": mass,
         "foresight": {
             "layer": layer,
             "over": "kept audio tokens" if one.pruned else "all audio tokens",
@@ -388,9 +393,8 @@ def _foresight(seen: Sequence[Seen], layer: int) -> Figure:
         panel.plot(one.layers, _mean(one.foresight), linewidth=2.2, label=f"{one.name}{told}", **look, **marks)
     panel.axvline(layer - 1, color="#777777", linestyle=":")
     panel.axhline(0, color="#777777", linewidth=0.8)
-    panel.set(
-        xlabel="layer", ylabel="Spearman's ρ over audio tokens\n(attention of the prompt's last token)", ylim=(-1, 1.02)
-    )
+    across = "Spearman's ρ over audio tokens\n(attention of the prompt's last token)"
+    panel.set(xlabel="layer", ylabel=across, ylim=(-1, 1.02))
     panel.legend(fontsize=8, loc="lower left", title=f"{_samples(seen)}; thin: each sample", title_fontsize=8)
     return figure
 
@@ -404,18 +408,16 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
     clip = _clip(attentions[0], [tokens / per_second for tokens in clips])
     heights = [1.2 if clip else 0.01, *(height for some in kept for height in (1.6, *[0.18] * some))]
     title = f"{id_}: when the question listens" + f" ({len(clips)} clips, one after the other)" * (len(clips) > 1)
-    figure, grid = _figure(
-        len(heights), 1, 11, 1.2 + 0.95 * sum(heights), title, height_ratios=heights, sharex=True
-    )  # fmt: skip
+    tall = 1.2 + 0.95 * sum(heights)
+    figure, grid = _figure(len(heights), 1, 11, tall, title, height_ratios=heights, sharex=True)
     strips, total = iter(grid[1:, 0]), sum(clips)
+    bins = min(_BINS, total)
     for one, found, some in zip(seen, attentions, kept, strict=True):
         panel = next(strips)
         profile = found.profile[ROWS.index("question"), [found.meta["layers"].index(number) for number in one.layers]]
         own = np.where(profile > 0, profile, np.nan).astype(float)
         even = own / np.nanmean(own, 1, keepdims=True)  # of what is kept in this layer
-        binned = columns(np.nan_to_num(even), min(_BINS, total)) / columns(np.isfinite(own), min(_BINS, total)).clip(
-            1e-9
-        )
+        binned = columns(np.nan_to_num(even), bins) / columns(np.isfinite(own), bins).clip(1e-9)
         shown = np.where(binned > 0, np.log2(np.maximum(binned, 2**-6)), np.nan)
         extent = (0, total / per_second, len(one.layers) - 0.5, -0.5)
         image = panel.imshow(shown, aspect="auto", vmin=-3, vmax=3, cmap="RdBu_r", extent=extent)
@@ -428,7 +430,7 @@ def _time(seen: Sequence[Seen], id_: str) -> Figure:
         if some:
             bits = unpack(found.meta["kept_audio_bits"], total)[None]
             panel = next(strips)
-            panel.imshow(columns(bits, min(_BINS, total)), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
+            panel.imshow(columns(bits, bins), aspect="auto", vmin=0, vmax=1, cmap="Greens", extent=extent)
             panel.set_yticks([])
             panel.set_ylabel("kept", rotation=0, ha="right", va="center", fontsize=8)
     bar = figure.colorbar(image, ax=grid[1:, 0], label="attention relative to an even share, within a layer")
@@ -451,8 +453,5 @@ def _clip(found: Attention, seconds: Sequence[float]) -> Clip | None:
         return None
     sizes = [round(length * _RATE) for length in seconds]
     cut = [np.pad(wave[:size], (0, max(0, size - len(wave)))) for wave, size in zip(waves, sizes, strict=True)]
-    return (
-        Clip(found.meta["sample_id"], np.concatenate(cut), _RATE, tuple(map(tuple, found.meta["events"])))
-        if cut
-        else None
-    )
+    events = tuple(map(tuple, found.meta["events"]))
+    return Clip(found.meta["sample_id"], np.concatenate(cut), _RATE, events) if cut else None

@@ -77,7 +77,7 @@ def _draw(one: Maps, tokens: Sequence[str], title: str, file: Path) -> None:
     size = 6.0 + 0.13 * min(len(tokens), _MOST_LABELS)
     figure = Figure(figsize=(size + 1, size), dpi=100, layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(_shown(one), norm=_logarithmic(), cmap="viridis", interpolation="nearest")
+    image = _map(axes, one)
     figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="share of attention")
     step = -(-len(tokens) // _MOST_LABELS) or 1
     plain = [_token(token) for token in tokens[::step]]
@@ -95,22 +95,19 @@ def _draw_grid(maps: Maps, layers: Sequence[int], file: Path) -> None:
     figure = Figure(figsize=(2.4 * across, 2.5 * -(-len(layers) // across)), dpi=100, layout="constrained")
     for place, (layer, own) in enumerate(zip(layers, maps, strict=True)):
         axes = figure.add_subplot(-(-len(layers) // across), across, place + 1)
-        image = axes.imshow(_shown(own), norm=_logarithmic(), cmap="viridis", interpolation="nearest")
+        image = _map(axes, own)
         axes.set_title(f"layer {layer}", fontsize=8)
         axes.set_axis_off()
     figure.colorbar(image, ax=figure.axes, label="share of attention")
     _save(figure, file)
 
 
-def _shown(one: Maps) -> Maps:
-    """Return a map with blanks where there is no attention."""
-    return np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
-
-
-def _logarithmic() -> Any:
+def _map(axes: Any, one: Maps) -> Any:
+    """Draw a map, blank where there is no attention."""
     from matplotlib.colors import LogNorm
 
-    return LogNorm(1e-4, 1)
+    shown = np.where(one > 0, np.clip(one, 1e-4, 1), np.nan)
+    return axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
 
 
 def _token(text: str) -> str:

@@ -41,8 +41,6 @@ class Setting:
         LLM prefill speed-up computed from FLOPs; None if unknown.
     conditions
         Differences from the panel's base other than the method (seed, prompts); part of `line`.
-    across, untimed
-        Whether its speed-up uses different sessions, and why it has none; see :class:`Pairs`.
     busy
         Whether the machine was busy while the run or its base was timed.
     pairs
@@ -56,8 +54,6 @@ class Setting:
     figures: Mapping[str, Estimate]
     ideal: float | None = None
     conditions: str = ""
-    across: bool = False
-    untimed: str = ""
     busy: bool = False
     pairs: Pairs | None = field(default=None, repr=False, compare=False)
 
@@ -148,23 +144,21 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     notes = dict.fromkeys(note for summary in summaries for note in summary.get("notes") or ())
     flags = {run.method: flags_of(summary) for run, summary in zip(runs, summaries, strict=True)}
     told = [f"{method}: {', '.join(each)}" for method, each in flags.items() if each]
-    told += [f"{one.label}: {ACROSS}" for one in settings if one.across]
-    told += [f"{one.label}: no speed-up, {one.untimed}" for one in settings if one.untimed]
+    told += [f"{one.label}: {ACROSS}" for one in settings if one.pairs and one.pairs.across]
+    told += [f"{one.label}: no speed-up, {one.pairs.untimed}" for one in settings if one.pairs and one.pairs.untimed]
     return Panel(task + suffix, title, _heading(first), _beside_base(settings), (*notes, *told))
 
 
 def _beside_base(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the settings with LLM prefill times as in :data:`~audiomarathon.report.series.PAIRED`."""
     bases = {one.conditions: one.figures.get("prefill_ms") for one in settings if one.method == "base"}
-    return tuple(one if one.method == "base" else _paired(one, bases.get(one.conditions)) for one in settings)
-
-
-def _paired(one: Setting, base: Estimate | None) -> Setting:
-    saved = one.figures.get("speed_up")
-    if base is None or saved is None:
-        return one
-    ends = saved.interval and (base.value / saved.interval[1], base.value / saved.interval[0])
-    return replace(one, figures={**one.figures, "prefill_ms": Estimate(base.value / saved.value, ends)})
+    found = list(settings)
+    for place, one in enumerate(settings):
+        base, saved = bases.get(one.conditions), one.figures.get("speed_up")
+        if one.method != "base" and base and saved:
+            ends = saved.interval and (base.value / saved.interval[1], base.value / saved.interval[0])
+            found[place] = replace(one, figures={**one.figures, "prefill_ms": Estimate(base.value / saved.value, ends)})
+    return tuple(found)
 
 
 def _heading(run: Run) -> str:
@@ -213,9 +207,8 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     ideal = ideal_of(run, [own for _, own in pairs.timed] if pairs and pairs.timed else records)
     method, ratio = method_and_ratio(run.identity)
     full = f"{line} {under}".strip()
-    across, untimed = (pairs.across, pairs.untimed) if pairs else (False, "")
     own_busy = bool(summary.get("busy")) or bool(pairs and pairs.timed and pairs.busy)
-    return Setting(run.method, method, full, ratio, figures, ideal, under, across, untimed, own_busy, pairs)
+    return Setting(run.method, method, full, ratio, figures, ideal, under, own_busy, pairs)
 
 
 def mean_panel(panels: Sequence[Panel], name: str, weights: Sequence[float] | None = None) -> Panel | None:

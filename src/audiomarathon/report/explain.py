@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audiomarathon.errors import SettingsError
+from audiomarathon.report.charts import library
 from audiomarathon.report.series import colour
 
 if TYPE_CHECKING:
@@ -98,9 +99,8 @@ def shares_kept(inputs: Inputs, generation: Generation) -> Floats:
     if merge is None:
         return kept
     group, weight = merge.group.cpu().numpy(), merge.weight.double().abs().cpu().numpy()
-    spread: Floats = (
-        kept[merge.kept.cpu().numpy()][group] * weight / np.maximum(np.bincount(group, weight), 1e-12)[group]
-    )
+    whole = np.maximum(np.bincount(group, weight), 1e-12)[group]
+    spread: Floats = kept[merge.kept.cpu().numpy()][group] * weight / whole
     return spread
 
 
@@ -128,31 +128,18 @@ def draw(title: str, clips: Sequence[Clip], strips: Sequence[Strip], tokens_per_
     SettingsError
         Without matplotlib (the extra `report`), or when the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need matplotlib: pip install 'audiomarathon[report]'") from None
+    library("matplotlib")
+    from matplotlib.figure import Figure
 
     lines = [line for part in title.splitlines() for line in textwrap.wrap(part, 120) or [""]]
     above, below = 0.35 + 0.24 * len(lines), 0.85
     height = above + 2.3 + 0.48 * len(strips) + below
     figure = Figure(figsize=(13, height), dpi=150)
+    ends = {"left": 0.135, "right": 0.755, "top": 1 - above / height, "bottom": below / height}
     grid = figure.subplots(
-        1 + len(strips),
-        len(clips),
-        squeeze=False,
-        sharex="col",
-        height_ratios=[2.3, *[0.48] * len(strips)],
-        width_ratios=[clip.seconds for clip in clips],
-        gridspec_kw={
-            "left": 0.135,
-            "right": 0.755,
-            "top": 1 - above / height,
-            "bottom": below / height,
-            "hspace": 0.18,
-            "wspace": 0.03,
-        },
-    )
+        1 + len(strips), len(clips), squeeze=False, sharex="col", height_ratios=[2.3, *[0.48] * len(strips)],
+        width_ratios=[clip.seconds for clip in clips], gridspec_kw={**ends, "hspace": 0.18, "wspace": 0.03},
+    )  # fmt: skip
     figure.text(0.01, 1 - 0.18 / height, "\n".join(lines), va="top", fontsize=11, linespacing=1.35)
     whole = sum(clip.seconds for clip in clips)
     for column, clip in enumerate(clips):
@@ -196,9 +183,8 @@ def _column(
     for axes in column[:-1]:
         axes.tick_params(bottom=False)
     # A clip's last tick label would overlap the next clip's 0.
-    column[-1].xaxis.set_major_locator(
-        MaxNLocator(max(2, round(8 * share)), integer=True, prune=None if last else "upper")
-    )
+    ticks = MaxNLocator(max(2, round(8 * share)), integer=True, prune=None if last else "upper")
+    column[-1].xaxis.set_major_locator(ticks)
 
 
 def spectrogram(axes: Any, clip: Clip) -> None:
@@ -219,16 +205,9 @@ def spectrogram(axes: Any, clip: Clip) -> None:
     for onset, length in clip.events:
         axes.axvspan(onset, onset + length, facecolor="none", edgecolor=_EVENT, linewidth=1.4, zorder=3)
         late = onset > 0.8 * clip.seconds
-        axes.annotate(
-            "deciding event",
-            (onset + length / 2, 96),
-            xytext=(-9 if late else 9, -12),
-            textcoords="offset points",
-            ha="right" if late else "left",
-            fontsize=8,
-            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": _EVENT, "linewidth": 0.8},
-            zorder=4,
-        )
+        frame = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": _EVENT, "linewidth": 0.8}
+        beside = {"xytext": (-9 if late else 9, -12), "textcoords": "offset points", "ha": "right" if late else "left"}
+        axes.annotate("deciding event", (onset + length / 2, 96), fontsize=8, bbox=frame, zorder=4, **beside)
 
 
 def _strip(axes: Any, clip: Clip, shares: Floats, ink: str, tokens_per_second: float, bins: int) -> None:

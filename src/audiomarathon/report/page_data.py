@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -178,10 +178,8 @@ class PageData:
             for run in system.runs.values()
             if run.task and run.key in self.members(self.widest)
         ]
-        return (
-            max((one.high - one.low for one in figures if one.high is not None and one.low is not None), default=1.0)
-            / 100
-        )
+        ranges = (one.high - one.low for one in figures if one.high is not None and one.low is not None)
+        return max(ranges, default=1.0) / 100
 
     def members(self, scope: str) -> list[str]:
         """Return the tasks of a scope."""
@@ -294,8 +292,7 @@ class PageData:
         for checkpoint in dict.fromkeys(self.systems[place].checkpoint for place in self.charted):
             own = [place for place in self.charted if self.systems[place].checkpoint == checkpoint]
             bases = [place for place in own if self.settings[place].is_base]
-            if not bases:
-                found.append(Advice(checkpoint, None, why="it has no base here"))
+            found += [] if bases else [Advice(checkpoint, None, why="it has no base here")]
             for base in bases:
                 name = checkpoint if len(bases) == 1 else self.systems[base].name(with_checkpoint=True)
                 found.append(self._advice(name, base))
@@ -338,7 +335,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
         "notes": list(summary.get("notes") or ()),
         "busy": bool(summary.get("busy")),
-        "durations": list(_by_duration(run)) if run.task else [],
+        "own_scores": _own_scores(run),
     }
 
 
@@ -347,16 +344,21 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _by_duration(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the mean score of samples, in duration bins of half a minute."""
-    assert run.task is not None
+def _own_scores(run: Run) -> list[tuple[float, float]]:
+    """Return the duration of each sample's clip, in seconds, and its own score."""
+    if run.task is None:
+        return []
+    scored = ((one.record.clip_seconds, run.task.scorer.own_score(one)) for one in run.verdicts.values())
+    return [(seconds, score) for seconds, score in scored if score is not None]
+
+
+def by_duration(own_scores: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
+    """Return the start, the number of samples and their mean score of each duration bin of half a minute."""
     bins: dict[int, list[float]] = {}
-    for verdict in run.verdicts.values():
-        place = int(verdict.record.clip_seconds // _DURATION_BIN)
-        if (own := run.task.scorer.own_score(verdict)) is not None:
-            bins.setdefault(place, []).append(own)
-    for place, scores in sorted(bins.items()):
-        yield {"from": place * _DURATION_BIN, "n": len(scores), "score": float(np.mean(scores))}
+    for seconds, score in own_scores:
+        place = int(seconds // _DURATION_BIN)
+        bins.setdefault(place, []).append(score)
+    return [(place * _DURATION_BIN, len(own), float(np.mean(own))) for place, own in sorted(bins.items())]
 
 
 def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -365,9 +367,6 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None
     alike = [f"{stage}_s" for stage in (*STAGES, "prefill")] + ["kv_bytes", "peak_memory_bytes"]
-    bins: dict[float, list[tuple[int, float]]] = {}
-    for one in (one for row in rows for one in row["durations"]):
-        bins.setdefault(one["from"], []).append((one["n"], one["score"]))
     summed = {name: sum(row[name] or 0 for row in rows) for name in _SUMS}
     return {
         **summed,
@@ -376,14 +375,7 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         **{name: None if None in (own := [row[name] for row in rows]) else float(np.mean(own)) for name in alike},
         "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
         "busy": any(row["busy"] for row in rows),
-        "durations": [
-            {
-                "from": begin,
-                "n": sum(n for n, _ in own),
-                "score": float(np.average([s for _, s in own], weights=[n for n, _ in own])),
-            }
-            for begin, own in sorted(bins.items())
-        ],
+        "own_scores": [one for row in rows for one in row["own_scores"]],
     }
 
 
@@ -400,6 +392,10 @@ def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False)
     columns = [*data.tasks, *sorted(data.scopes, key=lambda scope: scope.endswith(OVERALL))]
     columns = [scope for scope in columns if any((scope, place) in data.figures for place in range(len(data.systems)))]
     heard = {place for place, system in enumerate(data.systems) if not system.control}
+    highest: dict[str, float] = {}
+    for (scope, place), own in data.figures.items():
+        if place in heard:
+            highest[scope] = max(round(own["score"], 3), highest.get(scope, -np.inf))
     rows = []
     for place, setting in enumerate(data.settings):
         row: dict[str, Any] = {"setting": setting.name}
@@ -411,10 +407,7 @@ def scores_table(data: PageData, figure: str = "score", *, narrow: bool = False)
             if figure == "difference" and setting.is_base and own:
                 row[scope] = "base"
             if figure == "score":
-                scores = [
-                    round(data.figures[scope, other]["score"], 3) for other in heard if (scope, other) in data.figures
-                ]
-                best = place in heard and own and round(own["score"], 3) == max(scores, default=None)
+                best = place in heard and own and round(own["score"], 3) == highest[scope]
                 row[f"{scope}_mark"] = "best" if best else ""
         rows.append(row)
     form, ends = (".3f", ".2f") if figure == "score" else ("+.3f", ".2f")

@@ -51,7 +51,7 @@ def panel_table(panel: Panel) -> Table:
     rows = []
     for one in panel.settings:
         row: dict[str, Any] = {"setting": one.label, "method": one.method, "line": one.line, "ratio": one.ratio}
-        row |= {"ideal_speed_up": one.ideal, "across_sessions": one.across}
+        row |= {"ideal_speed_up": one.ideal, "across_sessions": bool(one.pairs and one.pairs.across)}
         for name, figure in one.figures.items():
             row |= estimated(name, figure)
         rows.append(row)

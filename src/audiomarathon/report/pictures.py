@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,29 +69,28 @@ def _is_paired(panel: Panel) -> bool:
 
 
 def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart | None:
+    there = {name: [one for one in own if quantity in one.figures] for name, own in panel.lines().items()}
     lines = [
-        Line(name, own[-1].method, [_point(one, quantity, panel) for one in own if quantity in one.figures])
-        for name, own in panel.lines().items()
-        if any(one.method != "base" and quantity in one.figures for one in own)
+        Line(name, own[-1].method, [_point(one, quantity, panel) for one in own])
+        for name, own in there.items()
+        if any(one.method != "base" for one in own)
     ]
-    bases = [
-        (one.line, one.figures[quantity].value, series.BASE) for one in panel.bases.values() if quantity in one.figures
-    ]
+    known = [one for one in panel.bases.values() if quantity in one.figures]
+    bases = [(one.line, one.figures[quantity].value, series.BASE) for one in known]
     if not lines and not (quantity == "score" and bases):
         return None
     most = max([one.ratio for one in panel.settings] + [0.1])
     dotted = _ideal(panel) if quantity == "speed_up" else []
-    ends = [point[end] for line in lines for point in line.points for end in ("y", "high")] + [
-        value for _, value, _ in bases
-    ]
+    level = [value for _, value, _ in bases]
+    ends = [point[end] for line in lines for point in line.points for end in ("y", "high")] + level
     top = 1.05 * max([*ends, *(point["y"] for point in dotted)])
-    limits = charts.score_range(lines, *(value for _, value, _ in bases)) if quantity == "score" else (0.0, top)
-    name = panel.headline if quantity == "score" else _QUANTITIES[quantity]
-    limits_x = (0.0, 1.01 * most)
-    chart = charts.line_chart(
-        lines, "fraction of audio removed", "", rules=bases, dotted=dotted, span=limits_x, range_=limits, size=size
+    name, limits = _QUANTITIES[quantity], (0.0, top)
+    if quantity == "score":
+        name, limits = panel.headline, charts.score_range(lines, *level)
+    look: dict[str, Any] = {"span": (0.0, 1.01 * most), "range_": limits, "size": size}
+    return charts.line_chart(lines, "fraction of audio removed", "", rules=bases, dotted=dotted, **look).with_title(
+        name
     )
-    return chart.with_title(name)
 
 
 def _point(one: Setting, quantity: str, panel: Panel) -> charts.Row:

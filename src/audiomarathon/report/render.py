@@ -135,12 +135,6 @@ KINDS: Mapping[str, Kind] = {
     "p": Kind("p", _P),
     "p_holm": Kind("p (Holm)", _P),
     "mcnemar_p": Kind("p (McNemar)", _P),
-    # Published tables count in hundredths.
-    "mine": Kind("mine × 100 [95 %]", ".1f", 100),
-    "weighted": Kind("weighted F1", ".1f", 100),
-    "published": Kind("published", ".1f", 100),
-    "beyond": Kind("difference", "+.1f", 100),
-    "within": Kind("published within"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from audiomarathon.judges.anchors import MARKS
 from audiomarathon.report import charts, encoder_sections, series, survival, tables, tower_sections
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.page_data import STAGES, Advice, PageData, scores_table
+from audiomarathon.report.page_data import STAGES, Advice, PageData, by_duration, scores_table
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.encoders import task_scores
 from audiomarathon.results.pairs import ACROSS
@@ -439,11 +439,13 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
 
 def _durations(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     """Return one picture per line, each with base, on the same axes."""
-    curves = {
-        place: [{"x": bin_["from"] + 15, "y": bin_["score"], "what": data.settings[place].name,
-                 "said": f"{bin_['from']:.0f}–{bin_['from'] + 30:.0f} s, n = {bin_['n']}"} for bin_ in row["durations"]]
-        for place, row in _rows(data, scope)
-    }  # fmt: skip
+    curves: dict[int, list[dict[str, Any]]] = {}
+    for place, row in _rows(data, scope):
+        curves[place] = [
+            {"x": start + 15, "y": score, "what": data.settings[place].name,
+             "said": f"{start:.0f}–{start + 30:.0f} s, n = {n}"}
+            for start, n, score in by_duration(row["own_scores"])
+        ]  # fmt: skip
     xs = [point["x"] for points in curves.values() for point in points]
     if len(set(xs)) < 2:
         return [], []

@@ -6,7 +6,7 @@ import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from audiomarathon.benchmarks import Task, all_tasks
 from audiomarathon.benchmarks.registry import facts_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
     from audiomarathon.records import Verdict
     from audiomarathon.results.compare import Compared, Comparison
-    from audiomarathon.results.reproduce import Reproduced
     from audiomarathon.results.status import RunStatus
     from audiomarathon.results.sweep_summary import Finished, Outcome
 
@@ -40,12 +39,11 @@ def tasks() -> Table:
     """List the tasks, in the paper's order."""
     rows = []
     for task in all_tasks():
-        row: dict[str, Any] = {"key": task.key, "paper": NONE, "what": task.title}
-        row |= {"group": NONE, "samples": None, "minutes": NONE}
-        if facts := facts_of(task.key):
-            row |= {"paper": facts.acronym, "group": facts.group, "samples": facts.count}
-            if facts.seconds:
-                row["minutes"] = "{:.2g}–{:.2g}".format(*(one / 60 for one in facts.seconds))
+        facts = facts_of(task.key)
+        seconds = facts.seconds if facts else None
+        row: dict[str, Any] = {"key": task.key, "paper": facts.acronym if facts else NONE, "what": task.title}
+        row |= {"group": facts.group if facts else NONE, "samples": facts.count if facts else None}
+        row["minutes"] = "{:.2g}–{:.2g}".format(*(one / 60 for one in seconds)) if seconds else NONE
         rows.append(_flat(row) | {"score": task.scorer.figure.title})
     return Table.of(rows, title="Tasks", least=("group", "paper", "minutes"), kinds={"score": Kind("score", left=True)})
 
@@ -294,7 +292,7 @@ def in_halves(table: Table) -> list[Table]:
 
 def comparison_row(row: Comparison) -> dict[str, Any]:
     """Return a comparison as one row; its difference is marked only if significant after Holm."""
-    verdict = row.verdict
+    verdict, counts = row.verdict, ("truncated", "unparsed", "cut", "timed", "score", "reference_score")
     flags = {"unparsed": row.unparsed, "cut_by_token_limit": row.cut, "truncated": row.truncated, "busy": row.busy}
     significant = is_clear(row) and verdict.difference
     fixed = row.alike == AS_BASE  # a test of what cannot differ says nothing
@@ -307,12 +305,7 @@ def comparison_row(row: Comparison) -> dict[str, Any]:
         "setting": row.side,
         "samples": row.samples,
         "samples_said": ", ".join(flags_of(flags)),
-        "truncated": row.truncated,
-        "unparsed": row.unparsed,
-        "cut": row.cut,
-        "timed": row.timed,
-        "score": row.score,
-        "reference_score": row.reference_score,
+        **{name: getattr(row, name) for name in counts},
         **with_interval("difference", verdict.difference, verdict.interval),
         "difference_said": row.alike,
         "difference_mark": "" if not significant else "better" if significant > 0 else "worse",
@@ -340,22 +333,15 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     return found
 
 
-def reproduction(rows: Sequence[Reproduced], title: str, notes: Sequence[str] = ()) -> Table:
+def reproduction(rows: Sequence[Mapping[str, Any]], title: str, notes: Sequence[str] = ()) -> Table:
     """Show our scores beside the published ones, × 100: per task, per group and overall."""
-    found = [
-        {
-            "task": row.scope,
-            "n": row.samples,
-            "unparsed": row.unparsed,
-            **with_interval("mine", row.mine, row.interval),
-            "weighted": row.weighted,
-            "published": row.published,
-            "beyond": row.difference,
-            "within": row.agrees,
-        }
-        for row in rows
-    ]
-    return Table.of(found, title=title, least=("weighted", "within"), notes=notes)
+    found = [{**row, **with_interval("mine", row["mine"], row["interval"])} for row in rows]
+    shown = ("scope", "samples", "unparsed", "mine", "weighted", "published", "difference", "agrees")
+    hundredths = {"mine": "mine × 100 [95 %]", "weighted": "weighted F1", "published": "published"}
+    kinds = {name: Kind(heading, ".1f", 100) for name, heading in hundredths.items()}
+    kinds |= {"scope": Kind("task", left=True), "samples": Kind("n", "d"), "agrees": Kind("published within")}
+    kinds["difference"] = Kind("difference", "+.1f", 100)
+    return Table.of(found, shown, title=title, least=("weighted", "agrees"), kinds=kinds, notes=notes)
 
 
 def verification(reports: Sequence[TaskReport]) -> Table:
@@ -386,33 +372,24 @@ def durations(found: Sequence[Durations]) -> Table:
     """Show one row per task: clip durations in seconds, and total hours."""
     from audiomarathon.data.durations import PERCENTILES
 
-    names = ("mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
-    rows = []
-    for one in found:
-        figures = one.statistics()
-        row = {"task": one.task.key, "clips": figures["clips"], "hours": figures["total_hours"]}
-        rows.append(row | {name: figures[name] for name in names} | {"broken": len(one.broken) or ""})
-    kinds = {"clips": Kind(form=","), "hours": Kind(form=".2f"), "broken": Kind("broken", "d")}
-    kinds |= {name: Kind(form=".1f") for name in names}
-    least = ("hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
-    return Table.of(rows, kinds=kinds, least=least)
+    rows = [{"task": one.task.key, **one.statistics(), "broken": len(one.broken) or ""} for one in found]
+    spread = ("mean", "std", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
+    kinds = {"clips": Kind(form=","), "total_hours": Kind("hours", ".2f"), "broken": Kind("broken", "d")}
+    kinds |= {name: Kind(form=".1f") for name in spread}
+    least = ("total_hours", "clips", *(f"p{percent}" for percent in PERCENTILES if percent != 50), "std")
+    return Table.of(rows, ("task", "clips", "total_hours", *spread, "broken"), kinds=kinds, least=least)
 
 
 def tokens(found: Sequence[Durations]) -> Table:
     """Show one row per task: audio tokens of the median and the longest clip, for each token rate."""
-    rates = list(found[0].tokens().items()) if found else []
-    columns = [f"{rate}/s {what}" for rate, _ in rates for what in ("median", "max")]
-    rows = []
+    rows, notes = list[dict[str, Any]](), dict[str, None]()
     for one in found:
-        own = one.tokens()
-        counts = [own[rate][what] for rate, _ in rates for what in ("median", "max")]
-        rows.append({"audio tokens": one.task.key} | dict(zip(columns, counts, strict=True)))
-    notes = [f"{rate}/s: {', '.join(map(str, _listed(figures['models'])))}" for rate, figures in rates]
-    return Table.of(rows, notes=notes, kinds={column: Kind(form=",") for column in columns})
-
-
-def _listed(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else [value]
+        row: dict[str, Any] = {"audio tokens": one.task.key}
+        for rate, figures in one.tokens().items():
+            row |= {f"{rate}/s {what}": figures[what] for what in ("median", "max")}
+            notes[f"{rate}/s: {', '.join(cast('list[str]', figures['models']))}"] = None
+        rows.append(row)
+    return Table.of(rows, notes=list(notes), kinds={name: Kind(form=",") for row in rows for name in [*row][1:]})
 
 
 def status(found: Sequence[RunStatus]) -> Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
@@ -26,45 +26,6 @@ PROTOCOLS = ("paper", "full")
 def protocol_folder(results: Path, protocol: str) -> Path:
     """Return the folder of a protocol's runs, which use other subsets than plain runs."""
     return results / f"{REPRODUCED}{protocol}"
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    """One row: a task, or the mean of a group of tasks or of all tasks.
-
-    Attributes
-    ----------
-    samples, unparsed
-        Number of answered samples, and of replies without a choice, which the release dropped before scoring.
-    mine
-        Our score, computed as in the paper with macro-F1; None if there are no replies.
-    interval
-        95 %, bootstrap over clusters.
-    weighted
-        F1 weighted by support, which some of the release's scripts use; None for transcription and means.
-    published
-        The paper's score; None if it has none (for a mean: if it lacks a task).
-    """
-
-    scope: str
-    samples: int
-    unparsed: int
-    mine: float | None
-    interval: tuple[float, float] | None
-    weighted: float | None
-    published: float | None
-
-    @property
-    def difference(self) -> float | None:
-        """Our score minus the published score."""
-        return None if self.mine is None or self.published is None else self.mine - self.published
-
-    @property
-    def agrees(self) -> bool | None:
-        """Whether the published score lies within the interval."""
-        if self.interval is None or self.published is None:
-            return None
-        return self.interval[0] <= self.published <= self.interval[1]
 
 
 def protocol_settings(settings: RunSettings, protocol: str) -> RunSettings:
@@ -112,14 +73,18 @@ def caveats(
     return lines
 
 
-def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[Reproduced]:
+def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list[dict[str, Any]]:
     """Return a row per task, then the groups' means, then the mean of all tasks.
 
-    A mean needs all tasks of its group; its interval resamples each task separately.
+    A mean needs all tasks of its group; its interval resamples each task separately. A row has `samples` answered and
+    replies `unparsed`, which the release dropped before scoring; our score, `mine`, computed as in the paper with
+    macro-F1 and its 95 % `interval` over clusters; the F1 `weighted` by support, which some of the release's scripts
+    use; the `published` score and our `difference` from it, and whether it `agrees`: lies within the interval. Missing
+    figures are None.
     """
     told = published(model)
     estimates: dict[str, Estimate] = {}
-    rows: dict[str, Reproduced] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for result in results:
         run = Run.read(result.folder)
         scorer, verdicts = get_task(run.key).scorer, list(run.verdicts.values())
@@ -132,16 +97,26 @@ def reproduced(results: Sequence[Result], model: str, *, seed: int = 42) -> list
             figures = Resampler([seed, *run.key.encode()], DRAWS).of_sums(sums)
             mine = estimates[run.key] = figures[sums.names[0]]
             weighted = figures.get("weighted_f1")
-        rows[run.key] = Reproduced(
+        rows[run.key] = row_of(
             run.key, len(verdicts), sum(map(scorer.unparsed, verdicts)), _known(mine), mine.interval if mine else None,
             _known(weighted), told.get(run.key),
         )  # fmt: skip
     groups = AUDIOMARATHON.groups
     whole = {name: members for name, members in groups.items() if set(members) <= set(rows)}
-    means = [_mean(name, members, rows, estimates) for name, members in whole.items()]
     if len(whole) == len(groups):
-        means.append(_mean(OVERALL, [key for members in groups.values() for key in members], rows, estimates))
-    return [*rows.values(), *means]
+        whole[OVERALL] = tuple(key for members in groups.values() for key in members)
+    return [*rows.values(), *(_mean(name, members, rows, estimates) for name, members in whole.items())]
+
+
+def row_of(
+    scope: str, samples: int, unparsed: int, mine: float | None, interval: tuple[float, float] | None,
+    weighted: float | None, published: float | None
+) -> dict[str, Any]:  # fmt: skip
+    """Return a row; see :func:`reproduced`."""
+    row: dict[str, Any] = {"scope": scope, "samples": samples, "unparsed": unparsed, "mine": mine, "interval": interval}
+    row |= {"weighted": weighted, "published": published}
+    inside = None if interval is None or published is None else interval[0] <= published <= interval[1]
+    return row | {"difference": None if mine is None or published is None else mine - published, "agrees": inside}
 
 
 def published(model: str) -> Mapping[str, float]:
@@ -154,15 +129,10 @@ def _known(one: Estimate | None) -> float | None:
 
 
 def _mean(
-    scope: str, keys: Sequence[str], rows: Mapping[str, Reproduced], estimates: Mapping[str, Estimate]
-) -> Reproduced:
-    members, each = [rows[key] for key in keys], [estimates[key] for key in keys if key in estimates]
-    return Reproduced(
-        scope,
-        sum(row.samples for row in members),
-        sum(row.unparsed for row in members),
-        mean_of([row.mine for row in members]),
-        interval_over(each) if len(each) == len(keys) else None,
-        None,
-        mean_of([row.published for row in members]),
-    )
+    scope: str, keys: Sequence[str], rows: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Estimate]
+) -> dict[str, Any]:
+    each = [estimates[key] for key in keys if key in estimates]
+    samples, unparsed = (sum(rows[key][name] for key in keys) for name in ("samples", "unparsed"))
+    mine, theirs = (mean_of([rows[key][name] for key in keys]) for name in ("mine", "published"))
+    interval = interval_over(each) if len(each) == len(keys) else None
+    return row_of(scope, samples, unparsed, mine, interval, None, theirs)

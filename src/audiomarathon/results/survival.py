@@ -19,7 +19,6 @@ from audiomarathon.results.compare import holm_within
 from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.record_line import unpack
 
-Told = Callable[[int, tuple[str, ...]], Reports]
 TASK = "jasco"
 AS_IS, BOTH_ORDERS = "as is", "mean of both"
 #: Position of the speech, by a run's control.
