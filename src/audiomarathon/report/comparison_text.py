@@ -71,13 +71,10 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
 
 def _remarks(pairs: Pairs) -> list[str]:
     """Return the notes on a setting's figures on a task."""
+    lines = [ACROSS] if pairs.across else []
+    lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
     versions = pairs.other_versions
-    said = {
-        ACROSS: pairs.across,
-        "the machine was busy while times were taken": bool(pairs.timed) and pairs.busy,
-        f"other library versions than the reference's: {versions}": bool(versions),
-    }
-    return [line for line, holds in said.items() if holds] + pairs.notes
+    return lines + [f"other library versions than the reference's: {versions}"] * bool(versions) + pairs.notes
 
 
 def _lack(verdict: PairedResult) -> str:
@@ -95,9 +92,8 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
     best = ranking.best(latency=latency, score=score)
     method = ranking.best(latency=latency, score=score, random=False)
     row = ranking.row(best) if best else None
-    if best is None:
-        text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
-    else:
+    text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
+    if best is not None:
         text = _shown(best, row)
     if best is not None and best.is_random:
         text += f"; that is the control; the best other setting is {method.name if method else 'none'}"

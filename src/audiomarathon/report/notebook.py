@@ -86,20 +86,13 @@ class Runs:
         found = [(setting, run) for setting in self.data.settings for run in setting.system.runs.values()]
         order = list(dict.fromkeys(run.key for _, run in found))
         found.sort(key=lambda one: order.index(one[1].key))
-        rows = [
-            {
-                "checkpoint": run.checkpoint,
-                "setting": setting.name,
-                "task": run.key,
-                "method": setting.method,
-                "ratio": setting.ratio,
-                "n": len(run.records),
-                "expected": run.expected,
-                **_figures(run),
-                "folder": str(run.folder),
-            }
-            for setting, run in found
-        ]
+        rows = []
+        for setting, run in found:
+            row: dict[str, Any] = {"checkpoint": run.checkpoint, "setting": setting.name, "task": run.key}
+            row |= {"method": setting.method, "ratio": setting.ratio, "n": len(run.records), "expected": run.expected}
+            own = {"error": "not finished"} if run.summary is None else tables.result_row(_result(run))
+            named = {"checkpoint", "setting", "task"}  # as the page names them
+            rows.append(row | {name: own[name] for name in own if name not in named} | {"folder": str(run.folder)})
         table = tables.results([_result(run) for _, run in found if run.summary is not None])
         shown = replace(table, frame=Table.of(rows).frame, shown=[*table.shown, "error"])
         return Shown.of(shown.without_empty("score"))
@@ -136,13 +129,6 @@ class Runs:
 
     def _repr_html_(self) -> str:
         return self.summaries._repr_html_()
-
-
-def _figures(run: Run) -> dict[str, Any]:
-    if run.summary is None:
-        return {"error": "not finished"}
-    row = tables.result_row(_result(run))
-    return {name: value for name, value in row.items() if name not in ("checkpoint", "setting", "task")}
 
 
 def _result(run: Run) -> Result:

@@ -51,14 +51,10 @@ def of_panel(panel: Panel, size: tuple[int, int] = (430, 250)) -> Chart | None:
     notes = ["Bands: 95 % intervals over clusters."]
     if panel.headline == MEAN:
         notes = ["Only settings run on all tasks. Bands: 95 % intervals of the mean over independent tasks."]
-    if panel.bases:
-        notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method."
-    if any(one.ideal for one in panel.settings):
-        notes[0] += " Dotted: speed-up computed from FLOPs."
-    if _is_paired(panel):
-        notes.append(series.PAIRED)
-    if any(one.busy and "prefill_ms" in one.figures for one in panel.settings):
-        notes.append(series.HOLLOW)
+    notes[0] += " Dashed: base, nothing dropped; ratio 0 of every method." * bool(panel.bases)
+    notes[0] += " Dotted: speed-up computed from FLOPs." * any(one.ideal for one in panel.settings)
+    busy = any(one.busy and "prefill_ms" in one.figures for one in panel.settings)
+    notes += [series.PAIRED] * _is_paired(panel) + [series.HOLLOW] * busy
     told = [*notes, *panel.notes[:_MOST_NOTES]]
     return charts.side_by_side(drawn, title=panel.title, notes=told) if drawn else None
 

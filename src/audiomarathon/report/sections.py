@@ -84,11 +84,13 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
     """Sections of the towers of audio LLMs, alone and beside their models' replies."""
-    layers, drawn = tower_sections.layer_table(runs), tower_sections.charts_of(runs)
+    layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
+    drawn |= tower_sections.pruned_curves(runs)
     beside, standing = fourfolds(runs), standings(runs)
     curves = tower_sections.fourfold_curves(beside)
+    by_name = {name: [chart] for name, chart in drawn.items()}
     found = [
-        Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], drawn),
+        Section("towers", "Layer by layer, and after pruning", [layers] if len(layers.frame) else [], by_name),
         Section("unused", "Lost or unused", [tower_sections.fourfold_table(beside)] if beside else [], curves),
     ]
     if standing:

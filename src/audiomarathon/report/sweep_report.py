@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from audiomarathon.errors import RecordError
-from audiomarathon.files import write_json
+from audiomarathon.files import write_json, write_text
 from audiomarathon.report.render import Table, csv, for_width
 from audiomarathon.report.tables import sweep, sweep_rows
 from audiomarathon.results.sweep_summary import Outcome
@@ -46,14 +45,9 @@ def write_outcome(outcome: Outcome, folder: Path, model: str) -> list[Path]:
     print_outcome(outcome, text)
     files = [folder / f"summary.{kind}" for kind in ("txt", "csv", "json")]
     assert isinstance(text.file, io.StringIO)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shown = "".join(f"{line.rstrip()}\n" for line in text.file.getvalue().splitlines())
-        files[0].write_text(shown, encoding="utf-8")
-        files[1].write_text(csv(Table.of(sweep_rows(outcome))), encoding="utf-8")
-        write_json(files[2], _content(outcome, folder, model))
-    except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    write_text(files[0], "".join(f"{line.rstrip()}\n" for line in text.file.getvalue().splitlines()))
+    write_text(files[1], csv(Table.of(sweep_rows(outcome))))
+    write_json(files[2], _content(outcome, folder, model))
     return files
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,8 +153,3 @@ def of_encoders(runs: Sequence[Run]) -> list[Run]:
         return run.method in PROTOCOLS["both"] and run.checkpoint.partition("@")[0] not in layered
 
     return [run for run in runs if not point_of(run) or unpruned(run)]
-
-
-def charts_of(runs: Sequence[Run]) -> Mapping[str, list[Chart]]:
-    """Return the pictures of layers and of pruning, by task and model or point."""
-    return {name: [chart] for name, chart in (layer_curves(runs) | pruned_curves(runs)).items()}

@@ -76,7 +76,8 @@ class Outcome:
 
     def catch_up(self, results: Path, swept: Swept) -> None:
         """Read all runs again: another sweep into this folder may have finished some meanwhile."""
-        self.groups, self.swept = _groups([results], self.seed), Swept(list(swept.results), dict(swept.failures))
+        self.groups |= _groups([results], self.seed)
+        self.swept = Swept(list(swept.results), dict(swept.failures))
 
 
 def read_outcome(results: Path, *, seed: int) -> Outcome:
