@@ -37,6 +37,8 @@ def test_bars_stand_for_scores_and_prefill(drawn: list[charts.Chart], tmp_path: 
     assert [row["value"] for row in chart.data["1-bars"]] == pytest.approx([800, 500, 700])
     assert [(row["low"], row["high"]) for row in chart.data["0-ends"]] == [(0.6, 0.9), (0.7, 0.7)]
     assert chart.spec["title"]["text"] == "a title"
+    legends = [part["layer"][0]["encoding"]["color"]["legend"] for part in chart.spec["concat"]]
+    assert legends == [{}, None]  # one legend for both: left out, the first would be hidden with the second
     assert "95 % intervals" in chart.spec["title"]["subtitle"][0]
     assert series.PALE not in chart.spec["title"]["subtitle"]
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
+from scipy.optimize import isotonic_regression
+
 from audiomarathon.errors import RecordError, SettingsError
 from audiomarathon.files import write_bytes, write_text
 from audiomarathon.metrics.statistics import Estimate
@@ -174,9 +177,8 @@ def line_chart(
     """
     xs = [point["x"] for line in lines for point in line.points] + [point["x"] for point in dotted]
     x0, x1 = span or _reach(xs, 0.04)
-    spread_ = [point.get(end, point["y"]) for line in lines for point in line.points for end in ("low", "high", "y")]
-    ys = [value for value in spread_ if value is not None] + [value for _, value, _ in rules]
-    y0, y1 = range_ or _reach([*ys, *(point["y"] for point in dotted)], 0.05)
+    ys = [*reached(lines), *(value for _, value, _ in rules), *(point["y"] for point in dotted)]
+    y0, y1 = range_ or _reach(ys, 0.05)
     y1 = y1 if y1 > y0 else y0 + 1.0  # if all values are 0
     points: list[Row] = []
     intervals: list[Row] = []
@@ -220,12 +222,15 @@ def _reach(values: Iterable[float], more: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
+def reached(lines: Sequence[Line]) -> list[float]:
+    """Return all values and ends of intervals."""
+    ends = (point.get(end) for line in lines for point in line.points for end in ("low", "high", "y"))
+    return [value for value in ends if value is not None]
+
+
 def score_range(lines: Sequence[Line], *more: float) -> tuple[float, float]:
     """Return the limits of a score axis, wide enough that equal scores look flat."""
-    found = [
-        value for line in lines for point in line.points for end in ("low", "high", "y")
-        if (value := point.get(end)) is not None
-    ] + list(more)  # fmt: skip
+    found = [*reached(lines), *more]
     low, high = min(found, default=0.0), max(found, default=1.0)
     low, high = low - 0.04 if low < 0 else max(0.0, low - 0.04), high + 0.02
     return min(low, max(0.0, high - 0.2)) if low >= 0 else low, high
@@ -243,10 +248,10 @@ def _labels(ends: Sequence[tuple[float, float, str, str]], limits: tuple[float, 
     ]
 
 
-def figure(layers: Sequence[Mapping[str, Any]], width: int, height: Any) -> dict[str, Any]:
-    """Return layers as a spec without data and config; one layer is the whole spec."""
-    content = {"layer": list(layers)} if len(layers) > 1 else layers[0]
-    return {"$schema": _SCHEMA, **content, "width": width, "height": height}
+def figure(content: list[dict[str, Any]] | dict[str, Any], width: int, height: Any) -> dict[str, Any]:
+    """Return layers, or one that stands alone, as a spec without data and config."""
+    own = {"layer": content} if isinstance(content, list) else content
+    return {"$schema": _SCHEMA, **own, "width": width, "height": height}
 
 
 def layer(rows: str, mark: str, look: Mapping[str, Any], **channels: Any) -> dict[str, Any]:
@@ -267,8 +272,9 @@ def as_is(name: str) -> dict[str, Any]:
 
 
 def by_name(name: str, colours: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    """Return a colour channel with a legend."""
-    return field(name, scale={"domain": list(colours), "range": list(colours.values())}, **more)
+    """Return a colour channel with a legend; without `legend` a chart beside it that has none would hide it."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return field(name, scale=scale, **{"legend": {}, **more})
 
 
 def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict[str, Any]]:
@@ -305,20 +311,12 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
     """Move ascending positions apart to at least `gap`, as little as possible, within 0…`room` if possible."""
-    blocks: list[list[float]] = []  # [sum of the members' wanted positions of the first, number of members]
-    for place in wanted:
-        blocks.append([place, 1])
-        while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][1] * gap > _start(blocks[-1]):
-            total, count = blocks.pop()
-            blocks[-1] = [blocks[-1][0] + total - count * blocks[-1][1] * gap, blocks[-1][1] + count]
-    places = [_start(block) + step * gap for block in blocks for step in range(int(block[1]))]
-    for index in range(len(places) - 1, -1, -1):
-        places[index] = min(places[index], room - (len(places) - 1 - index) * gap)
-    return [max(place, index * gap) for index, place in enumerate(places)]
-
-
-def _start(block: list[float]) -> float:
-    return block[0] / block[1]
+    if not wanted:
+        return []
+    steps = gap * np.arange(len(wanted))
+    places = isotonic_regression(np.subtract(wanted, steps)).x + steps
+    found: list[float] = np.maximum(np.minimum(places, room - steps[::-1]), steps).tolist()
+    return found
 
 
 def pareto_front(points: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -351,7 +349,7 @@ def bar_chart(rows: Sequence[Row], x: str, *, width: int = 380) -> Chart:
         tooltip=[field("name:N", title="setting"), field("part:N", title=" "),
                  field("value:Q", title=x, format=",.4~g")],
     )  # fmt: skip
-    return Chart(figure([bars], width, {"step": 18}), {"bars": _pale(found)})
+    return Chart(figure(bars, width, {"step": 18}), {"bars": _pale(found)})
 
 
 def _pale(rows: Sequence[Row]) -> list[Row]:

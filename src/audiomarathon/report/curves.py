@@ -15,6 +15,7 @@ from audiomarathon.report.series import conditions, line_of, method_and_ratio
 from audiomarathon.results.pairs import ACROSS, Pairs, ideal_of, speed_up
 from audiomarathon.results.savings import kv_bytes
 from audiomarathon.results.scopes import OVERALL, scopes_of
+from audiomarathon.results.systems import twice
 from audiomarathon.runs.read import Run, read_runs
 from audiomarathon.text import flags_of
 
@@ -129,7 +130,10 @@ def _panel(task: str, suffix: str, runs: Sequence[Run]) -> Panel:
     bases_first = [run for run in runs if _is_base(run)] or runs
     first = max(bases_first, key=lambda one: sum(not conditions(run.identity, one.identity) for run in runs))
     own = [conditions(run.identity, first.identity) for run in runs]
-    _refuse_repeats(runs, own)
+    seen: dict[tuple[str, str], Run] = {}
+    for run, under in zip(runs, own, strict=True):
+        if (known := seen.setdefault((run.method, under), run)) is not run:
+            raise twice(run, known)
     bases = {under: run for run, under in zip(runs, own, strict=True) if _is_base(run)}
     identities = [run.identity for run in runs]
     settings = [
@@ -165,16 +169,6 @@ def _heading(run: Run) -> str:
     """Return the name of a run's score, even if its task is not installed."""
     summary = run.summary or {}
     return str((summary.get("figure") or {}).get("title") or summary.get("headline", "score"))
-
-
-def _refuse_repeats(runs: Sequence[Run], own: Sequence[str]) -> None:
-    seen: dict[tuple[str, str], Run] = {}
-    for run, under in zip(runs, own, strict=True):
-        other = seen.setdefault((run.method, under), run)
-        if other is not run:
-            raise RecordError(
-                f"{run.folder}: the same task, checkpoint and setting as {other.folder}; name one of them"
-            )
 
 
 def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:

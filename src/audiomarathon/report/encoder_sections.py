@@ -99,7 +99,7 @@ def confusions(runs: Sequence[Run]) -> dict[str, list[Chart]]:
             tooltip=[field("label:N"), field("taken:N", title="taken for"), field("clips:Q"),
                      field("share:Q", format=".0%")],
         )  # fmt: skip
-        chart = Chart(figure([cells], max(_CELL * across, 120), _CELL * down), {"cells": rows})
+        chart = Chart(figure(cells, max(_CELL * across, 120), _CELL * down), {"cells": rows})
         found[f"{run.key.rpartition('/')[2]}, {run.checkpoint}"] = [chart]
     return found
 

@@ -118,8 +118,7 @@ class Runs:
         SettingsError
             Without vl-convert (the extra `report`).
         """
-        runs = [run for system in self.data.systems for run in system.runs.values()]
-        drawn = {panel.name: of_panel(panel) for panel in panels_of(runs)}
+        drawn = {panel.name: of_panel(panel) for panel in panels_of(self.data.runs)}
         found = {name: chart for name, chart in drawn.items() if chart is not None}
         return found | ({"mean": next(iter(found.values()))} if len(found) == 1 else {})
 

@@ -97,18 +97,21 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
         **_charts(sections),
     }
 
-    # Only the template's parts are trusted; Jinja, `html` or JSON escapes the rest.
-    environment = templates().overlay()
-    environment.filters["table"] = lambda table: Markup(html(table))
-    return environment.get_template("report.html.j2").render(
-        title=plain(options.title),
-        facts=[plain(line) for line in parts.facts(data, total)],
-        advice=[plain(line) for line in parts.advice(data)],
-        sections=sections,
-        vega_js=Markup(script()),
-        data=Markup(as_script(carried)),
-        version=__version__,
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    # Only these parts are trusted; Jinja, `html` or JSON escapes the rest.
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            title=plain(options.title),
+            facts=[plain(line) for line in parts.facts(data, total)],
+            advice=[plain(line) for line in parts.advice(data)],
+            sections=sections,
+            html=lambda table: Markup(html(table)),
+            vega_js=Markup(script()),
+            data=Markup(as_script(carried)),
+            version=__version__,
+            made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
     )
 
 

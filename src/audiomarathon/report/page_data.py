@@ -108,6 +108,11 @@ class PageData:
         return found
 
     @property
+    def runs(self) -> list[Run]:
+        """All runs, by system."""
+        return [run for system in self.systems for run in system.runs.values()]
+
+    @property
     def tasks(self) -> list[str]:
         """Keys of the tasks with figures, in order."""
         return list(dict.fromkeys(task for task, _ in self._runs))
@@ -172,12 +177,8 @@ class PageData:
     @cached_property
     def point(self) -> float:
         """One hundredth of the score range of the widest scope: the loss that a recommendation may have."""
-        figures = [
-            run.task.scorer.figure
-            for system in self.systems
-            for run in system.runs.values()
-            if run.task and run.key in self.members(self.widest)
-        ]
+        members = self.members(self.widest)
+        figures = [run.task.scorer.figure for run in self.runs if run.task and run.key in members]
         ranges = (one.high - one.low for one in figures if one.high is not None and one.low is not None)
         return max(ranges, default=1.0) / 100
 

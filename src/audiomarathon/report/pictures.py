@@ -78,8 +78,7 @@ def _against_ratio(panel: Panel, quantity: str, size: tuple[int, int]) -> Chart 
     most = max([one.ratio for one in panel.settings] + [0.1])
     dotted = _ideal(panel) if quantity == "speed_up" else []
     level = [value for _, value, _ in bases]
-    ends = [point[end] for line in lines for point in line.points for end in ("y", "high")] + level
-    top = 1.05 * max([*ends, *(point["y"] for point in dotted)])
+    top = 1.05 * max([*charts.reached(lines), *level, *(point["y"] for point in dotted)])
     name, limits = _QUANTITIES[quantity], (0.0, top)
     if quantity == "score":
         name, limits = panel.headline, charts.score_range(lines, *level)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from audiomarathon.text import plain, spreadsheet
@@ -86,9 +85,10 @@ class Kind:
         """Return a figure as text; a dash if it is missing. Text stays text, whatever the format."""
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        number = isinstance(value, numbers.Real)
+        if value is None or value is pd.NaT or value is pd.NA or (number and math.isnan(value)):
             return NONE
-        if not isinstance(value, numbers.Real):
+        if not number:
             return plain(str(value))
         scaled = value * self.scale
         if callable(self.form):
@@ -194,9 +194,8 @@ class Table:
             return self.kinds[name]
         if name in KINDS and not self.foreign:
             return KINDS[name]
-        types = {type(value) for value in self.frame[name]}
-        form = _SCORE if float in types or np.float64 in types else ""
-        return Kind(str(name) if self.foreign else "", "" if str in types else form, left=str in types)
+        text, scores = (any(isinstance(value, kind) for value in self.frame[name]) for kind in (str, float))
+        return Kind(str(name) if self.foreign else "", _SCORE if scores and not text else "", left=text)
 
     def heading(self, name: str) -> str:
         """Return the heading of a column."""

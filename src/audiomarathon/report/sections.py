@@ -53,7 +53,7 @@ class Section:
 
 def sections(data: PageData) -> list[Section]:
     """Return the non-empty sections, in reading order."""
-    runs = _runs(data)
+    runs = data.runs
     if probed := [run for run in runs if run.task and run.task.probed]:
         own = tower_sections.of_encoders(probed)
         found = (_encoders(own) if own else []) + _towers(runs)
@@ -65,10 +65,6 @@ def _replied(data: PageData) -> PageData:
     """Return the systems whose models were asked: those of probes have sections of their own."""
     probed = [[run for run in one.runs.values() if run.task and run.task.probed] for one in data.systems]
     return replace(data, systems=[one for one, of in zip(data.systems, probed, strict=True) if not of])
-
-
-def _runs(data: PageData) -> list[Run]:
-    return [run for system in data.systems for run in system.runs.values()]
 
 
 def _encoders(runs: Sequence[Run]) -> list[Section]:
@@ -117,7 +113,7 @@ def _asked(data: PageData) -> list[Section]:
 
 def facts(data: PageData, samples: int) -> list[str]:
     """Return the page's subject: models, machine, date, number of samples, and tasks."""
-    runs = _runs(data)
+    runs = data.runs
     named = ((str(run.facts.get("model") or run.checkpoint), run.checkpoint) for run in runs)
     models = dict.fromkeys(name if name == checkpoint else f"{name} ({checkpoint})" for name, checkpoint in named)
     machines = dict.fromkeys(_machine_of(run.identity, run.facts) for run in runs)
@@ -141,11 +137,11 @@ def _machine_of(identity: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 def advice(data: PageData) -> list[str]:
     """Return a recommendation per checkpoint: the fastest setting with a score within a point of base."""
-    if all(run.task and run.task.probed for run in _runs(data)):
+    if all(run.task and run.task.probed for run in data.runs):
         return []
     none = "No recommendation: it needs base and another setting of the same checkpoint."
     weak = "Some judges of these replies are weak or not certified (see the notes): do not rely on these scores alone."
-    notes = [note for run in _runs(data) for note in (run.summary or {}).get("notes") or ()]
+    notes = [note for run in data.runs for note in (run.summary or {}).get("notes") or ()]
     data = _replied(data)
     advised = [_advised(one, data.point) for one in data.advice]
     marked = any(mark in note for note in notes for mark in MARKS)

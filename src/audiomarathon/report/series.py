@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import cycle, islice
 from typing import Any
 
 from audiomarathon.fingerprint import same
@@ -38,8 +39,7 @@ HOLLOW, PALE = "Hollow points: times of a busy machine.", "Pale bars: times of a
 
 def palette(count: int) -> list[str]:
     """Return this many colours, repeated if necessary."""
-    colours = (*_COLOURS, *_MORE_COLOURS)
-    return [colours[place % len(colours)] for place in range(count)]
+    return list(islice(cycle(_COLOURS + _MORE_COLOURS), count))
 
 
 def method_and_ratio(identity: Identity) -> tuple[str, float]:

@@ -88,11 +88,10 @@ def panels(found: Sequence[Survival]) -> list[Chart]:
     drawn = []
     for name, method, own in _methods([one for one in found if one.measurable]):
         lines = [Line(kind, kind, _points_of(own, kind), colour=_COLOURS[kind]) for kind in ("speech", "sound")]
-        low = min(point["low"] for line in lines for point in line.points)
-        high = max(point["high"] for line in lines for point in line.points)
+        ends = charts.reached(lines)
         chart = charts.line_chart(
             lines, "fraction of audio removed", "kept of what base reports", span=(0.0, 1.02 * _ratio(own[-1])),
-            range_=(min(0.0, low), max(1.05, high)), size=(300, 200),
+            range_=(min(0.0, *ends), max(1.05, *ends)), size=(300, 200),
         )  # fmt: skip
         where = "" if own[0].order == AS_IS else f" ({_STANDS.get(own[0].order, f'speech {own[0].order}')})"
         drawn.append(chart.with_title(f"{name} {method}".strip() + where))

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from audiomarathon.benchmarks import Task, all_tasks
@@ -225,35 +226,26 @@ def sweep(settings: Sequence[Finished], of: str = "") -> tuple[Table, Table]:
     Decode is measured only in forced runs (`DECODE_TOKENS`).
     """
     rows = [result_row(one.result, one.savings, one) for one in settings]
-    found = [one.result for one in settings]
-    scores = _scores(rows, found, f"Scores and times (medians){of}", "score_difference", "accuracy")
-    return scores, savings(settings, f"Savings against base of the same samples{of}")
-
-
-def savings(settings: Sequence[Finished], title: str = "") -> Table:
-    """Show what settings save against base; see :func:`sweep`."""
-    rows = [result_row(one.result, one.savings, one) for one in settings]
+    title = f"Scores and times (medians){of}"
+    scores = _scores(rows, [one.result for one in settings], title, "score_difference", "accuracy")
     always = ("task", "setting", "kept_ratio", "_kv_length_a_layer", "kv_bytes", "scoring_s")
     notes = [f"* {ACROSS}"] if any(one.savings.get("across_sessions") for one in settings) else []
     *speed_ups, decode = (f"{stage}_speedup" for stage in _SPEED_UPS)
-    shown = (*always, *speed_ups, decode)
-    table = Table.of(rows, shown, title=title, group="task", least=("scoring_s",), notes=notes)
-    return table.without_empty(*always, *speed_ups)
+    saved = Table.of(
+        rows, (*always, *speed_ups, decode), title=f"Savings against base of the same samples{of}", group="task",
+        least=("scoring_s",), notes=notes,
+    )  # fmt: skip
+    return scores, saved.without_empty(*always, *speed_ups)
 
 
 def lengths_text(lengths: Sequence[float] | None) -> str | None:
     """Return mean cache lengths as text, with equal neighbours joined: `2×2600 26×1350`."""
     if not lengths:
         return None
-    runs: list[list[float]] = []
-    for length in lengths:
-        if runs and runs[-1][1] == length:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, length])
+    runs = [(len(list(own)), length) for length, own in groupby(lengths)]
     if len(runs) > 4:  # different budgets in many layers
         return f"{min(lengths):.0f}–{max(lengths):.0f}"
-    return " ".join(f"{count:.0f}×{length:.0f}" for count, length in runs)
+    return " ".join(f"{count}×{length:.0f}" for count, length in runs)
 
 
 def comparison(compared: Compared, missing: Sequence[str] = (), notes: Sequence[str] = ()) -> Table:

@@ -91,7 +91,7 @@ def systems_of(runs: Sequence[Run]) -> list[System]:
         marks = tuple(_mark(one, name) for name in _MARKS if name in one.identity and _mark(one, name) != usual[name])
         tasks = found.setdefault((one.checkpoint + content, one.method, one.control, marks), {})
         if one.key in tasks:
-            raise RecordError(_twice(one, tasks[one.key]))
+            raise twice(one, tasks[one.key])
         tasks[one.key] = one
     return [
         System(checkpoint, method, tasks, control, marks)
@@ -108,11 +108,12 @@ def _mark(run: Run, name: str) -> str:
     return _MARKS[name].format(run.identity[name])
 
 
-def _twice(one: Run, other: Run) -> str:
+def twice(one: Run, other: Run) -> RecordError:
+    """Return the error for two runs of one task, checkpoint and setting."""
     names = {*one.identity, *other.identity}
     differing = sorted(name for name in names if not same(one.identity.get(name), other.identity.get(name)))
     but = f", though their {', '.join(differing)} differ" if differing else ""
-    return f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name one of them"
+    return RecordError(f"{one.folder}: the same task, checkpoint and setting as {other.folder}{but}; name one of them")
 
 
 def _control_beside(folder: Path) -> Path | None:
