@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audiomarathon.cli.app import app
-from audiomarathon.report.page_data import PageData
+from audiomarathon.report.page_data import PageData, by_duration
 from audiomarathon.results.systems import read_systems
 
 FIXTURE = Path(__file__).parent / "data" / "made_by_8983bac"
@@ -59,7 +59,9 @@ def views(name: str, work: Path) -> dict[str, Any]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "mean_of"}  # draws
+    kept = {name: value for name, value in row.items() if name not in ("mean_of", "own_scores")}  # draws, samples
+    bins = by_duration(row["own_scores"])
+    return kept | {"durations": [dict(zip(("from", "n", "score"), one, strict=True)) for one in bins]}
 
 
 def differences(golden: Any, now: Any, where: str = "") -> list[str]:

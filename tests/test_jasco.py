@@ -36,7 +36,7 @@ from audiomarathon.errors import DataError
 from audiomarathon.judges.judgements import Judgement
 from audiomarathon.models.registry import get_model
 from audiomarathon.records import Record
-from audiomarathon.report.page_data import _by_duration
+from audiomarathon.report.page_data import own_scores
 from audiomarathon.runs.folder import Job, RunFolder, read_records
 from audiomarathon.runs.read import Run
 
@@ -251,7 +251,7 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     assert folder.relative_to(out).parts == ("jasco", "embedded", "base-0")
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n"], summary["score"]) == (16, None)
-    assert list(_by_duration(Run.read(folder))) == []  # nobody has judged a reply: none of them is 0
+    assert own_scores(Run.read(folder)) == []  # nobody has judged a reply: none of them is 0
     records = [one for one in read_records(folder).values() if one.text.strip()]
     assert records
     texts = ("Rating: 2\nOrientation: Both", "Rating: 1\nOrientation: Speech-Oriented")
@@ -264,7 +264,7 @@ def test_a_run_is_judged_and_seen_in_every_view(root: Path, tmp_path: Path, no_e
     assert (judged["best_mean: a"], judged["best_mean: b"]) == (1, 2 - len(empty))
     assert judged["score"] == pytest.approx((judged["best_mean: a"] + judged["best_mean: b"]) / 2)
     assert judged["as_published"]["best_mean"] == judged["score"]
-    assert sum(row["n"] for row in _by_duration(Run.read(folder))) == 16
+    assert len(own_scores(Run.read(folder))) == 16
     before = (folder / "summary.json").read_bytes()
     (folder / "verdicts-jasco.jsonl").unlink()
     assert call("score", folder)[0] == 0

@@ -156,7 +156,7 @@ def test_is_right_in_every_view(results: Path, tmp_path: Path, tiny_checkpoint: 
     names = [one.name for one in data.settings]
     figures_of = {names[place]: row for (scope, place), row in data.figures.items() if scope in data.tasks}
     assert {name: row["score"] for name, row in figures_of.items()} == pytest.approx(expected)
-    assert all(row["durations"] for row in figures_of.values())
+    assert all(row["own_scores"] for row in figures_of.values())
     for sample in content["samples"]:
         for reply in sample["replies"]:
             own = points(folders[names[reply["setting"]]])[sample["id"]]

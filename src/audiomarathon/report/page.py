@@ -116,7 +116,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
 
 
 def _charts(sections: Iterable[Section]) -> dict[str, Any]:
-    """Return each spec once, and the data of every picture."""
+    """Return each spec once, and the data of every picture with six significant digits."""
     specs: list[Mapping[str, Any]] = []
     drawn: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
@@ -126,12 +126,13 @@ def _charts(sections: Iterable[Section]) -> dict[str, Any]:
                 spec = {name: value for name, value in chart.spec.items() if name != "title"}
                 if spec not in specs:
                     specs.append(spec)
-                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": chart.data})
+                rounded = json.loads(json.dumps(chart.data), parse_float=lambda text: float(f"{float(text):.6g}"))
+                own.append({"spec": specs.index(spec), "title": chart.spec.get("title", ""), "data": rounded})
     return {"specs": specs, "charts": drawn}
 
 
 def as_script(content: Any) -> str:
-    """Return JSON that is safe in a script element: control characters escaped, numbers with six digits."""
+    """Return JSON that is safe in a script element, with control characters escaped."""
     text = json.dumps(_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -141,8 +142,6 @@ def _plain(content: Any) -> Any:
         return plain(content)
     if isinstance(content, Mapping):
         return {name: _plain(value) for name, value in content.items()}
-    if isinstance(content, float):
-        return float(f"{content:.6g}")
     return [_plain(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 

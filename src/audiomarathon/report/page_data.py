@@ -198,10 +198,8 @@ class PageData:
                 if all((task, place) in found for task in members):
                     found[scope, place] = _mean(members, [found[task, place] for task in members])
         rows = {
-            (scope, place): {"setting": self.settings[place].name, "ratio": self.settings[place].ratio}
-            | row
-            | self._beside(scope, place)
-            for (scope, place), row in found.items()
+            place: {"scope": place[0], "setting": self.settings[place[1]].name, **row, **self._beside(*place)}
+            for place, row in found.items()
         }
         for (scope, place), row in rows.items():
             base = found.get((scope, self.settings[place].base or 0), {})
@@ -336,7 +334,7 @@ def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
         "notes": list(summary.get("notes") or ()),
         "busy": bool(summary.get("busy")),
-        "own_scores": _own_scores(run),
+        "own_scores": own_scores(run),
     }
 
 
@@ -345,7 +343,7 @@ def _median(records: Sequence[Record], stage: str) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _own_scores(run: Run) -> list[tuple[float, float]]:
+def own_scores(run: Run) -> list[tuple[float, float]]:
     """Return the duration of each sample's clip, in seconds, and its own score."""
     if run.task is None:
         return []
@@ -353,10 +351,10 @@ def _own_scores(run: Run) -> list[tuple[float, float]]:
     return [(seconds, score) for seconds, score in scored if score is not None]
 
 
-def by_duration(own_scores: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
+def by_duration(scored: Iterable[tuple[float, float]]) -> list[tuple[float, int, float]]:
     """Return the start, the number of samples and their mean score of each duration bin of half a minute."""
     bins: dict[int, list[float]] = {}
-    for seconds, score in own_scores:
+    for seconds, score in scored:
         place = int(seconds // _DURATION_BIN)
         bins.setdefault(place, []).append(score)
     return [(place * _DURATION_BIN, len(own), float(np.mean(own))) for place, own in sorted(bins.items())]

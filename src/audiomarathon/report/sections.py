@@ -318,7 +318,7 @@ def _lines(data: PageData, scope: str, x: X, *, timed: bool = True) -> list[Line
 
     def point(place: int) -> dict[str, Any] | None:
         setting, row = data.settings[place], data.figures.get((scope, place))
-        at = None if row is None else x(row)
+        at = None if row is None else x({**row, "ratio": setting.ratio})
         if row is None or at is None:
             return None
         return {"x": at, "y": row["score"], "low": row["score_low"], "high": row["score_high"], "what": setting.name,
