@@ -72,8 +72,10 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
             continue
         several = len(contents[run.checkpoint]) > 1
         name = f"{run.checkpoint} {short(run.identity.get('checkpoint'))}" if several else run.checkpoint
-        if groups.setdefault((name, run.key), {}).setdefault(run.method, run) is not run:
+        own = groups.setdefault((name, run.key), {})
+        if run.method in own:
             raise RecordError(f"{run.folder}: {name}, {run.key}, {run.method} is there twice; name one of the folders")
+        own[run.method] = run
     return [_score(name, own) for (name, _), own in groups.items()]
 
 
