@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.benchmarks.xares.tasks import DOMAINS, TASKS
@@ -66,39 +65,29 @@ def task_scores(runs: Sequence[Run]) -> list[Score]:
     contents: dict[str, set[object]] = {}
     for run in probed:
         contents.setdefault(run.checkpoint, set()).add(run.identity.get("checkpoint"))
-    groups: dict[tuple[str, str], dict[str, Run]] = {}
+    found: dict[tuple[str, str], Score] = {}
     for run in sorted(probed, key=lambda run: (run.checkpoint, order.get(run.key, len(order)), run.key)):
+        task = run.task
+        assert isinstance(task, EncoderTask)
         if run.method not in PROTOCOLS["both"] or not run.verdicts:
             continue
+        verdicts = list(run.verdicts.values())
         several = len(contents[run.checkpoint]) > 1
         name = f"{run.checkpoint} {short(run.identity.get('checkpoint'))}" if several else run.checkpoint
-        own = groups.setdefault((name, run.key), {})
-        if run.method in own:
-            raise RecordError(f"{run.folder}: {name}, {run.key}, {run.method} is there twice; name one of the folders")
-        own[run.method] = run
-    return [_score(name, own) for (name, _), own in groups.items()]
-
-
-def _score(name: str, runs: Mapping[str, Run]) -> Score:
-    """Return an encoder's score on a task from its probes' runs."""
-    last = [*runs.values()][-1]
-    task = last.task
-    assert isinstance(task, EncoderTask)
-    by_probe = {probe: run.headline for probe, run in runs.items()}
-    counts = {probe: len(run.verdicts) for probe, run in runs.items()}
-    released = [probe for probe in runs if probe in PUBLISHED]
-    for probe in released:
-        if sums := task.scorer.published(list(runs[probe].verdicts.values())):
-            by_probe[probe] = Resampler(runs[probe].seed).of_sums(sums)[task.scorer.figure.name]
-
-    def summary(probe: str) -> Mapping[str, Any]:
-        return task.scorer.summary(list(runs[probe].verdicts.values())) if probe in runs else {}
-
-    ours = [probe for probe in runs if probe not in PUBLISHED] or released[:1]
-    sd, majority = summary(PUBLISHED[0]).get("sd"), summary(last.method).get("majority")
-    of_theirs = counts[released[-1]] if released else 0
-    data = str(last.identity.get("data"))
-    return Score(name, task.name, task.domain, by_probe, counts[ours[-1]], sd, majority, data, of_theirs)
+        one = found.setdefault((name, run.key), Score(name, task.name, task.domain, {}, len(verdicts)))
+        if run.method in one.by_probe:
+            raise RecordError(
+                f"{run.folder}: {name}, {task.name}, {run.method} is there twice; name one of the folders"
+            )
+        one.by_probe[run.method] = run.headline
+        if run.method in PUBLISHED and (sums := task.scorer.published(verdicts)):
+            one.by_probe[run.method] = Resampler(run.seed).of_sums(sums)[task.scorer.figure.name]
+        summary = task.scorer.summary(verdicts)
+        sd = summary.get("sd") if run.method == PUBLISHED[0] else one.sd
+        majority, data = summary.get("majority"), str(run.identity.get("data"))
+        n, released = (one.n, len(verdicts)) if run.method in PUBLISHED else (len(verdicts), one.released_n)
+        found[name, run.key] = replace(one, sd=sd, majority=majority, data=data, n=n, released_n=released)
+    return list(found.values())
 
 
 def mean_scores(scores: Sequence[Score]) -> list[Score]:
