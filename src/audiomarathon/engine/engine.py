@@ -78,6 +78,10 @@ class LocalEngine(Engine):
         evaluate(self.lm, plan, jobs, say=self.say, progress=self.progress)
 
 
+_COSTS: dict[tuple[str, str, str, str], Cost] = {}
+"""Costs counted in this process, by model, checkpoint, precision and attention: each count runs the audio tower."""
+
+
 def open_local(
     model: str,
     settings: RunSettings,
@@ -118,4 +122,7 @@ def open_local(
     check_finite(checkpoint.path, lm.model)
     for method in methods:
         method.check(lm)
-    return LocalEngine(setup, say, progress, count_cost(lm), lm)
+    counted = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
+    if counted not in _COSTS:
+        _COSTS[counted] = count_cost(lm)
+    return LocalEngine(setup, say, progress, _COSTS[counted], lm)
