@@ -44,7 +44,6 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     the command line is built once, not by each call, and a config is not written as text, which transformers does
     whenever it reads one.
     """
-    gc.freeze()
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -53,6 +52,7 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)  # imports transformers: seconds
+        gc.freeze()
         yield
 
 
