@@ -28,16 +28,9 @@ _GAP_BYTES = 1 << 20  # between the blocks of a large tensor
 _MOST_HEADER_BYTES = 100_000_000  # safetensors' limit
 _MISTAKEN = {"Aero-1/Aero-1-7B": "lmms-lab/Aero-1-Audio"}  # named in the first release's README
 _IGNORED = (
-    "*.gguf",
-    "*.onnx",
-    "*.msgpack",
-    "*.h5",
-    "original/*",
-    "*.pth",
-    "consolidated*",
-    "params.json",
+    "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*", "*.pth", "consolidated*", "params.json",
     "vision-lora/*",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,10 @@ from audiomarathon.errors import ConfigError, ModelError, WeightsError
 _KINDS = (".json", ".jinja", ".txt", ".model", ".safetensors", ".bin")
 _WEIGHTS = (".safetensors", ".bin")
 _OBJECTS = (
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "chat_template.json",
-    "special_tokens_map.json",
+    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+    "tokenizer_config.json", "tokenizer.json", "chat_template.json", "special_tokens_map.json",
     "adapter_config.json",
-)
+)  # fmt: skip
 _MOST_BYTES = 200_000_000  # the largest published tokenizer.json has 33 MB
 _MOST_DEPTH = 50
 _LAYERS = ("num_hidden_layers", "encoder_layers", "num_layers", "depth", "num_blocks", "conf_num_hidden_layers")

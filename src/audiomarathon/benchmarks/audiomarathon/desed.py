@@ -18,17 +18,9 @@ class Desed(MultipleChoice):
     rows_key = "tasks"
     one_class_a_clip = False
     classes = (
-        "alarm_bell_ringing",
-        "blender",
-        "cat",
-        "dishes",
-        "dog",
-        "electric_shaver_toothbrush",
-        "frying",
-        "running_water",
-        "speech",
-        "vacuum_cleaner",
-    )
+        "alarm_bell_ringing", "blender", "cat", "dishes", "dog", "electric_shaver_toothbrush", "frying",
+        "running_water", "speech", "vacuum_cleaner",
+    )  # fmt: skip
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""

@@ -21,17 +21,9 @@ class Tau(MultipleChoice):
     title = "Acoustic scene classification"
     metadata_file = "acoustic_scene_task_meta.json"
     classes = (
-        "airport",
-        "bus",
-        "metro",
-        "metro_station",
-        "park",
-        "public_square",
-        "shopping_mall",
-        "street_pedestrian",
-        "street_traffic",
-        "tram",
-    )
+        "airport", "bus", "metro", "metro_station", "park", "public_square", "shopping_mall",
+        "street_pedestrian", "street_traffic", "tram",
+    )  # fmt: skip
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""

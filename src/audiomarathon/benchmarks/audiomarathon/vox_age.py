@@ -21,12 +21,8 @@ class VoxAge(MultipleChoice):
     title = "Speaker age recognition"
     metadata_file = "age_classification_task_meta.json"
     classes = (
-        "Young Adult (18-30)",
-        "Early Career (31-40)",
-        "Mid Career (41-50)",
-        "Senior (51-70)",
-        "Elderly (71+)",
-    )
+        "Young Adult (18-30)", "Early Career (31-40)", "Mid Career (41-50)", "Senior (51-70)", "Elderly (71+)",
+    )  # fmt: skip
     option_count = 5
 
     def label(self, option: str) -> str:
