@@ -22,7 +22,7 @@ from audiomarathon.compression.method import Base, kept_count
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.flops import count_cost
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.timing import CpuClock
+from audiomarathon.models.timing import Clock
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "decode a token ÷ control's: " in printed
 
 
-class FakeMemory(CpuClock):
+class FakeMemory(Clock):
     """Each call of a module that `rise` hooks lifts the peak."""
 
     peak = 0

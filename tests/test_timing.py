@@ -16,7 +16,7 @@ from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.engine.evaluate import peak_memory
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.timing import CpuClock, CudaClock, Stages, make_clock
+from audiomarathon.models.timing import Clock, CudaClock, Stages, make_clock
 
 NAP = 0.25
 
@@ -123,7 +123,7 @@ class TestSharedEncoder:
         assert "forward" not in lm.audio_tower.__dict__
 
 
-class FakeMemory(CpuClock):
+class FakeMemory(Clock):
     """A clock whose peak of memory is what the test says it rose to."""
 
     peak = 0

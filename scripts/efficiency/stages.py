@@ -16,18 +16,18 @@ from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt
-from audiomarathon.models.timing import CpuClock
+from audiomarathon.models.timing import Clock
 
 TEXT = (
     "Which sound event occurs in this recording?\n\nA. Alarm\nB. Dog\nC. Frying\nD. Speech\n\nAnswer with the letter."
 )
 
 
-class CpuTimeClock(CpuClock):
+class CpuTimeClock(Clock):
     """Marks with this process's CPU time, which excludes waiting for other processes."""
 
     def mark(self) -> float:
-        """See :class:`CpuClock`."""
+        """See :class:`Clock`."""
         return time.process_time()
 
 

@@ -7,7 +7,7 @@ processor ends prefill, the rest is decode. Nothing runs twice, and every subtra
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +41,18 @@ class Stages:
         return self.encoder + self.llm_prefill
 
 
-class CpuClock:
-    """Mark points in time with `perf_counter`: on a CPU, a call has done its work when it returns."""
+class Clock:
+    """Mark points in time with `perf_counter`: on a CPU, a call has done its work when it returns.
+
+    With several GPUs, wait for all of them at each mark: events of different GPUs cannot be compared.
+    """
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self.devices = devices
 
     def mark(self) -> Any:
         """Return a mark of the present moment."""
+        self.synchronize()
         return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
@@ -53,39 +60,21 @@ class CpuClock:
         return float(end - start)
 
     def synchronize(self) -> None:
-        """Wait for the device. On a CPU, nothing runs in the background."""
-
-    def reset_peak_memory(self) -> None:
-        """Measure the peak of memory from here on."""
-
-    def peak_memory_bytes(self) -> int | None:
-        """Return the peak of memory; None on a CPU, where the peak of a process is not the peak of a call."""
-        return None
-
-
-class ManyCudaClock(CpuClock):
-    """Mark with `perf_counter` after waiting for every GPU: events of different GPUs cannot be compared."""
-
-    def __init__(self, devices: list[torch.device]) -> None:
-        self.devices = devices
-
-    def mark(self) -> Any:
-        self.synchronize()
-        return super().mark()
-
-    def synchronize(self) -> None:
+        """Wait for the GPUs."""
         for device in self.devices:
             torch.cuda.synchronize(device)
 
     def reset_peak_memory(self) -> None:
+        """Measure the peak of memory from here on."""
         for device in self.devices:
             torch.cuda.reset_peak_memory_stats(device)
 
-    def peak_memory_bytes(self) -> int:
-        return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak of memory; None on a CPU, where the peak of a process is not the peak of a call."""
+        return sum(map(torch.cuda.max_memory_allocated, self.devices)) if self.devices else None
 
 
-class CudaClock(ManyCudaClock):
+class CudaClock(Clock):
     """Mark with CUDA events on one GPU's stream, so that marking never makes the GPU wait."""
 
     def mark(self) -> Any:
@@ -97,12 +86,10 @@ class CudaClock(ManyCudaClock):
         return float(start.elapsed_time(end)) / 1000.0
 
 
-def make_clock(model: nn.Module) -> CpuClock:
+def make_clock(model: nn.Module) -> Clock:
     """Return the clock for the devices that hold a model's parameters."""
     devices = sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=lambda d: d.index or 0)
-    if not devices:
-        return CpuClock()
-    return CudaClock(devices) if len(devices) == 1 else ManyCudaClock(devices)
+    return CudaClock(devices) if len(devices) == 1 else Clock(devices)
 
 
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
@@ -136,7 +123,7 @@ class StageTimer:
     :meth:`mark_first_token` when the first token's logits exist.
     """
 
-    def __init__(self, clock: CpuClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._encoder: list[tuple[Any, Any]] = []
         self._encoder_peaks: list[int] = []

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from audiomarathon.models.merge import Merge
-    from audiomarathon.models.timing import CpuClock
+    from audiomarathon.models.timing import Clock
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Trace:
     kept_entries: list[torch.Tensor] | None = None
 
     @contextmanager
-    def scoring(self, clock: CpuClock) -> Iterator[None]:
+    def scoring(self, clock: Clock) -> Iterator[None]:
         """Count the time of the block as scoring."""
         start = clock.mark()
         yield
