@@ -27,7 +27,7 @@ class Aero(Qwen2Audio):
         "^language_model.lm_head": "lm_head",
         "^language_model.model": "model.language_model",
     }
-    template: ClassVar[str] = (
+    template: ClassVar[str | None] = (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}<|AUDIO|>\n"
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"

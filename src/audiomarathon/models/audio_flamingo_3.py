@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3Processor, AutoTokenizer
+from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3Processor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import chat_text, processor_template, template_beside, windows, with_audio_tokens
+from audiomarathon.models.chat import chat_text, windows, with_audio_tokens
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _MOST_SECONDS = 600
@@ -29,14 +29,8 @@ class AudioFlamingo3(AudioLM):
     architecture: ClassVar[Any] = AudioFlamingo3ForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("audioflamingo3",)
     encoder_window_seconds: ClassVar[float] = 30.0
+    template = ""  # the tokenizer's is for the LLM alone, without audio
     placeholder = "<sound>"
-
-    @classmethod
-    def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's template is for the LLM alone, without audio."""
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        tokenizer.chat_template = processor_template(path) or template_beside(path)
-        return tokenizer
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
         """See :meth:`AudioLM.prepare`. A clip longer than ten minutes is refused, never cut."""

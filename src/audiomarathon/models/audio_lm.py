@@ -13,16 +13,9 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
 from audiomarathon.errors import LogitsError, ModelError
-from audiomarathon.models.chat import (
-    audio_token,
-    chat_text,
-    conversation,
-    processor_template,
-    template_beside,
-    with_audio_tokens,
-)
+from audiomarathon.models.chat import audio_token, chat_text, conversation, template_in, with_audio_tokens
 from audiomarathon.models.generation import Generation, Reply
-from audiomarathon.models.loading import check_loading, loading, pretrained, refuse_other_kinds
+from audiomarathon.models.loading import check_loading, loading, pretrained
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
 from audiomarathon.models.trace import Trace
@@ -49,6 +42,12 @@ class AudioLM(ABC):
     text_only: ClassVar[bool] = True
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If not, a run with such samples is
     refused before the model is loaded."""
+    other_kinds: ClassVar[str] = "a checkpoint of another model; `audiomarathon list models` names them"
+    """What to say of a checkpoint with another model type."""
+    template: ClassVar[str | None] = None
+    """The chat template of a checkpoint without a template file; None: the tokenizer's."""
+    tower_list: ClassVar[str] = "layers"
+    """Name of the audio encoder's list of layers."""
     placeholder: str = ""
     """The chat template's text for a clip; the tokenizer turns it into :attr:`audio_token`."""
     audio_token: int
@@ -85,9 +84,9 @@ class AudioLM(ABC):
         ModelError
             When weights are missing or left over, or the checkpoint is another model's.
         """
-        cls.check_folder(path)
         with loading(path, cls.title):
-            refuse_other_kinds(path, *cls.model_types)
+            cls.refuse_other_kinds(path)
+            cls.check_folder(path)
             model, info = pretrained(
                 cls.architecture,
                 path,
@@ -99,11 +98,17 @@ class AudioLM(ABC):
             tokenizer = cls.read_tokenizer(path)
             feature_extractor = cls.feature_extractor_class.from_pretrained(path)
             cls.complete(model, path, info)
-        check_loading(path, info)
-        if not device_map:
-            with loading(path, cls.title):
-                model = model.to(device)
-        return cls(model, tokenizer, feature_extractor)
+            check_loading(path, info)
+            return cls(model if device_map else model.to(device), tokenizer, feature_extractor)
+
+    @classmethod
+    def refuse_other_kinds(cls, path: Path) -> None:
+        """Refuse another model's checkpoint, before a config class fills gaps with a full-size model's defaults."""
+        kind = cls.architecture.config_class.get_config_dict(path)[0].get("model_type")
+        if kind not in cls.model_types:
+            raise ModelError(
+                f"{path}: config.json says model type {kind!r}, not {cls.model_types[0]!r}: {cls.other_kinds}"
+            )
 
     @classmethod  # noqa: B027
     def check_folder(cls, path: Path) -> None:
@@ -125,8 +130,12 @@ class AudioLM(ABC):
 
         A separate template file wins, as it does for the processor: the tokenizer's template may lack audio.
         """
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        tokenizer.chat_template = processor_template(path) or tokenizer.chat_template or template_beside(path)
+        # Without the config, transformers would ask whether to run the code that Aero's checkpoint names.
+        tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
+        built_in = tokenizer.chat_template if cls.template is None else cls.template
+        tokenizer.chat_template = template_in(path) or built_in
+        if not tokenizer.chat_template:
+            raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template")
         return tokenizer
 
     @classmethod  # noqa: B027
@@ -208,7 +217,7 @@ class AudioLM(ABC):
     @property
     def tower_layers(self) -> Sequence[nn.Module]:
         """The audio tower's layers, counted from 0; none where they have another name."""
-        return [*getattr(self.audio_encoder, "layers", ())]
+        return [*getattr(self.audio_encoder, self.tower_list, ())]
 
     @property
     def lm_head(self) -> nn.Module:

@@ -91,12 +91,14 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
     return token
 
 
-class AudioOnly:
-    """Mixin that builds a family's processor without its parts for pictures, which need torchvision."""
+def audio_only(kind: Any, **parts: Any) -> Any:
+    """Build a family's processor from its parts, without those for pictures, which need torchvision."""
 
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """Accept a missing part."""
-        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)  # type: ignore[misc]
+    class Processor(kind):  # type: ignore[misc]
+        def check_argument_for_proper_class(self, name: str, part: Any) -> Any:
+            return None if part is None else super().check_argument_for_proper_class(name, part)
+
+    return Processor(**parts)
 
 
 def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
@@ -105,19 +107,17 @@ def windows(clip: Waveform, samples: int) -> Iterator[Waveform]:
         yield np.ascontiguousarray(clip[start : start + samples])
 
 
-def template_beside(path: Path) -> str:
-    """Read `chat_template.json`, where older processors keep the chat template."""
-    file = path / "chat_template.json"
+def template_in(folder: Path) -> str:
+    """Return the chat template of a separate file, which processors prefer, or "" without such a file.
+
+    Older processors keep it in `chat_template.json`.
+    """
+    file = folder / "chat_template.json"
+    if not file.is_file():
+        file = folder / "chat_template.jinja"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
     try:
         template: str = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template") from error
+        raise ModelError(f"{file}: holds no chat template") from error
     return template
-
-
-def processor_template(path: Path) -> str | None:
-    """Return the chat template of a separate file, which processors prefer, or None without such a file."""
-    if (path / "chat_template.json").is_file():
-        return template_beside(path)
-    file = path / "chat_template.jinja"
-    return file.read_text(encoding="utf-8") if file.is_file() else None

@@ -148,37 +148,26 @@ def find_checkpoint(source: str, *, download: bool = True) -> Checkpoint:
     if source == EMBEDDED:
         return Checkpoint("embedded", embedded_checkpoint())
     folder = Path(source).expanduser()
+    name, _, revision = source.partition("@")  # a revision may contain slashes
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: no config.json, so this folder is not a checkpoint")
-        return _checked(Checkpoint(folder.resolve().name, folder.resolve()))
-    if folder.is_absolute() or source.startswith((".", "~")) or _name_of(source).count("/") != 1:
+        path = folder.resolve()
+        name = path.name
+    elif folder.is_absolute() or source.startswith((".", "~")) or name.count("/") != 1:
         raise ModelError(f"{source}: no such folder, and not a hub id of the form 'organisation/name'")
-    return _from_hub(source, download=download)
+    else:
+        from huggingface_hub import snapshot_download
 
-
-def _name_of(source: str) -> str:
-    """Return a hub id without its revision, which may contain slashes: `org/name@refs/pr/70`."""
-    return source.partition("@")[0]
-
-
-def _from_hub(source: str, *, download: bool) -> Checkpoint:
-    from huggingface_hub import snapshot_download
-
-    name, revision = _name_of(source), source.partition("@")[2]
-    fetch = f"run `audiomarathon models download {source}`"
-    copied = "copy the cache, or set MODEL_PATH to a folder that holds the checkpoint"
-    with hub_errors(source, ModelError, what="model", fetch=fetch, instead=copied):
-        path = snapshot_download(
-            name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=not download
-        )
-    return _checked(Checkpoint(name, Path(path)))
-
-
-def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    weights = [file for file in checkpoint.path.glob("*.safetensors") if not is_ignored(file.name)]
-    check_files(checkpoint.path, weights)
-    return checkpoint
+        fetch = f"run `audiomarathon models download {source}`"
+        copied = "copy the cache, or set MODEL_PATH to a folder that holds the checkpoint"
+        with hub_errors(source, ModelError, what="model", fetch=fetch, instead=copied):
+            downloaded = snapshot_download(
+                name, revision=revision or None, ignore_patterns=list(_IGNORED), local_files_only=not download
+            )
+        path = Path(downloaded)
+    check_files(path, [file for file in path.glob("*.safetensors") if not is_ignored(file.name)])
+    return Checkpoint(name, path)
 
 
 def hub_cache() -> Path:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 from transformers import (
     AutoModel,
     Gemma3nAudioFeatureExtractor,
@@ -25,8 +24,7 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import AudioOnly, chat_text, windows, with_audio_tokens
-from audiomarathon.models.loading import refuse_other_kinds
+from audiomarathon.models.chat import audio_only, chat_text, windows, with_audio_tokens
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _WINDOW = 480000  # samples: 30 s
@@ -57,11 +55,12 @@ class Gemma3n(AudioLM):
     model_types: ClassVar[tuple[str, ...]] = ("gemma3n",)
     feature_extractor_class: ClassVar[Any] = Gemma3nAudioFeatureExtractor
     encoder_window_seconds: ClassVar[float] = 30.0
+    tower_list = "conformer"
 
     @classmethod
     def read_config(cls, path: Path) -> Gemma3nConfig:
         """See :meth:`AudioLM.read_config`. The vision config keeps only the sizes that its embedding needs."""
-        refuse_other_kinds(path, Gemma3nConfig.model_type)
+        cls.refuse_other_kinds(path)
         given, _ = Gemma3nConfig.get_config_dict(path)
         names = ("hidden_size", "vocab_size", "vocab_offset", "rms_norm_eps")
         seen = {name: value for name, value in (given.get("vision_config") or {}).items() if name in names}
@@ -78,11 +77,6 @@ class Gemma3n(AudioLM):
         self.tokens_per_window: int = model.config.audio_soft_tokens_per_image
         strides = model.config.audio_config.sscp_conv_stride_size
         self.frames_per_token = strides[0][0] * strides[1][0] * model.config.audio_config.conf_reduction_factor
-
-    @property
-    def tower_layers(self) -> Sequence[nn.Module]:
-        """See :attr:`AudioLM.tower_layers`."""
-        return [*self.audio_tower.conformer]  # type: ignore[misc]
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
         """See :meth:`AudioLM.rotary_arguments`. Layers with a window rotate faster; take the first layer's."""
@@ -117,7 +111,8 @@ class Gemma3n(AudioLM):
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
-        processor = _Processor(
+        processor = audio_only(
+            Gemma3nProcessor,
             feature_extractor=Gemma3nAudioFeatureExtractor.from_pretrained(path),
             image_processor=None,
             tokenizer=self.tokenizer,
@@ -126,10 +121,6 @@ class Gemma3n(AudioLM):
         )
         how = {"text_kwargs": {"add_special_tokens": False}, "audio_kwargs": {"padding": "max_length"}}
         return self.processed(processor, _in_windows(prompt), **how)
-
-
-class _Processor(AudioOnly, Gemma3nProcessor):  # type: ignore[misc]
-    """The family's processor, for audio and text only."""
 
 
 def _in_windows(prompt: Prompt) -> Prompt:

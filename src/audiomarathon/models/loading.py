@@ -40,29 +40,6 @@ def loading(path: Path, family: str) -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
-def refuse_other_kinds(path: Path, *kinds: str) -> None:
-    """Refuse another model's checkpoint, before a config class fills gaps with a full-size model's defaults.
-
-    Parameters
-    ----------
-    kinds
-        Model types that the family runs, the hub's first.
-
-    Raises
-    ------
-    ModelError
-        Names both model types.
-    """
-    from transformers import PreTrainedConfig
-
-    kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
-    if kind not in kinds:
-        raise ModelError(
-            f"{path}: config.json says model type {kind!r}, not {kinds[0]!r}: a checkpoint of another model; "
-            "`audiomarathon list models` names them"
-        )
-
-
 def pretrained(
     native: Any, path: Path, *, dtype: str, attn_implementation: str | Mapping[str, str], device_map: str, **more: Any
 ) -> tuple[Any, dict[str, Any]]:

@@ -8,9 +8,8 @@ sequences of up to 4,096 tokens and long factors for longer sequences.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,12 +21,14 @@ from transformers import GenerationMixin, Phi4MultimodalForCausalLM, Phi4Multimo
 from transformers import Phi4MultimodalFeatureExtractor as FeatureExtractor
 
 from audiomarathon.errors import ModelError, TemplateError
-from audiomarathon.models import speech_adapter
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import AudioOnly, audio_token, chat_text, with_audio_tokens
-from audiomarathon.models.loading import patched_attribute
+from audiomarathon.models.chat import audio_only, audio_token, chat_text, with_audio_tokens
+from audiomarathon.models.loading import check_installed, check_loading, loading, patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.templates import render
+
+_ADAPTER = "speech"  # a LoRA on every layer of the LLM; without it, the replies are wrong
+_FOLDER = "speech-lora"
 
 
 class Phi4MM(AudioLM):
@@ -37,12 +38,18 @@ class Phi4MM(AudioLM):
     architecture: ClassVar[Any] = Phi4MultimodalForCausalLM
     model_types: ClassVar[tuple[str, ...]] = ("phi4_multimodal",)
     feature_extractor_class: ClassVar[Any] = FeatureExtractor
+    tower_list = "encoders"
+    other_kinds: ClassVar[str] = (
+        "use the hub's converted revision: MODEL_PATH=microsoft/Phi-4-multimodal-instruct@refs/pr/70"
+    )
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """See :meth:`AudioLM.check_folder`. Refuse all but the converted revision with its speech adapter."""
-        _refuse_other_layouts(path)
-        speech_adapter.refuse_without(path)
+        """See :meth:`AudioLM.check_folder`. Refuse a checkpoint without the adapter, and a machine without peft."""
+        check_installed("peft", "phi4mm")
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            if not (path / _FOLDER / name).is_file():
+                raise ModelError(f"{path}: no {_FOLDER}/{name}; without the speech adapter the replies would be wrong")
 
     @classmethod
     def attention(cls, attn_implementation: str) -> Mapping[str, str]:
@@ -55,8 +62,16 @@ class Phi4MM(AudioLM):
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Load the speech adapter."""
-        speech_adapter.load_into(model, path)
+        """Load and activate the speech adapter; refuse weights that do not match it exactly."""
+        with loading(path / _FOLDER, "the speech adapter"):
+            found = model.load_adapter(
+                str(path), adapter_name=_ADAPTER, adapter_kwargs={"subfolder": _FOLDER}, ignore_mismatched_sizes=True
+            )
+            model.set_adapter(_ADAPTER)
+        # transformers takes every name with "speech" in it for the adapter's, so it reports the speech projector as
+        # missing.
+        missing = [name for name in found.missing_keys if ".lora_" in name]
+        check_loading(path / _FOLDER, {**vars(found), "missing_keys": missing})
 
     def __init__(self, model: Any, tokenizer: Any, feature_extractor: Any) -> None:
         super().__init__(model, tokenizer, feature_extractor)
@@ -66,7 +81,7 @@ class Phi4MM(AudioLM):
         if (config.sliding_window or 0) >= config.max_position_embeddings:
             config.sliding_window = None  # no prompt outgrows this window, and a cache with a window is harder to prune
         self._factors = _rotary_factors(self.decoder.rotary_emb)
-        speech_adapter.check_active(self.decoder_layers)
+        _check_active(self.decoder_layers)
 
     @property
     def decoder(self) -> nn.Module:
@@ -86,14 +101,14 @@ class Phi4MM(AudioLM):
         encoder: nn.Module = self.audio_tower.encoder  # type: ignore[assignment]
         return encoder
 
-    @property
-    def tower_layers(self) -> Sequence[nn.Module]:
-        """See :attr:`AudioLM.tower_layers`."""
-        return [*self.audio_encoder.encoders]  # type: ignore[misc]
-
-    def without_adapter(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
         """See :meth:`AudioLM.without_adapter`."""
-        return speech_adapter.switched_off(self.model)
+        self.model.disable_adapters()
+        try:
+            yield
+        finally:
+            self.model.enable_adapters()
 
     @contextmanager
     def generating(self, inputs: Inputs, max_new_tokens: int) -> Iterator[None]:
@@ -164,7 +179,8 @@ class Phi4MM(AudioLM):
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`."""
-        processor = _Processor(
+        processor = audio_only(
+            Phi4MultimodalProcessor,
             image_processor=None,
             audio_processor=FeatureExtractor.from_pretrained(path),
             tokenizer=self.tokenizer,
@@ -173,27 +189,31 @@ class Phi4MM(AudioLM):
         return dict(processor(text=text, audio=audio, sampling_rate=self.sampling_rate, return_tensors="pt"))
 
 
-class _Processor(AudioOnly, Phi4MultimodalProcessor):  # type: ignore[misc]
-    """The family's processor, for audio and text only."""
-
-
-def _refuse_other_layouts(path: Path) -> None:
-    """Refuse all but the converted revision: the hub's main revision has another layout.
+def _check_active(layers: Iterable[nn.Module]) -> None:
+    """Refuse a model in which a decoder layer does not use the adapter.
 
     Raises
     ------
     ModelError
-        Names the revision to use.
+        Names the layer and its fault.
     """
-    try:
-        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"{path}: config.json cannot be read ({error})") from error
-    if kind != "phi4_multimodal":
-        raise ModelError(
-            f"{path}: config.json says model type {kind!r}, not 'phi4_multimodal'; use the hub's "
-            "converted revision: MODEL_PATH=microsoft/Phi-4-multimodal-instruct@refs/pr/70"
-        )
+    for index, layer in enumerate(layers):
+        fault = _fault([part for part in layer.modules() if hasattr(part, "lora_B")])
+        if fault:
+            raise ModelError(f"the speech adapter is not active: decoder layer {index} {fault}")
+
+
+def _fault(parts: list[Any]) -> str:
+    """Return the fault of one layer's adapted modules, or ""."""
+    if not parts:
+        return "has no adapter"
+    if any(_ADAPTER not in part.lora_B or list(part.active_adapters) != [_ADAPTER] for part in parts):
+        return "uses another adapter"
+    if any(part.disable_adapters or part.merged for part in parts):
+        return "has its adapter switched off, or merged into the weights"
+    if not all(bool(part.lora_B[_ADAPTER].weight.any()) for part in parts):
+        return "has an adapter of zeros"
+    return ""
 
 
 def _rotary_factors(rotary: Any) -> tuple[int, torch.Tensor, torch.Tensor] | None:

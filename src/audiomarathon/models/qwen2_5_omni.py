@@ -16,12 +16,8 @@ from transformers import Qwen2_5OmniProcessor, Qwen2_5OmniThinkerForConditionalG
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import AudioOnly
+from audiomarathon.models.chat import audio_only
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
-
-
-class _Processor(AudioOnly, Qwen2_5OmniProcessor):  # type: ignore[misc]
-    """The family's processor, for audio and text only."""
 
 
 class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
@@ -30,7 +26,7 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
     title: ClassVar[str] = "Qwen2.5-Omni"
     architecture: ClassVar[Any] = Qwen2_5OmniThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni", "qwen2_5_omni_thinker")
-    processor: ClassVar[Any] = _Processor
+    processor: ClassVar[Any] = Qwen2_5OmniProcessor
     placeholder = "<|AUDIO|>"
 
     def rotary_arguments(self, positions: torch.Tensor) -> tuple[Any, ...]:
@@ -47,7 +43,8 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`."""
-        processor = self.processor(
+        processor = audio_only(
+            self.processor,
             feature_extractor=self.feature_extractor_class.from_pretrained(path),
             tokenizer=self.tokenizer,
             chat_template=self.tokenizer.chat_template,

@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
+from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import processor_template, windows
-from audiomarathon.models.loading import refuse_other_kinds
+from audiomarathon.models.chat import windows
 from audiomarathon.models.prompt import Inputs, Prompt
 
 
@@ -32,7 +31,7 @@ class Qwen2Audio(AudioLM):
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Patterns of tensor names in the checkpoint, and the native class's name for each."""
-    template: ClassVar[str] = (
+    template: ClassVar[str | None] = (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         "{% for part in messages[0]['content'] %}{% if part['type'] == 'audio' %}"
         "Audio {{ loop.index }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n"
@@ -44,21 +43,13 @@ class Qwen2Audio(AudioLM):
     @classmethod
     def read_config(cls, path: Path) -> Qwen2AudioConfig:
         """See :meth:`AudioLM.read_config`. Aero's config is Qwen2-Audio's under another name."""
-        refuse_other_kinds(path, *cls.model_types)
+        cls.refuse_other_kinds(path)
         return Qwen2AudioConfig.from_pretrained(path)
 
     @classmethod
     def load_options(cls, path: Path) -> dict[str, Any]:
         """See :meth:`AudioLM.load_options`."""
         return {"config": cls.read_config(path), "key_mapping": dict(cls.renamed)}
-
-    @classmethod
-    def read_tokenizer(cls, path: Path) -> Any:
-        """See :meth:`AudioLM.read_tokenizer`. The tokenizer's template is for the LLM alone, without audio."""
-        # Without the config, transformers would ask whether to run the code that Aero's checkpoint names.
-        tokenizer = AutoTokenizer.from_pretrained(path, config=cls.read_config(path), trust_remote_code=False)
-        tokenizer.chat_template = processor_template(path) or cls.template
-        return tokenizer
 
     @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:  # noqa: ARG003

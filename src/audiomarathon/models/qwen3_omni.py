@@ -15,13 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3OmniMoeProcessor, Qwen3OmniMoeThinkerForConditionalGeneration
 
 from audiomarathon.errors import ModelError
-from audiomarathon.models.chat import AudioOnly
 from audiomarathon.models.prompt import Waveform
 from audiomarathon.models.qwen2_5_omni import Qwen2_5Omni
-
-
-class _Processor(AudioOnly, Qwen3OmniMoeProcessor):  # type: ignore[misc]
-    """The family's processor, for audio and text only."""
 
 
 class Qwen3Omni(Qwen2_5Omni):
@@ -30,7 +25,7 @@ class Qwen3Omni(Qwen2_5Omni):
     title: ClassVar[str] = "Qwen3-Omni"
     architecture: ClassVar[Any] = Qwen3OmniMoeThinkerForConditionalGeneration
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_omni_moe", "qwen3_omni_moe_thinker")
-    processor: ClassVar[Any] = _Processor
+    processor: ClassVar[Any] = Qwen3OmniMoeProcessor
     placeholder = "<|audio_pad|>"
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
