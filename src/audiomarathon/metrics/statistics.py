@@ -8,7 +8,7 @@ sum of per-cluster totals, and thousands of resamples are one matrix product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -232,36 +232,23 @@ class Resampler:
                 medians.append((ordered[(passed >= half).argmax(axis=1)] + ordered[(passed > half).argmax(axis=1)]) / 2)
         return _estimate(value, np.concatenate(medians), len(names))
 
-    def _weights(self, count: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield how often each resample contains each cluster, shape (resamples, count), in blocks."""
-        batch = max(1, _WEIGHTS_IN_MEMORY // count)
-        if count * self.resamples <= _WEIGHTS_KEPT:
-            kept = _drawn(self.seed, count, self.resamples)
-            yield from (kept[start : start + batch] for start in range(0, self.resamples, batch))
-            return
-        rng = np.random.default_rng(_entropy(self.seed))
-        for start in range(0, self.resamples, batch):
-            yield _draw(rng, count, min(batch, self.resamples - start))
+    def _weights(self, count: int) -> Iterable[npt.NDArray[Any]]:
+        """Return how often each resample contains each cluster, shape (resamples, count), in blocks."""
+        draw = _kept if count * self.resamples <= _WEIGHTS_KEPT else _drawn
+        return draw(self.seed, count, self.resamples)
+
+
+def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> Iterator[npt.NDArray[np.uint8]]:
+    rng, batch = np.random.default_rng(seed), max(1, _WEIGHTS_IN_MEMORY // count)
+    for start in range(0, resamples, batch):
+        weights = rng.multinomial(count, np.full(count, 1 / count), size=min(batch, resamples - start))
+        yield weights.astype(np.uint8)  # a cluster is drawn once on average and never 256 times
 
 
 @lru_cache(maxsize=8)
-def _drawn(seed: tuple[int, ...], count: int, resamples: int) -> npt.NDArray[np.uint8]:
-    """Return the draws of `count` clusters. Cached, because a task's settings have equally many clusters."""
-    rng, drawn = np.random.default_rng(_entropy(seed)), np.empty((resamples, count), np.uint8)
-    batch = max(1, _WEIGHTS_IN_MEMORY // count)
-    for start in range(0, resamples, batch):
-        drawn[start : start + batch] = _draw(rng, count, min(batch, resamples - start))
-    drawn.flags.writeable = False
-    return drawn
-
-
-def _draw(rng: np.random.Generator, count: int, resamples: int) -> npt.NDArray[np.uint8]:
-    # A cluster is drawn once on average and never 256 times, so uint8 is enough.
-    return rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.uint8)
-
-
-def _entropy(seed: tuple[int, ...]) -> int | list[int]:
-    return seed[0] if len(seed) == 1 else list(seed)
+def _kept(seed: tuple[int, ...], count: int, resamples: int) -> tuple[npt.NDArray[np.uint8], ...]:
+    """Return all draws of `count` clusters. Cached, because a task's settings have equally many clusters."""
+    return tuple(_drawn(seed, count, resamples))
 
 
 def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
