@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks.task import Sample, Task
@@ -14,7 +15,11 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
     """Return a line that counts samples with a clip too long for the model, and names the longest; "" for none."""
     if not spec.most_seconds:
         return ""
-    longest = {sample.id: _longest(sample) for sample in samples}
+    longest: dict[str, float] = {}
+    for sample in samples:
+        for clip in sample.clips:
+            with suppress(AudioError):  # the run will record the error
+                longest[sample.id] = max(longest.get(sample.id, 0.0), probe(clip).seconds)
     over = {id_: seconds for id_, seconds in longest.items() if seconds > spec.most_seconds}
     if not over:
         return ""
@@ -23,13 +28,3 @@ def too_long(spec: ModelSpec, task: Task, samples: Sequence[Sample]) -> str:
         f"{task.key}: {len(over)} of {len(samples)} samples have clips over {spec.most_seconds:g} s, the most that "
         f"{spec.key} takes: they will be errors (the longest, {over[worst]:.1f} s: {worst})"
     )
-
-
-def _longest(sample: Sample) -> float:
-    seconds = 0.0
-    for clip in sample.clips:
-        try:
-            seconds = max(seconds, probe(clip).seconds)
-        except AudioError:
-            continue  # the run will record the error
-    return seconds

@@ -87,11 +87,6 @@ def the_one(task: Task, root: Path, found: list[Path], sought: str) -> Path:
     return found[0]
 
 
-def by_metadata(task: Task, root: Path, file_name: str) -> Path:
-    """Return the folder with the metadata file, the nearest to the root."""
-    return the_one(task, root, nearest(root, lambda folder: file_name in folder.files), file_name)
-
-
 def path_variable(task: Task) -> str:
     """Return the env var that names this task's own folder (`VESUS_DATA_PATH`)."""
     return f"{re.sub('[-./]', '_', task.key.upper())}_DATA_PATH"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.finding import by_metadata
+from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.rows import (
     Row,
     RowError,
@@ -69,7 +69,8 @@ class MultipleChoice(Task):
 
     def find(self, root: Path) -> Path:
         """Return the folder with the metadata file, the nearest to the root."""
-        return by_metadata(self, root, self.metadata_file)
+        found = nearest(root, lambda folder: self.metadata_file in folder.files)
+        return the_one(self, root, found, self.metadata_file)
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """Read the metadata file's rows; see :meth:`Task.load`."""
@@ -88,8 +89,8 @@ class MultipleChoice(Task):
         self,
         row: Row,
         clip: Path,
-        options: Sequence[str],
-        answer: str,
+        options: Sequence[str] = (),
+        answer: str = "",
         *,
         identifier: str = "",
         cluster: str = "",
@@ -100,10 +101,12 @@ class MultipleChoice(Task):
 
         Parameters
         ----------
-        row, clip, options
-            The row, its clip, and the texts of its options.
+        row, clip
+            The row and its clip.
+        options
+            Texts of the options. Default: the row's `choice_a`, `choice_b` and so on.
         answer
-            The row's answer as written: a letter or an option's text.
+            The answer as written: a letter or an option's text. Default: the row's `answer_gt`.
         identifier
             Default: the row's `uniq_id`, else the clip's path.
         cluster
@@ -113,6 +116,7 @@ class MultipleChoice(Task):
         meta
             Further `Sample.meta`, besides the common extra fields.
         """
+        options, answer = options or row.lettered(), answer or row.text("answer_gt")
         if len(options) != self.option_count:
             raise RowError(f"has {len(options)} options, expected {self.option_count}")
         one_line_each(options)

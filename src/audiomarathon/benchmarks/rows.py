@@ -121,11 +121,9 @@ class Row:
 
     def identifier(self, clip: Path) -> str:
         """Return the row's `uniq_id` if it is usable, else the clip's path within the folder."""
-        value = self.fields.get("uniq_id")
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, str) and value.strip() and len(value) <= MAX_ID_LENGTH and value.isprintable():
-            return value.strip()
+        with contextlib.suppress(RowError):
+            if not isinstance(self.fields.get("uniq_id"), float):
+                return self.id("uniq_id")
         return self.relative(clip)
 
     def relative(self, clip: Path) -> str:
@@ -325,8 +323,7 @@ def collect(
     file: Path, folder: Path, rows: Iterable[Any], to_sample: Callable[[Row], Sample]
 ) -> tuple[list[Sample], list[BadRow]]:
     """Turn rows into samples sorted by id, and bad rows into reasons (rows count from 1)."""
-    samples: dict[str, Sample] = {}
-    first_row: dict[str, int] = {}
+    samples: dict[str, tuple[int, Sample]] = {}
     bad: list[BadRow] = []
     for number, fields in enumerate(rows, start=1):
         try:
@@ -334,13 +331,11 @@ def collect(
                 raise fields if isinstance(fields, RowError) else RowError(f"expected an object, found {_kind(fields)}")
             sample = to_sample(Row(folder, fields))
             if sample.id in samples:
-                raise RowError(f"duplicate id {shown(sample.id)}, first used in row {first_row[sample.id]}")
+                raise RowError(f"duplicate id {shown(sample.id)}, first used in row {samples[sample.id][0]}")
+            samples[sample.id] = number, sample
         except RowError as error:
             bad.append(BadRow(file, number, str(error)))
-        else:
-            samples[sample.id] = sample
-            first_row[sample.id] = number
-    return sorted(samples.values(), key=lambda sample: natural(sample.id)), bad
+    return sorted((sample for _row, sample in samples.values()), key=lambda sample: natural(sample.id)), bad
 
 
 @lru_cache(_REMEMBERED)

@@ -33,11 +33,5 @@ class Desed(MultipleChoice):
                 f"choices must be texts under the letters A, B, …, found {shortened(', '.join(map(repr, letters)))}"
             )
         options = [clean(choices[letter], f"choice {letter}") for letter in letters]
-        return self.build(
-            row,
-            row.clip("path", "wav", "audio"),
-            options,
-            row.text("answer_gt"),
-            own_label="correct_event",
-            meta=row.extras("task_type", "all_events", "primary_event"),
-        )
+        meta = row.extras("task_type", "all_events", "primary_event")
+        return self.build(row, row.clip("path", "wav", "audio"), options, own_label="correct_event", meta=meta)

@@ -33,20 +33,19 @@ class Had(MultipleChoice):
 
     def find(self, root: Path) -> Path:
         """Return the folder with `real/` and `fake/`; with only one of them it must be the root or called HAD."""
-        found = nearest(root, lambda folder: set(self.classes) <= folder.folders)
-        if not found:
-            found = nearest(root, lambda folder: self._is_bare(folder, root.absolute()))
-        return the_one(self, root, found, "folder with real/ and fake/")
 
-    def _is_bare(self, folder: Folder, root: Path) -> bool:
-        named = folder.path == root or folder.path.name.lower() == self.key
-        return named and not folder.folders.isdisjoint(self.classes)
+        def has_one(folder: Folder) -> bool:
+            named = not folder.depth or folder.path.name.lower() == self.key
+            return named and not folder.folders.isdisjoint(self.classes)
+
+        found = nearest(root, lambda folder: set(self.classes) <= folder.folders) or nearest(root, has_one)
+        return the_one(self, root, found, "folder with real/ and fake/")
 
     def load(self, folder: Path, filters: Filters = Filters()) -> Loaded:
         """List the clips under `real/` and `fake/`; other audio is a bad row, not ignored."""
         folder = folder.absolute()
         events = _events(folder)
-        files = [file for label in self.classes for file in _files(folder / label)]
+        files = [found.path / name for label in self.classes for found in walk(folder / label) for name in found.files]
         clips = [file.relative_to(folder).as_posix() for file in files if file.suffix.lower() == ".wav"]
         others = sorted(file for file in files if file.suffix.lower() in _OTHER_AUDIO)
         if not clips and not others:
@@ -60,9 +59,7 @@ class Had(MultipleChoice):
 
     def write_rows(self, part: Part, target: Path) -> None:
         """Write `events.json` if a clip has an event."""
-        events = ("event_onset", "event_seconds")
-        known = [(sample, {name: sample.meta[name] for name in events if name in sample.meta}) for sample in part.kept]
-        rows = [part.row(sample, {"path": part.path(sample), **event}) for sample, event in known]
+        rows = [part.row(sample, {"path": part.path(sample), **sample.meta}) for sample in part.kept]
         if any(len(row) > 1 for row in rows):
             write_ascii(target / "events.json", rows)
 
@@ -74,30 +71,16 @@ class Had(MultipleChoice):
 
 def balanced(samples: list[Sample], seed: int) -> list[Sample]:
     """Return a seeded draw with the same number of samples in every class, in the order given."""
-    classes = {sample.stratum for sample in samples}
-    members = {name: [s for s in samples if s.stratum == name] for name in classes}
-    size = min((len(group) for group in members.values()), default=0)
-    drawn = {
-        sample.id
-        for group in members.values()
-        for sample in sorted(group, key=lambda s: (draw(seed, "balance", s.id), s.id))[:size]
-    }
+    classes: dict[str, list[str]] = {}
+    for sample in sorted(samples, key=lambda sample: (draw(seed, "balance", sample.id), sample.id)):
+        classes.setdefault(sample.stratum, []).append(sample.id)
+    size = min(map(len, classes.values()), default=0)
+    drawn = {id_ for ids in classes.values() for id_ in ids[:size]}
     return [sample for sample in samples if sample.id in drawn]
 
 
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [found.path / name for found in walk(folder) for name in found.files]
-
-
 def _events(folder: Path) -> Mapping[str, dict[str, Any]]:
-    """Return the time of each clip's fake part from an optional `events.json` (the mini benchmark has one)."""
+    """Return rows with the time of a clip's fake part, from an optional `events.json` (the mini benchmark has one)."""
     file = folder / "events.json"
-    if not file.is_file():
-        return {}
-    rows = [row for row in read_rows(file) if isinstance(row, dict) and isinstance(row.get("path"), str)]
-    return {
-        row["path"]: {name: row[name] for name in ("event_onset", "event_seconds") if row.get(name) is not None}
-        for row in rows
-    }
+    rows = read_rows(file) if file.is_file() else []
+    return {row["path"]: row for row in rows if isinstance(row, dict) and isinstance(row.get("path"), str)}

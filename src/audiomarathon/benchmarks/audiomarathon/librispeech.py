@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from audiomarathon.benchmarks.finding import Folder, the_one, walk
@@ -49,25 +48,19 @@ class LibriSpeech(Task):
         bad: list[BadRow] = []
         for chapter in _chapters(folder):
             texts, faults = _transcripts(chapter)
-            bad.extend(faults)
-            for name in sorted(name for name in chapter.files if name.lower().endswith(".flac")):
-                clip = chapter.path / name
-                speaker = storable(chapter.path.parent.name)
-                identifier = storable(f"{chapter.path.parent.name}/{chapter.path.name}/{clip.stem}")
+            bad += faults
+            speaker = storable(chapter.path.parent.name)
+            for clip in _files(chapter, ".flac"):
+                id_ = storable(f"{speaker}/{chapter.path.name}/{clip.stem}")
                 text = texts.pop(clip.stem, None)
                 if text is None:
                     bad.append(BadRow(clip, 0, "has no transcript"))
-                elif identifier in samples:
-                    bad.append(
-                        BadRow(
-                            clip, 0, f"duplicate id {shown(identifier)}, first used by {samples[identifier].clips[0]}"
-                        )
-                    )
+                elif id_ in samples:
+                    bad.append(BadRow(clip, 0, f"duplicate id {shown(id_)}, first used by {samples[id_].clips[0]}"))
                 else:
-                    samples[identifier] = Sample(identifier, (clip,), INSTRUCTION, text, speaker)
-            bad.extend(
-                BadRow(chapter.path, 0, f"clip {shortened(f'{name}.flac')} is missing") for name in sorted(texts)
-            )
+                    samples[id_] = Sample(id_, (clip,), INSTRUCTION, text, speaker)
+            missing = (f"clip {shortened(f'{name}.flac')} is missing" for name in sorted(texts))
+            bad += [BadRow(chapter.path, 0, reason) for reason in missing]
         if not samples and not bad:
             raise DataError(f"{folder}: no <speaker>/<chapter>/ folders of FLAC with transcripts")
         return Loaded(folder, tuple(sorted(samples.values(), key=lambda s: natural(s.id))), tuple(bad))
@@ -94,7 +87,7 @@ def _chapters(folder: Path) -> list[Folder]:
 
     A folder that lost its transcripts or its clips is included, so that the loss is reported.
     """
-    near = [found for found in walk(folder) if found.depth in (2, 3) and (_has(found, ".flac") or _has(found, ".txt"))]
+    near = [found for found in walk(folder) if found.depth in (2, 3) and _files(found, (".flac", ".txt"))]
     splits = {found.path.parents[1] for found in near if _is_chapter(found)}
     return [found for found in near if found.path.parents[1] in splits]
 
@@ -103,41 +96,39 @@ def _is_chapter(folder: Folder) -> bool:
     """Tell whether a folder is certainly a chapter: it has transcripts and FLAC, or FLAC named after it."""
     prefix = f"{folder.path.parent.name}-{folder.path.name}-"
     named = any(name.startswith(prefix) for name in folder.files)
-    return _has(folder, ".flac") and (named or _has(folder, ".txt"))
+    return bool(_files(folder, ".flac") and (named or _files(folder, ".txt")))
 
 
-def _has(folder: Folder, suffix: str) -> bool:
-    return any(name.lower().endswith(suffix) for name in folder.files)
+def _files(folder: Folder, suffix: str | tuple[str, ...]) -> list[Path]:
+    return [folder.path / name for name in sorted(folder.files) if name.lower().endswith(suffix)]
 
 
 def _transcripts(chapter: Folder) -> tuple[dict[str, str], list[BadRow]]:
     """Return the chapter's texts by clip name, and the errors in its transcript files."""
     texts: dict[str, str] = {}
     bad: list[BadRow] = []
-    for file in sorted(chapter.path / name for name in chapter.files if name.lower().endswith(".txt")):
+    for file in _files(chapter, ".txt"):
         try:
-            for number, name, text in _lines(file, chapter):
-                if name in texts:
-                    bad.append(BadRow(file, number, f"second transcript of {shown(name)}"))
-                    continue
-                try:
-                    texts[name] = clean(text, f"transcript of {shown(name)}")
-                except RowError as error:
-                    bad.append(BadRow(file, number, str(error)))
+            lines = _lines(file, chapter)
         except DataError as error:
             bad.append(BadRow(file, 0, f"transcript: {str(error).removeprefix(f'{file}: ')}"))
+            continue
+        for number, name, text in lines:
+            try:
+                if name in texts:
+                    raise RowError(f"second transcript of {shown(name)}")
+                texts[name] = clean(text, f"transcript of {shown(name)}")
+            except RowError as error:
+                bad.append(BadRow(file, number, str(error)))
     return texts, bad
 
 
-def _lines(file: Path, chapter: Folder) -> Iterator[tuple[int, str, str]]:
-    """Yield line, clip name and text for every line, or for the whole file if it is named after one clip."""
+def _lines(file: Path, chapter: Folder) -> list[tuple[int, str, str]]:
+    """Return line, clip name and text of every line, or of the whole file if it is named after one clip."""
     content = read_text(file)
     stem = file.name[: -len(".trans.txt")] if file.name.lower().endswith(".trans.txt") else file.stem
     if f"{stem}.flac" in chapter.files:
         text = " ".join(content.split())
-        yield 1, stem, text.removeprefix(f"{stem} ") if text != stem else ""
-        return
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip():
-            name, _, text = line.strip().partition(" ")
-            yield number, name, text
+        return [(1, stem, text.removeprefix(f"{stem} ") if text != stem else "")]
+    lines = enumerate(map(str.strip, content.splitlines()), start=1)
+    return [(number, *line.partition(" ")[::2]) for number, line in lines if line]

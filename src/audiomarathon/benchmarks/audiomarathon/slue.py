@@ -17,6 +17,5 @@ class Slue(MultipleChoice):
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
-        clip = row.clip("path", "wav", "audio")
         meta = row.extras("task_name", "dataset_name", "entity_count", "entity_types")
-        return self.build(row, clip, row.lettered(), row.text("answer_gt"), meta=meta)
+        return self.build(row, row.clip("path", "wav", "audio"), meta=meta)

@@ -28,8 +28,7 @@ class Tau(MultipleChoice):
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
         clip = row.clip("path", "concatenated_resampled")
-        options, answer = row.lettered(), row.text("answer_gt")
-        return self.build(row, clip, options, answer, cluster=location(clip), own_label="scene_label")
+        return self.build(row, clip, cluster=location(clip), own_label="scene_label")
 
 
 def location(clip: Path) -> str:

@@ -39,16 +39,9 @@ class Vesus(MultipleChoice):
 
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
-        person, emotion = row.text("person_id"), row.text("emotion_label")
-        return self.build(
-            row,
-            row.clip("path", "wav", "audio"),
-            row.lettered(),
-            row.text("answer_gt"),
-            cluster=f"person {_number(person)}",
-            own_label="emotion_label",
-            meta={"person": _number(person), "emotion": self.label(emotion)},
-        )
+        person, clip = _number(row.text("person_id")), row.clip("path", "wav", "audio")
+        meta = {"person": person, "emotion": self.label(row.text("emotion_label"))}
+        return self.build(row, clip, cluster=f"person {person}", own_label="emotion_label", meta=meta)
 
     def left_out_by(self, sample: Sample, filters: Filters) -> str:
         """Return the settings that leave a sample out; all settings in use must apply to it."""

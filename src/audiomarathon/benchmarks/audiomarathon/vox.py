@@ -23,7 +23,7 @@ class Vox(MultipleChoice):
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
         clip = row.clip("path", "wav")
-        return self.build(row, clip, row.lettered(), row.text("answer_gt"), cluster=speaker(row, row.relative(clip)))
+        return self.build(row, clip, cluster=speaker(row, row.relative(clip)))
 
 
 def speaker(row: Row, clip: str) -> str:

@@ -32,14 +32,8 @@ class VoxAge(MultipleChoice):
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
         clip = row.clip("path", "wav")
-        return self.build(
-            row,
-            clip,
-            row.lettered(),
-            row.text("answer_gt"),
-            cluster=speaker(row, row.relative(clip)),
-            meta=row.extras("speaker_age"),
-        )
+        cluster = speaker(row, row.relative(clip))
+        return self.build(row, clip, cluster=cluster, meta=row.extras("speaker_age"))
 
 
 @lru_cache(256)
