@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row
@@ -28,10 +27,5 @@ class Tau(MultipleChoice):
     def sample(self, row: Row) -> Sample:
         """Return the sample of one row."""
         clip = row.clip("path", "concatenated_resampled")
-        return self.build(row, clip, cluster=location(clip), own_label="scene_label")
-
-
-def location(clip: Path) -> str:
-    """Return `scene-city-location` from a clip's name, or "" if the name has another form."""
-    match = _LOCATION.match(clip.stem)
-    return match.group(1) if match else ""
+        location = _LOCATION.match(clip.stem)
+        return self.build(row, clip, cluster=location[1] if location else "", own_label="scene_label")

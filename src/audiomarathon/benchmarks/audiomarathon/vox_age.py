@@ -10,6 +10,9 @@ from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row, class_of, words_of
 from audiomarathon.benchmarks.task import Sample
 
+_NUMBER = re.compile("[0-9]+")
+_NAME_AND_RANGE = (str.isalpha, str.isdecimal)
+
 
 class VoxAge(MultipleChoice):
     """Speaker age groups, clustered by speaker. Files write a group as name and range in either order, or only one of
@@ -39,16 +42,8 @@ class VoxAge(MultipleChoice):
 @lru_cache(256)
 def _group(option: str) -> str:
     words = set(words_of(option))
-    told = set()
-    for group in VoxAge.classes:
-        parts = words_of(group)
-        for part in ([p for p in parts if p.isalpha()], [p for p in parts if p.isdecimal()]):
-            if set(part) <= words:
-                told.add(group)
-    if len(told) == 1 and _numbers(option) in ((), _numbers(next(iter(told)))):
+    parts = ((group, set(filter(kind, words_of(group)))) for group in VoxAge.classes for kind in _NAME_AND_RANGE)
+    told = {group for group, part in parts if part <= words}
+    if len(told) == 1 and _NUMBER.findall(option) in ([], _NUMBER.findall(next(iter(told)))):
         return told.pop()
     return class_of(option, ())
-
-
-def _numbers(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[0-9]+", text))
