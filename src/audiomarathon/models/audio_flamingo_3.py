@@ -17,7 +17,7 @@ from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3P
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import chat_text, windows, with_audio_tokens
-from audiomarathon.models.prompt import Inputs, Prompt, Waveform
+from audiomarathon.models.prompt import Prompt, Waveform
 
 _MOST_SECONDS = 600
 
@@ -32,16 +32,14 @@ class AudioFlamingo3(AudioLM):
     template = ""  # the tokenizer's is for the LLM alone, without audio
     placeholder = "<sound>"
 
-    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. A clip longer than ten minutes is refused, never cut."""
-        cut = [self._windows(clip) for prompt in prompts for clip in prompt.clips]
-        if not cut:
-            return self.batch(prompts)
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`. A clip longer than ten minutes is refused, never cut."""
+        cut = [self._windows(clip) for clip in clips]
         features = self.features([window for clip in cut for window in clip])
         mask = features["attention_mask"]
         tokens = iter(self.tokens_of(mask.sum(-1)).tolist())
         counts = [sum(next(tokens) for _ in clip) for clip in cut]
-        return self.batch(prompts, counts, input_features=features["input_features"], input_features_mask=mask)
+        return counts, {"input_features": features["input_features"], "input_features_mask": mask}
 
     def transcript(self, tokens: Sequence[int]) -> str:
         """See :meth:`AudioLM.transcript`. The model replies `The spoken content of the audio is "…".`"""

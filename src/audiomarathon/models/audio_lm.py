@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -16,12 +15,12 @@ from audiomarathon.errors import LogitsError, ModelError
 from audiomarathon.models.chat import audio_token, chat_text, conversation, template_in, with_audio_tokens
 from audiomarathon.models.generation import Generation, Reply
 from audiomarathon.models.loading import check_loading, loading, pretrained
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.timing import CacheProbe, StageTimer, TokenWatch, make_clock
 from audiomarathon.models.trace import Trace
 
 
-class AudioLM(ABC):
+class AudioLM:
     """A loaded audio LLM of some family.
 
     A family defines what is special in loading, how its prompt looks and where its parts are. Loading, generating,
@@ -110,7 +109,7 @@ class AudioLM(ABC):
                 f"{path}: config.json says model type {kind!r}, not {cls.model_types[0]!r}: {cls.other_kinds}"
             )
 
-    @classmethod  # noqa: B027
+    @classmethod
     def check_folder(cls, path: Path) -> None:
         """Refuse a folder before anything is loaded, for a missing extra or another layout; by default nothing."""
 
@@ -138,7 +137,7 @@ class AudioLM(ABC):
             raise ModelError(f"{path}: neither the tokenizer nor chat_template.json holds a chat template")
         return tokenizer
 
-    @classmethod  # noqa: B027
+    @classmethod
     def complete(cls, model: Any, path: Path, info: Mapping[str, Any]) -> None:
         """Add weights that the checkpoint stores in a special way, and remove them from the missing keys of `info`."""
 
@@ -153,9 +152,23 @@ class AudioLM(ABC):
         """
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
-    @abstractmethod
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding."""
+        """Turn prompts into tensors on the model's device: features, chat template, placeholders, left padding.
+
+        Clips are never cut short, except by a family that says so.
+        """
+        prompts = [self.windowed(prompt) for prompt in prompts]
+        clips = [clip for prompt in prompts for clip in prompt.clips]
+        counts, features = self.heard(clips) if clips else ([], {})
+        return self.batch(prompts, counts, **features)
+
+    def windowed(self, prompt: Prompt) -> Prompt:
+        """Cut a prompt's clips into windows, each of which counts as a clip; by default none."""
+        return prompt
+
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """Return the number of audio tokens of each clip, and the features of all, by the model's names for them."""
+        raise NotImplementedError
 
     def features(self, clips: Any, **options: Any) -> Any:
         """Return the feature extractor's output for one or several clips, none of them cut."""
@@ -178,16 +191,18 @@ class AudioLM(ABC):
         counts
             Audio tokens of each clip, prompt after prompt.
         """
-        left = iter(counts)
-        texts = [self.text(prompt, [next(left) for _ in prompt.clips]) for prompt in prompts]
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
+        encoded = self.encoded(prompts, counts)
         tensors = {name: encoded[name].to(self.device) for name in ("input_ids", "attention_mask")}
         for name, tensor in features.items():
             tensors[name] = tensor.to(self.device, self.model.dtype if tensor.is_floating_point() else None)
         mask = tensors["input_ids"] == self.audio_token
         return Inputs(tensors, mask, tuple(prompt.seed for prompt in prompts))
+
+    def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
+        """Return prompts as left-padded tokens, with `counts` audio tokens for each clip."""
+        left = iter(counts)
+        texts = [self.text(prompt, [next(left) for _ in prompt.clips]) for prompt in prompts]
+        return self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
 
     # Most families of transformers keep their parts here; the others override these properties.
 

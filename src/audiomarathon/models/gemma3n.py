@@ -25,7 +25,7 @@ from transformers import (
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_only, chat_text, windows, with_audio_tokens
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _WINDOW = 480000  # samples: 30 s
 
@@ -83,25 +83,30 @@ class Gemma3n(AudioLM):
         return positions, self.decoder.config.layer_types[0]  # type: ignore[union-attr, index]
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Clips are never cut short; each window counts as a clip.
+        """See :meth:`AudioLM.prepare`."""
+        inputs = super().prepare(prompts)
+        if (mask := inputs.tensors.get("input_features_mask")) is None:
+            return inputs
+        silent = iter((self.tokens_per_window - (mask.sum(-1) - 1) // self.frames_per_token - 1).tolist())
+        counts = [tokens // self.tokens_per_window for tokens in inputs.audio_tokens]
+        return replace(inputs, window_padding=tuple(sum(next(silent) for _ in range(count)) for count in counts))
+
+    def windowed(self, prompt: Prompt) -> Prompt:
+        """See :meth:`AudioLM.windowed`."""
+        if not all(len(clip) for clip in prompt.clips):
+            raise ModelError("a clip is empty")
+        return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
+
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`.
 
         Pad every window to 30 s. The processor pads to the longest clip of the call, so the end of a clip would sound
         different in another batch.
         """
-        prompts = [_in_windows(prompt) for prompt in prompts]
-        clips = [window for prompt in prompts for window in prompt.clips]
-        if not clips:
-            return self.batch(prompts)
         features = self.features(clips, max_length=_WINDOW)
-        frames = features["input_features_mask"].sum(-1)
-        silent = iter((self.tokens_per_window - (frames - 1) // self.frames_per_token - 1).tolist())
-        inputs = self.batch(
-            prompts,
-            [self.tokens_per_window] * len(clips),
-            input_features=features["input_features"],
-            input_features_mask=features["input_features_mask"].bool(),
-        )
-        return replace(inputs, window_padding=tuple(sum(next(silent) for _ in prompt.clips) for prompt in prompts))
+        mask = features["input_features_mask"].bool()
+        tensors = {"input_features": features["input_features"], "input_features_mask": mask}
+        return [self.tokens_per_window] * len(clips), tensors
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
         """See :meth:`AudioLM.text`. The processor puts two tokens and blank lines around each clip."""
@@ -120,10 +125,4 @@ class Gemma3n(AudioLM):
             audio_seq_length=self.tokens_per_window,
         )
         how = {"text_kwargs": {"add_special_tokens": False}, "audio_kwargs": {"padding": "max_length"}}
-        return self.processed(processor, _in_windows(prompt), **how)
-
-
-def _in_windows(prompt: Prompt) -> Prompt:
-    if not all(len(clip) for clip in prompt.clips):
-        raise ModelError("a clip is empty")
-    return replace(prompt, clips=tuple(window for clip in prompt.clips for window in windows(clip, _WINDOW)))
+        return self.processed(processor, self.windowed(prompt), **how)

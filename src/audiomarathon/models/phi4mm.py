@@ -24,7 +24,7 @@ from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import audio_only, audio_token, chat_text, with_audio_tokens
 from audiomarathon.models.loading import check_installed, check_loading, loading, patched_attribute
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.templates import render
 
 _ADAPTER = "speech"  # a LoRA on every layer of the LLM; without it, the replies are wrong
@@ -148,23 +148,24 @@ class Phi4MM(AudioLM):
         step: dict[str, Any] = GenerationMixin.prepare_inputs_for_generation(self.model, input_ids, **kwargs)
         return step
 
-    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Clips are never cut short. The speech adapter is on without clips too."""
-        clips = [clip for prompt in prompts for clip in prompt.clips]
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`. The speech adapter is on without clips too."""
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
         features = [one["audio_input_features"][0] for one in alone]
-        sizes = [int(one["audio_embed_sizes"][0]) for one in alone]
-        if not clips:
-            return self.batch(prompts)
         padded = {"audio_input_features": pad_sequence(features, batch_first=True)}
         if len(clips) > 1:  # as the processor does it
             frames = torch.tensor([len(one) for one in features])
             padded["audio_attention_mask"] = torch.arange(int(frames.max())) < frames[:, None]
-        inputs = self.batch(prompts, sizes, **padded)
+        return [int(one["audio_embed_sizes"][0]) for one in alone], padded
+
+    def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
+        """See :meth:`AudioLM.batch`."""
+        sizes = torch.tensor(list(counts))
+        inputs = super().batch(prompts, sizes.tolist(), **features)
         # On the CPU, because the model slices by the sizes: on a GPU that would wait for the device.
-        return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": torch.tensor(sizes)})
+        return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
     def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
         """See :meth:`AudioLM.text`."""

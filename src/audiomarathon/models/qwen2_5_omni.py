@@ -51,16 +51,13 @@ class Qwen2_5Omni(AudioLM):  # noqa: N801 - the family's spelling
         )
         return self.processed(processor, prompt, padding=True)
 
-    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Clips are never cut short."""
-        clips = [clip for prompt in prompts for clip in prompt.clips]
-        if not clips:
-            return self.batch(prompts)
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`."""
         features, mask = self._features(clips)
         tokens = self.tokens_of(mask.sum(-1))
         if int(tokens.min()) < 1:
             raise ModelError("a clip is too short for a single audio token")
-        return self.batch(prompts, tokens.tolist(), input_features=features, feature_attention_mask=mask.long())
+        return tokens.tolist(), {"input_features": features, "feature_attention_mask": mask.long()}
 
     def _features(self, clips: Sequence[Waveform]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features (clips, mel bins, frames) and a mask (clips, frames), 1 for real frames and 0 for padding."""

@@ -18,7 +18,7 @@ from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, Q
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.chat import windows
-from audiomarathon.models.prompt import Inputs, Prompt
+from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 
 class Qwen2Audio(AudioLM):
@@ -63,20 +63,15 @@ class Qwen2Audio(AudioLM):
             model.lm_head.weight = embeddings if embeddings.device == device else nn.Parameter(embeddings.to(device))
             info["missing_keys"].discard("lm_head.weight")
 
-    def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Clips are never cut short; each window counts as a clip."""
-        prompts = [self._in_windows(prompt) for prompt in prompts]
-        clips = [window for prompt in prompts for window in prompt.clips]
-        if not clips:
-            return self.batch(prompts)
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`."""
         features = self.features(clips)
         mask = features["attention_mask"]
-        counts = self.tokens_of(mask.sum(-1)).tolist()
-        return self.batch(
-            prompts, counts, input_features=features["input_features"], feature_attention_mask=mask.long()
-        )
+        tensors = {"input_features": features["input_features"], "feature_attention_mask": mask.long()}
+        return self.tokens_of(mask.sum(-1)).tolist(), tensors
 
-    def _in_windows(self, prompt: Prompt) -> Prompt:
+    def windowed(self, prompt: Prompt) -> Prompt:
+        """See :meth:`AudioLM.windowed`."""
         extractor = self.feature_extractor
         lengths = [len(clip) for clip in prompt.clips]
         if not lengths:
@@ -92,7 +87,7 @@ class Qwen2Audio(AudioLM):
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""
         processor = Qwen2AudioProcessor.from_pretrained(path)
-        return self.processed(processor, self._in_windows(prompt), sampling_rate=self.sampling_rate)
+        return self.processed(processor, self.windowed(prompt), sampling_rate=self.sampling_rate)
 
 
 class Qwen2AudioFirst30(Qwen2Audio):
@@ -105,6 +100,7 @@ class Qwen2AudioFirst30(Qwen2Audio):
         truncated = tuple(any(len(clip) > limit for clip in prompt.clips) for prompt in prompts)
         return replace(super().prepare(prompts), truncated=truncated, heard_seconds=heard)
 
-    def _in_windows(self, prompt: Prompt) -> Prompt:
+    def windowed(self, prompt: Prompt) -> Prompt:
+        """See :meth:`AudioLM.windowed`."""
         limit = self.feature_extractor.n_samples
-        return super()._in_windows(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))
+        return super().windowed(replace(prompt, clips=tuple(clip[:limit] for clip in prompt.clips)))

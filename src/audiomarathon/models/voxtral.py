@@ -11,14 +11,14 @@ import base64
 import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import soundfile
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import MistralCommonBackend, VoxtralForConditionalGeneration, VoxtralProcessor
 
 from audiomarathon.errors import ModelError
@@ -63,24 +63,21 @@ class Voxtral(AudioLM):
             )
 
     def prepare(self, prompts: Sequence[Prompt]) -> Inputs:
-        """See :meth:`AudioLM.prepare`. Clips are never cut short."""
-        clips = [clip for prompt in prompts for clip in prompt.clips]
+        """See :meth:`AudioLM.prepare`."""
+        inputs = super().prepare(prompts)
+        real = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
+        return replace(inputs, window_padding=tuple(np.subtract(inputs.audio_tokens, real).tolist()))
+
+    def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
+        """See :meth:`AudioLM.heard`. The tokens are counted by :meth:`encoded`."""
         if not all(len(clip) for clip in clips):
             raise ModelError("a clip is empty")
-        rows = [torch.tensor(self._tokens(prompt)) for prompt in prompts]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_token_id, padding_side="left")
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        audio_mask = ids == self.audio_token
-        heard = [sum(math.ceil(len(clip) / self.samples_per_token) for clip in prompt.clips) for prompt in prompts]
-        tensors = {"input_ids": ids, "attention_mask": mask}
-        if clips:
-            tensors["input_features"] = torch.cat([self._windows(clip) for clip in clips]).to(self.model.dtype)
-        return Inputs(
-            tensors={name: tensor.to(self.device) for name, tensor in tensors.items()},
-            audio_mask=audio_mask.to(self.device),
-            seeds=tuple(prompt.seed for prompt in prompts),
-            window_padding=tuple(n - real for n, real in zip(audio_mask.sum(-1).tolist(), heard, strict=True)),
-        )
+        return [], {"input_features": torch.cat([self._windows(clip) for clip in clips])}
+
+    def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:  # noqa: ARG002
+        """See :meth:`AudioLM.encoded`."""
+        tokens = {"input_ids": [self._tokens(prompt) for prompt in prompts]}
+        return self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
 
     def _windows(self, clip: Waveform) -> torch.Tensor:
         """Return a clip's log-mel spectrogram, cut into windows: (windows, mel bins, frames).
