@@ -16,7 +16,7 @@ from transformers import AudioFlamingo3ForConditionalGeneration, AudioFlamingo3P
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import chat_text, windows, with_audio_tokens
+from audiomarathon.models.chat import windows
 from audiomarathon.models.prompt import Prompt, Waveform
 
 _MOST_SECONDS = 600
@@ -65,15 +65,13 @@ class AudioFlamingo3(AudioLM):
             raise ModelError("a clip is too short for a single audio token (0.04 s)")
         return list(windows(clip, extractor.n_samples))
 
-    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """See :meth:`AudioLM.text`. The template has a single placeholder for audio.
+    def worded(self, prompt: Prompt) -> str:
+        """See :meth:`AudioLM.worded`. The template has a single placeholder for audio.
 
         Put several clips there, one a line; the processor refuses more than one.
         """
-        text = chat_text(self.tokenizer, prompt, self.placeholder)
-        if len(counts) > 1:
-            text = text.replace(self.placeholder, "\n".join([self.placeholder] * len(counts)), 1)
-        return with_audio_tokens(text, self.placeholder, counts)
+        several = "\n".join([self.placeholder] * max(1, len(prompt.clips)))
+        return super().worded(prompt).replace(self.placeholder, several, 1)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor] | None:
         """See :meth:`AudioLM.documented_inputs`. The processor takes one clip per prompt."""

@@ -179,9 +179,9 @@ class AudioLM:
         """Return the audio tokens of clips with `frames` mel frames: 25 a second with Whisper's encoder."""
         return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
-    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """Word a prompt by the tokenizer's chat template, with `counts` audio tokens for its clips."""
-        return with_audio_tokens(chat_text(self.tokenizer, prompt, self.placeholder), self.placeholder, counts)
+    def worded(self, prompt: Prompt) -> str:
+        """Word a prompt by the tokenizer's chat template, with a placeholder for each clip."""
+        return chat_text(self.tokenizer, prompt, self.placeholder)
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
         """Word prompts and join them with their features into a left-padded batch, in the model's precision.
@@ -201,7 +201,10 @@ class AudioLM:
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
         """Return prompts as left-padded tokens, with `counts` audio tokens for each clip."""
         left = iter(counts)
-        texts = [self.text(prompt, [next(left) for _ in prompt.clips]) for prompt in prompts]
+        texts = [
+            with_audio_tokens(self.worded(prompt), self.placeholder, [next(left) for _ in prompt.clips])
+            for prompt in prompts
+        ]
         return self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
 
     # Most families of transformers keep their parts here; the others override these properties.

@@ -24,7 +24,7 @@ from transformers import (
 
 from audiomarathon.errors import ModelError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import audio_only, chat_text, windows, with_audio_tokens
+from audiomarathon.models.chat import audio_only, windows
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 _WINDOW = 480000  # samples: 30 s
@@ -108,11 +108,10 @@ class Gemma3n(AudioLM):
         tensors = {"input_features": features["input_features"], "input_features_mask": mask}
         return [self.tokens_per_window] * len(clips), tensors
 
-    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """See :meth:`AudioLM.text`. The processor puts two tokens and blank lines around each clip."""
+    def worded(self, prompt: Prompt) -> str:
+        """See :meth:`AudioLM.worded`. The processor puts two tokens and blank lines around each clip."""
         framed = f"\n\n{self.tokenizer.boa_token}{self.placeholder}{self.tokenizer.eoa_token}\n\n"
-        text = chat_text(self.tokenizer, prompt, self.placeholder).replace(self.placeholder, framed)
-        return with_audio_tokens(text, self.placeholder, counts)
+        return super().worded(prompt).replace(self.placeholder, framed)
 
     def documented_inputs(self, path: Path, prompt: Prompt) -> Mapping[str, torch.Tensor]:
         """See :meth:`AudioLM.documented_inputs`. The processor gets windows, because it would cut a clip at 30 s."""

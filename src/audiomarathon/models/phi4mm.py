@@ -22,7 +22,7 @@ from transformers import Phi4MultimodalFeatureExtractor as FeatureExtractor
 
 from audiomarathon.errors import ModelError, TemplateError
 from audiomarathon.models.audio_lm import AudioLM
-from audiomarathon.models.chat import audio_only, audio_token, chat_text, with_audio_tokens
+from audiomarathon.models.chat import audio_only, audio_token, chat_text
 from audiomarathon.models.loading import check_installed, check_loading, loading, patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 from audiomarathon.models.templates import render
@@ -167,11 +167,8 @@ class Phi4MM(AudioLM):
         # On the CPU, because the model slices by the sizes: on a GPU that would wait for the device.
         return replace(inputs, tensors={**inputs.tensors, "audio_embed_sizes": sizes}) if features else inputs
 
-    def text(self, prompt: Prompt, counts: Sequence[int]) -> str:
-        """See :meth:`AudioLM.text`."""
-        return with_audio_tokens(self._chat(prompt), self.placeholder, counts)
-
-    def _chat(self, prompt: Prompt) -> str:
+    def worded(self, prompt: Prompt) -> str:
+        """See :meth:`AudioLM.worded`."""
         try:
             return chat_text(self.tokenizer, prompt, self.placeholder)
         except TemplateError:  # an older template, which accepts only strings
@@ -186,7 +183,7 @@ class Phi4MM(AudioLM):
             audio_processor=FeatureExtractor.from_pretrained(path),
             tokenizer=self.tokenizer,
         )
-        text, audio = self._chat(prompt), list(prompt.clips)
+        text, audio = self.worded(prompt), list(prompt.clips)
         return dict(processor(text=text, audio=audio, sampling_rate=self.sampling_rate, return_tensors="pt"))
 
 
