@@ -26,7 +26,7 @@ from lalm_folders import ROWS, mmau_pro_folder
 from task_folders import tree
 
 from audiomarathon.benchmarks import get_task
-from audiomarathon.benchmarks.finding import how_to_get
+from audiomarathon.benchmarks.locate import how_to_get
 from audiomarathon.benchmarks.task import Filters
 from audiomarathon.data.archive import UnpackedSource, open_source
 

@@ -15,8 +15,8 @@ from task_folders import BUILDERS, build_all, edit_rows, write_clip, write_json
 
 from audiomarathon.benchmarks import get_task, task_folder
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-from audiomarathon.benchmarks.finding import walk
 from audiomarathon.benchmarks.fingerprint import clip_hashes, fingerprint
+from audiomarathon.benchmarks.locate import walk
 from audiomarathon.benchmarks.manifest import Expected, read_manifest
 from audiomarathon.benchmarks.registry import benchmark_of, facts_of
 from audiomarathon.benchmarks.task import Sample

@@ -1,6 +1,6 @@
 """Benchmarks and their tasks: samples, prompts, and the scorer of the replies."""
 
-from audiomarathon.benchmarks.finding import task_folder
+from audiomarathon.benchmarks.locate import task_folder
 from audiomarathon.benchmarks.registry import all_tasks, get_task
 from audiomarathon.benchmarks.selection import select
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Sample, Task

@@ -15,7 +15,7 @@ from typing import Any, cast
 from audiomarathon.audio.member import Member
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.benchmark import Benchmark
-from audiomarathon.benchmarks.finding import task_folder
+from audiomarathon.benchmarks.locate import task_folder
 from audiomarathon.benchmarks.task import Filters, Loaded, Task
 from audiomarathon.benchmarks.xares.task import Clip, Dataset, EncoderTask, limited
 from audiomarathon.benchmarks.xares.tasks import named

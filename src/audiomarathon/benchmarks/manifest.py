@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-from audiomarathon.benchmarks.finding import OWN_ARCHIVES
+from audiomarathon.benchmarks.locate import OWN_ARCHIVES
 from audiomarathon.benchmarks.registry import benchmark_of, facts_of
 from audiomarathon.benchmarks.rows import read_json
 from audiomarathon.benchmarks.task import Task

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.finding import nearest, the_one
+from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.rows import (
     Row,
     RowError,

@@ -52,7 +52,7 @@ def download(
     limit, only its clips are read from a .zip. A folder after --from may also contain archives (.zip, .tar, .7z).
     """
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.benchmarks.finding import HUB_DATASET, OWN_ARCHIVES
+    from audiomarathon.benchmarks.locate import HUB_DATASET, OWN_ARCHIVES
     from audiomarathon.benchmarks.registry import OTHER, all_benchmarks, benchmark_of
     from audiomarathon.data.archive import OpenSource, Source, UnpackedSource, from_web, open_source
     from audiomarathon.data.download import download as fetch

@@ -86,7 +86,7 @@ def _question(given: list[str], task: str | None, prompt: str | None, model: str
 
 def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Question:
     from audiomarathon.benchmarks import get_task, task_folder
-    from audiomarathon.benchmarks.finding import path_variable
+    from audiomarathon.benchmarks.locate import path_variable
     from audiomarathon.embedded.without_data import MINI, data_root
     from audiomarathon.text import did_you_mean
 

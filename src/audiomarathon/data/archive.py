@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
-from audiomarathon.benchmarks.finding import walk
+from audiomarathon.benchmarks.locate import walk
 from audiomarathon.data import members
 from audiomarathon.data.members import Entry, RefusedError, beyond, normal, vetted
 from audiomarathon.errors import DataError, told

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.benchmarks.finding import HUB_DATASET
+from audiomarathon.benchmarks.locate import HUB_DATASET
 from audiomarathon.data.members import Entry
 from audiomarathon.errors import DataError
 from audiomarathon.hub import hub_errors

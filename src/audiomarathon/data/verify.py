@@ -76,7 +76,7 @@ def verify(
     Parameters
     ----------
     data_root, env
-        Where to look, as :func:`~audiomarathon.benchmarks.finding.task_folder` does.
+        Where to look, as :func:`~audiomarathon.benchmarks.locate.task_folder` does.
     deep
         Decode every clip instead of reading its header.
     jobs

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from audiomarathon.benchmarks import Task, get_task
-from audiomarathon.benchmarks.finding import path_variable
+from audiomarathon.benchmarks.locate import path_variable
 from audiomarathon.embedded.world import TASKS
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import named_folder

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from audiomarathon.benchmarks import Task, get_task
-from audiomarathon.benchmarks.finding import walk
+from audiomarathon.benchmarks.locate import walk
 from audiomarathon.costs.prefill import Cost, Drops
 from audiomarathon.errors import AudioMarathonError, RecordError, told
 from audiomarathon.metrics.statistics import Estimate, Resampler

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from audiomarathon.benchmarks.finding import Folder, nearest, the_one, walk
+from audiomarathon.benchmarks.locate import Folder, nearest, the_one, walk
 from audiomarathon.benchmarks.multiple_choice import MultipleChoice
 from audiomarathon.benchmarks.rows import Row, collect, natural, read_rows, write_ascii
 from audiomarathon.benchmarks.selection import draw

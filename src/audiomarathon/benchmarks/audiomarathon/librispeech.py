@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audiomarathon.benchmarks.finding import Folder, the_one, walk
+from audiomarathon.benchmarks.locate import Folder, the_one, walk
 from audiomarathon.benchmarks.rows import RowError, clean, natural, read_text, shortened, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError

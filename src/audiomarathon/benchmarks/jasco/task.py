@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.jasco.figures import CoReasoning
 from audiomarathon.benchmarks.jasco.speech import FIRST, LAST, SPEECH_FILE, read_speech, turn_clip
+from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.rows import Row, RowError, collect, read_csv, shown
 from audiomarathon.benchmarks.task import Filters, Loaded, Part, Sample, Task, Variation
 from audiomarathon.errors import DataError

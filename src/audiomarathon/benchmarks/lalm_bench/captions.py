@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from audiomarathon.benchmarks.finding import nearest, the_one
+from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, RowError, clean, natural, read_csv, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task, storable
 from audiomarathon.errors import DataError, SettingsError

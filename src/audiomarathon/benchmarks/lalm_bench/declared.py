@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks.audiomarathon.librispeech import INSTRUCTION as TRANSCRIBE
-from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.lalm_bench.captions import PROMPTS
 from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
 from audiomarathon.benchmarks.lalm_bench.questions import TOKENS, Questions
+from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.multiple_choice import lettered, option_lines
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, Row, RowError, collect, one_line_each, read_table, shown
 from audiomarathon.benchmarks.rows import read_text as text_of

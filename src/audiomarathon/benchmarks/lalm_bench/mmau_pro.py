@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audiomarathon.benchmarks.finding import nearest, the_one
 from audiomarathon.benchmarks.lalm_bench.figures import QuestionTypes
 from audiomarathon.benchmarks.lalm_bench.instructions import check
+from audiomarathon.benchmarks.locate import nearest, the_one
 from audiomarathon.benchmarks.multiple_choice import lettered
 from audiomarathon.benchmarks.rows import Row, RowError, clean, collect, is_absent, one_line_each, read_parquet, shown
 from audiomarathon.benchmarks.task import BadRow, Filters, Loaded, Part, Sample, Task

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.gtzan import Gtzan
-from audiomarathon.benchmarks.finding import nearest
+from audiomarathon.benchmarks.locate import nearest
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files, choices, drawn
 
 

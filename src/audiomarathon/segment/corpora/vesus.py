@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.vesus import Vesus
-from audiomarathon.benchmarks.finding import nearest
+from audiomarathon.benchmarks.locate import nearest
 from audiomarathon.segment.corpus import Corpus, Group, Row, choices, drawn
 
 

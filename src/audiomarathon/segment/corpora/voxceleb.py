@@ -14,7 +14,7 @@ import typer
 
 from audiomarathon.benchmarks.audiomarathon.vox import Vox
 from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
-from audiomarathon.benchmarks.finding import nearest
+from audiomarathon.benchmarks.locate import nearest
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES
 from audiomarathon.errors import DataError
 from audiomarathon.segment.corpus import Corpus, Group, Row, below, choices
