@@ -168,7 +168,7 @@ class AudioLM:
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
         """Return the number of audio tokens of each clip, and the features of all, by the model's names for them."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has neither a method heard nor one of its own for prepare")
 
     def features(self, clips: Any, **options: Any) -> Any:
         """Return the feature extractor's output for one or several clips, none of them cut."""
