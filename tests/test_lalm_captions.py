@@ -16,9 +16,8 @@ from conftest import call, content_of
 from audiomarathon.audio.decode import probe
 from audiomarathon.benchmarks import get_task
 from audiomarathon.benchmarks.manifest import read_manifest
-from audiomarathon.benchmarks.task import Filters, Loaded
+from audiomarathon.benchmarks.task import Filters, Loaded, Part
 from audiomarathon.data.controls import build_controls
-from audiomarathon.data.subset import write_rows
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.metrics.captions.cider_d import Frequencies, cider_d
 from audiomarathon.records import Corpus, Record, Verdict
@@ -173,13 +172,13 @@ def test_a_part_of_the_data_keeps_the_whole_corpus(tmp_path: Path, key: str) -> 
             tone(tmp_path / "all" / f"{video}.wav")
     whole = load(tmp_path / "all", key)
     chosen = whole.samples[1]
-    write_rows(task, whole, {chosen.id}, tmp_path / "part")
+    task.write_rows(Part(whole, [chosen]), tmp_path / "part")
     clip = tmp_path / "part" / chosen.clips[0].relative_to(whole.folder)
     tone(clip)
     part = load(tmp_path / "part", key)
     assert [(one.id, one.meta["references"]) for one in part.samples] == [(chosen.id, chosen.meta["references"])]
     assert task.corpus(part) == task.corpus(whole) == [*map(list, REFERENCES)]
-    write_rows(task, part, {chosen.id}, tmp_path / "again")  # a part of a part
+    task.write_rows(Part(part, part.samples), tmp_path / "again")  # a part of a part
     tone(tmp_path / "again" / clip.relative_to(tmp_path / "part"))
     assert task.corpus(load(tmp_path / "again", key)) == task.corpus(whole)
 
@@ -194,7 +193,8 @@ def test_all_splits_are_one_task_and_a_part_of_them_keeps_the_whole_corpus(tmp_p
     }
     corpus = [*map(list, (*REFERENCES[:2], *REFERENCES))]
     assert task.corpus(whole) == corpus
-    write_rows(task, replace(whole, samples=whole.samples[-1:]), {"y.wav"}, tmp_path / "part")
+    some = replace(whole, samples=whole.samples[-1:])
+    task.write_rows(Part(some, some.samples), tmp_path / "part")
     tone(tmp_path / "part" / "development" / "y.wav")
     part = load(tmp_path / "part", split="all")
     assert [one.id for one in part.samples] == ["y.wav"]

@@ -21,7 +21,7 @@ from xares_tars import clips, write_tar
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.benchmarks.xares.tasks import named
-from audiomarathon.data import zenodo
+from audiomarathon.data import archive, zenodo
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.lock import hold
 
@@ -213,7 +213,7 @@ def test_two_downloads_of_one_task_do_not_mix(server: Server, tmp_path: Path) ->
 def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zenodo, "free_bytes", lambda _folder: 1000)
+    monkeypatch.setattr(archive, "SPARE_BYTES", 10**18)
     with pytest.raises(DataError, match="GB needed"):
         zenodo.fetch(TASK, tmp_path / "env")
     assert server.asked == [("", None)]

@@ -1,4 +1,4 @@
-"""Read a data root's `audiomarathon.json`; without the file, the published facts apply."""
+"""Read and write a data root's `audiomarathon.json`; without the file, the published facts apply."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
 from audiomarathon.benchmarks.locate import OWN_ARCHIVES
 from audiomarathon.benchmarks.registry import benchmark_of, facts_of
-from audiomarathon.benchmarks.rows import read_json
+from audiomarathon.benchmarks.rows import read_json, write_ascii
 from audiomarathon.benchmarks.task import Task
 from audiomarathon.errors import DataError
 
@@ -80,10 +80,22 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest()
 
 
-def _parse(file: Path) -> Manifest:
+def write_manifest(root: Path, facts: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    """Set facts and tasks' entries in a root's manifest; keep the rest."""
+    file = root / FILE_NAME
+    data = _content(file) if file.is_file() else {}
+    write_ascii(file, {**data, **facts, "tasks": {**data.get("tasks", {}), **tasks}})
+
+
+def _content(file: Path) -> dict[str, Any]:
     data = read_json(file)
     if not isinstance(data, dict) or not isinstance(data.get("tasks", {}), dict):
         raise DataError(f"{file}: expected an object whose field 'tasks' is an object by task key")
+    return data
+
+
+def _parse(file: Path) -> Manifest:
+    data = _content(file)
     tasks = {key: _expected(file, key, entry) for key, entry in data.get("tasks", {}).items()}
     control = data.get("control")
     if control is not None and not isinstance(control, dict):

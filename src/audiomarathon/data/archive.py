@@ -12,8 +12,9 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,10 @@ from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
 from audiomarathon.benchmarks.locate import walk
 from audiomarathon.data import members
-from audiomarathon.data.members import Entry, RefusedError, beyond, normal, vetted
+from audiomarathon.data.members import Entry, Member, RefusedError, beyond, normal, vetted
 from audiomarathon.errors import DataError, told
 
+SPARE_BYTES = 200 * 2**20
 _CHUNK = 1 << 20
 _SUFFIXES = (".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z")
 _KINDS = ", ".join(_SUFFIXES)
@@ -107,10 +109,7 @@ def _open_archive(archive: Path, content: Opener) -> Source:
     with _reading(archive), content() as file:
         if file.read(len(_SEVEN_ZIP)) == _SEVEN_ZIP:
             return SevenZipSource(archive, content)
-        if zipfile.is_zipfile(file):
-            return ZipSource(archive, content)
-        with _tar(archive, content):
-            return TarSource(archive, content)
+        return (ZipSource if zipfile.is_zipfile(file) else TarSource)(archive, content)
 
 
 @contextmanager
@@ -156,51 +155,64 @@ class FolderSource:
         return io.FileIO(self.folder / path)
 
 
-@dataclass(frozen=True)
-class ZipSource:
-    """A zip archive; checksums are verified while reading."""
+class ArchiveSource(ABC):
+    """An archive whose members are read in its own order."""
 
-    archive: Path
-    content: Opener
+    def __init__(self, archive: Path, content: Opener) -> None:
+        self.archive, self.content = archive, content
 
     @property
     def name(self) -> str:
         """The archive's path."""
         return str(self.archive)
 
+    @abstractmethod
+    def members(self, raw: Any) -> Generator[Member]:
+        """Yield the members of an opened archive; at the end, raise if the archive is damaged."""
+
+    @contextmanager
+    def read(self) -> Iterator[Iterator[Member]]:
+        """Open the archive for reading its members."""
+        with _reading(self.archive), self.content() as raw, closing(self.members(raw)) as found:
+            yield found
+
     def entries(self) -> list[Entry]:
         """Return its files; raise if a member is not allowed."""
-        with _zip(self.archive, self.content) as (opened, file):
-            held = opened.infolist()
-            found = vetted(
-                (
-                    member.filename,
-                    stat.S_IFDIR if member.is_dir() else stat.S_IFMT(member.external_attr >> 16) or stat.S_IFREG,
-                    member.file_size,
-                    len(member.extra) + len(member.comment),
-                )
-                for member in held
-            )
-            if isinstance(file, io.FileIO):  # on the hub this takes a request per file; `fetch` checks it too
-                for member in held:  # compares names: no checksum covers the directory
-                    opened.open(member).close()
-            return found
+        with self.read() as found:
+            return vetted(found)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack each file."""
-        with _zip(self.archive, self.content) as (opened, _file):
-            files = {normal(member.filename): member for member in opened.infolist() if not member.is_dir()}
-            for entry in wanted:
-                with opened.open(files[entry.path]) as stream:
-                    yield entry, copied(stream, entry, stage)
+        """Unpack the wanted files in one pass."""
+        left = {entry.path: entry for entry in wanted}
+        with self.read() as found:
+            for member in found if left else ():
+                entry = left.pop(normal(member.name), None) if member.kind == stat.S_IFREG else None
+                if entry is not None:
+                    with member.open() as stream:
+                        yield entry, copied(stream, entry, stage)
+                if not left:
+                    return
+
+
+class ZipSource(ArchiveSource):
+    """A zip archive; checksums are verified while reading."""
+
+    def members(self, raw: Any) -> Generator[Member]:
+        """Yield its members, which may be opened in any order."""
+        with _ZipFile(raw) as bounded, zipfile.ZipFile(bounded) as opened:
+            for info in opened.infolist():
+                kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(info.external_attr >> 16) or stat.S_IFREG
+                headers = len(info.extra) + len(info.comment)
+                yield Member(info.filename, kind, info.file_size, headers, partial(opened.open, info))
+            if type(raw) is io.FileIO:  # elsewhere this takes a request or a pass per file; `fetch` checks it too
+                for info in opened.infolist():  # compares names: no checksum covers the directory
+                    opened.open(info).close()
 
     @contextmanager
     def opened(self, path: str) -> Iterator[IO[bytes]]:
         """Open a file; seeking back in a compressed one starts over."""
-        with _zip(self.archive, self.content) as (opened, _file):
-            names = {normal(member.filename): member for member in opened.infolist()}
-            with opened.open(names[path]) as stream:
-                yield stream
+        with self.read() as found, next(one for one in found if normal(one.name) == path).open() as stream:
+            yield stream
 
 
 class _ZipFile(io.BufferedReader):
@@ -212,53 +224,26 @@ class _ZipFile(io.BufferedReader):
         return super().read(size)
 
 
-@contextmanager
-def _zip(archive: Path, content: Opener) -> Iterator[tuple[zipfile.ZipFile, Any]]:
-    with _reading(archive), content() as file, _ZipFile(file) as bounded, zipfile.ZipFile(bounded) as opened:
-        yield opened, file
-
-
-@dataclass(frozen=True)
-class TarSource:
+class TarSource(ArchiveSource):
     """A tar archive, compressed or not, read from front to back without seeking."""
 
-    archive: Path
-    content: Opener
-
-    @property
-    def name(self) -> str:
-        """The archive's path."""
-        return str(self.archive)
-
-    def entries(self) -> list[Entry]:
-        """Return its files; raise if a member is not allowed. Compressed content is checked to the end."""
-        with _tar(self.archive, self.content) as (opened, content):
-            found = vetted(
-                (
-                    member.name,
-                    stat.S_IFDIR if member.isdir() else stat.S_IFREG if member.isreg() else stat.S_IFLNK,
-                    member.size,
-                    sum(len(name) + len(value) for name, value in member.pax_headers.items()),
-                )
-                for member in _members(opened)
-            )
-            after = 0
-            while chunk := content.read(_CHUNK):  # gzip's checksum comes last
-                after += len(chunk)
-                if after > members.MAX_HEADERS:
-                    raise RefusedError(beyond(members.MAX_HEADERS, "bytes after its last member"))
-            return found
-
-    def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
-        """Unpack the wanted files in the archive's order, in one pass."""
-        left = {entry.path: entry for entry in wanted}
-        with _tar(self.archive, self.content) as (opened, _content):
-            for member in _members(opened):
-                entry = left.pop(normal(member.name), None) if member.isreg() else None
-                if entry is not None and (stream := opened.extractfile(member)) is not None:
-                    yield entry, copied(stream, entry, stage)
-                if not left:
-                    return
+    def members(self, raw: Any) -> Generator[Member]:
+        """Yield its members, each to be opened before the next; check compressed content to the end."""
+        with io.BufferedReader(raw) as file:
+            start = file.peek(8)
+            unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
+            content: Any = unpack(file) if unpack else file
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as opened:
+                while (info := opened.next()) is not None:
+                    opened.members.clear()  # type: ignore[attr-defined]  # else all headers stay in memory
+                    kind = stat.S_IFDIR if info.isdir() else stat.S_IFREG if info.isreg() else stat.S_IFLNK
+                    headers = sum(len(name) + len(value) for name, value in info.pax_headers.items())
+                    yield Member(info.name, kind, info.size, headers, partial(opened.extractfile, info))
+                after = 0
+                while chunk := content.read(_CHUNK):  # gzip's checksum comes last
+                    after += len(chunk)
+                    if after > members.MAX_HEADERS:
+                        raise RefusedError(beyond(members.MAX_HEADERS, "bytes after its last member"))
 
 
 class _Header(tarfile.TarInfo):
@@ -277,64 +262,34 @@ class _Header(tarfile.TarInfo):
     _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
-@contextmanager
-def _tar(archive: Path, opener: Opener) -> Iterator[tuple[tarfile.TarFile, IO[bytes]]]:
-    """Open a tar archive for sequential reading; yield it with its unpacked stream."""
-    with _reading(archive), opener() as raw, io.BufferedReader(raw) as file:
-        start = file.peek(8)
-        unpack = next((unpack for magic, unpack in _COMPRESSED if start.startswith(magic)), None)
-        content: Any = unpack(file) if unpack else file
-        with tarfile.open(fileobj=content, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as opened:
-            yield opened, content
-
-
-def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (member := opened.next()) is not None:
-        opened.members.clear()  # type: ignore[attr-defined]  # else all headers stay in memory
-        yield member
-
-
-@dataclass(frozen=True)
-class SevenZipSource:
+class SevenZipSource(ArchiveSource):
     """A 7z archive. Files are packed together, so all wanted files are unpacked in one pass."""
 
-    archive: Path
-    content: Opener
-
-    @property
-    def name(self) -> str:
-        """The archive's path."""
-        return str(self.archive)
-
-    def entries(self) -> list[Entry]:
-        """Return its files; raise if a member is not allowed."""
-        with _seven_zip(self.archive, self.content) as opened:
-            kinds = ((one, stat.S_IFDIR if one.is_directory else stat.S_IFREG) for one in opened.list())
-            return vetted(
-                (one.filename, kind if one.is_directory or one.is_file else stat.S_IFLNK, one.uncompressed, 0)
-                for one, kind in kinds
-            )
+    def members(self, raw: Any) -> Generator[Member]:
+        """Yield its members; :meth:`fetch` unpacks them."""
+        with self._unpacker(raw) as opened:
+            for one in opened.list():
+                kind = stat.S_IFDIR if one.is_directory else stat.S_IFREG if one.is_file else stat.S_IFLNK
+                yield Member(one.filename, kind, one.uncompressed)
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Unpack all wanted files, then yield them; an interrupted pass starts over."""
         folder = stage / "7z"
-        with _seven_zip(self.archive, self.content) as opened:
+        with _reading(self.archive), self.content() as raw, self._unpacker(raw) as opened:
             names = {normal(name): name for name in opened.getnames()}
             opened.extract(folder, [names[entry.path] for entry in wanted])
         for entry in wanted:
             (file := folder / entry.path).chmod(0o644)
             yield entry, file
 
-
-@contextmanager
-def _seven_zip(archive: Path, content: Opener) -> Iterator[Any]:
-    try:
-        from py7zr import SevenZipFile, exceptions
-    except ImportError:
-        raise DataError(f"{archive}: reading .7z needs py7zr: pip install 'audiomarathon[lalm]'") from None
-    with _reading(archive), content() as raw, io.BufferedReader(raw) as file:
+    @contextmanager
+    def _unpacker(self, raw: Any) -> Iterator[Any]:
         try:
-            with SevenZipFile(file, max_extract_size=members.MAX_BYTES) as opened:
+            from py7zr import SevenZipFile, exceptions
+        except ImportError:
+            raise DataError(f"{self.archive}: reading .7z needs py7zr: pip install 'audiomarathon[lalm]'") from None
+        try:
+            with io.BufferedReader(raw) as file, SevenZipFile(file, max_extract_size=members.MAX_BYTES) as opened:
                 yield opened
         except (exceptions.ArchiveError, exceptions.PasswordRequired, exceptions.AbsolutePathError) as error:
             raise ValueError(told(error)) from error
@@ -402,7 +357,24 @@ def copied(stream: IO[bytes], entry: Entry, stage: Path) -> Path:
     return target
 
 
-def free_bytes(place: Path) -> int:
-    """Return the free disk space for a folder, which need not exist yet."""
-    place = place.absolute()
-    return shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
+def check_space(folder: Path, needed: int) -> int:
+    """Return the free bytes of a folder's disk; the folder need not exist yet.
+
+    Raises
+    ------
+    DataError
+        The disk has no room for so many bytes.
+    """
+    place = folder.absolute()
+    free = shutil.disk_usage(next(above for above in (place, *place.parents) if above.exists())).free
+    if needed + SPARE_BYTES > free:
+        raise DataError(
+            f"{folder}: {needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free; free some space, or choose another "
+            "folder or fewer samples"
+        )
+    return free
+
+
+def is_there(file: Path, size: int) -> bool:
+    """Whether a file is in place; files get their name only when whole and checked."""
+    return file.is_file() and file.stat().st_size == size

@@ -23,10 +23,9 @@ import soundfile
 from audiomarathon.audio.decode import Samples, as_pcm, decode, probe
 from audiomarathon.audio.noise import Kind, background, noise_like
 from audiomarathon.benchmarks import Loaded, Sample, Task
-from audiomarathon.benchmarks.manifest import read_manifest
+from audiomarathon.benchmarks.manifest import read_manifest, write_manifest
 from audiomarathon.benchmarks.selection import draw
-from audiomarathon.benchmarks.task import Variation, relative
-from audiomarathon.data.subset import write_manifest, write_rows
+from audiomarathon.benchmarks.task import Part, Variation, relative
 from audiomarathon.errors import DataError
 from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
@@ -176,7 +175,7 @@ def _write_variant(
         lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
         changes = {id_: _changes(of[id_, sample.clips[0]], sample, kind) for id_, sample in kept.items()}
         paths = {id_: [p for clip in sample.clips if (p := of[id_, clip].path)] for id_, sample in kept.items()}
-        write_rows(task, loaded, set(kept), folder, changes, paths)
+        task.write_rows(Part(loaded, list(kept.values()), changes, paths), folder)
         manifest = read_manifest(loaded.folder)
         lengths = [row["seconds"] for row in rows]
         entry = {"count": len(kept), "min_seconds": min(lengths), "max_seconds": max(lengths)}

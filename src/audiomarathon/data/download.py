@@ -12,25 +12,23 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks import Loaded, Task, select
-from audiomarathon.benchmarks.manifest import FILE_NAME, Expected, Manifest, read_manifest
-from audiomarathon.benchmarks.task import Filters
-from audiomarathon.data.archive import Source, free_bytes
+from audiomarathon.benchmarks.manifest import FILE_NAME, Expected, Manifest, read_manifest, write_manifest
+from audiomarathon.benchmarks.task import Filters, Part
+from audiomarathon.data.archive import Source, check_space, is_there
 from audiomarathon.data.members import Entry
-from audiomarathon.data.subset import write_manifest, write_rows
 from audiomarathon.errors import DataError, MissingDataError
-from audiomarathon.files import writing
+from audiomarathon.files import write_bytes, writing
 from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
 STAGE = ".download"
-SPARE_BYTES = 200 * 2**20
 _METADATA = (".json", ".jsonl", ".txt", ".csv", ".tsv")
 _MAX_METADATA = 256 * 2**20
 
@@ -101,28 +99,26 @@ def download(
         A task is not in the source, or is elsewhere in the root; too little space; a wrong hash; no network. Finished
         files stay, and the same call continues.
     """
-    with _stage(root) as stage, tempfile.TemporaryDirectory() as scratch:
+    stage = root / STAGE
+    with holding(stage / "lock", "another download is running there"), tempfile.TemporaryDirectory() as scratch:
         mirror = Path(scratch)
         entries = {entry.path: entry for entry in source.entries() if not _is_hidden(entry.path)}
         _mirror(source, entries, mirror)
         plans = [_plan(task, source, entries, mirror, root, limit, seed, split, licence) for task in tasks]
         for plan in plans:
-            _refuse_another_place(plan, root)
             for row in plan.loaded.bad_rows[:3]:
                 say(f"{plan.task.key}: the source has a bad row: {row}")
-        missing = list({clip.path: clip for plan in plans for clip in plan.clips if not _is_there(clip, root)}.values())
-        needed, free = sum(clip.size for clip in missing), free_bytes(root)
+        clips = {clip.path: clip for plan in plans for clip in plan.clips}
+        missing = [clip for clip in clips.values() if not is_there(root / clip.path, clip.size)]
+        needed = sum(clip.size for clip in missing)
+        free = check_space(root, needed)
         say(f"{counted(len(missing), 'clip')} to download, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
-        if needed + SPARE_BYTES > free:
-            raise DataError(
-                f"{root}: {needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free; free some space, choose another "
-                "--data, or fewer samples with --limit"
-            )
         if not dry_run:
             for entry, file in _fetched(source, missing, stage, progress):
                 _place(file, root / entry.path)
             for plan in plans:
                 _write_metadata(plan, mirror, root, source, limit, seed)
+        shutil.rmtree(stage, ignore_errors=True)
         return plans
 
 
@@ -142,16 +138,9 @@ def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
 
 
 def _plan(
-    task: Task,
-    source: Source,
-    entries: dict[str, Entry],
-    mirror: Path,
-    root: Path,
-    limit: int,
-    seed: int,
-    split: str,
-    licence: str,
-) -> Wanted:
+    task: Task, source: Source, entries: dict[str, Entry], mirror: Path, root: Path,
+    limit: int, seed: int, split: str, licence: str,
+) -> Wanted:  # fmt: skip
     """Find and load a task in a mirror of the source's tree, where only metadata has content."""
     try:
         if not entries:
@@ -161,6 +150,11 @@ def _plan(
         raise DataError(f"{task.key}: is not in {source.name}") from None
     except DataError as error:
         raise DataError(f"{source.name}: {str(error).replace(f'{mirror}/', '')}") from None
+    with suppress(MissingDataError):
+        if (there := task.find(root)) != (place := (root / folder).absolute()):
+            raise DataError(
+                f"{task.key}: is already in {there}, not in {place}; move it away, or choose another --data"
+            )
     usual = getattr(task, "metadata_file", "")
     named = getattr(task, "splits", {}).get(split, usual)
     filters = Filters(split=split)
@@ -203,27 +197,14 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
     return told and path.is_relative_to(folder) and entry.size <= _MAX_METADATA
 
 
-def _refuse_another_place(plan: Wanted, root: Path) -> None:
-    try:
-        there = plan.task.find(root)
-    except MissingDataError:
-        return
-    if there != (root / plan.folder).absolute():
-        raise DataError(
-            f"{plan.task.key}: is already in {there}, not in {root / plan.folder}; move it away, or "
-            "choose another --data"
-        )
-
-
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
     """Write the rows, all or the limited run's, and the expected counts in the root's manifest."""
     if plan.limited:
-        write_rows(plan.task, plan.loaded, set(plan.ids), root / plan.folder)
+        kept = [sample for sample in plan.loaded.samples if sample.id in plan.ids]
+        plan.task.write_rows(Part(plan.loaded, kept), root / plan.folder)
     else:
         for entry in plan.metadata:
-            partial = root / STAGE / "metadata"
-            shutil.copyfile(mirror / entry.path, partial)
-            _place(partial, root / entry.path)
+            write_bytes(root / entry.path, (mirror / entry.path).read_bytes())
     facts: dict[str, Any] = {}
     if expected := plan.expected:
         facts = {
@@ -245,14 +226,12 @@ def _fetched(
     with progress_of(total, "download", "B", shown=progress) as count:
         try:
             for entry, file in source.fetch(wanted, stage):
-                if (size := file.stat().st_size) != entry.size:
-                    file.unlink()
-                    raise DataError(f"{source.name}: {entry.path} has {size} bytes, expected {entry.size}")
-                if entry.digest and (found := _digest(file, entry.digest)) != entry.digest:
+                expected = (entry.size, entry.digest)
+                if (found := (file.stat().st_size, _digest(file, entry.digest))) != expected:
                     file.unlink()
                     raise DataError(
-                        f"{source.name}: {entry.path} arrived damaged ({found}, expected {entry.digest}); run the same "
-                        "command again"
+                        f"{source.name}: {entry.path} arrived damaged (bytes and hash {found}, expected {expected}); "
+                        "run the same command again"
                     )
                 yield entry, file
                 count(entry.size)
@@ -263,42 +242,22 @@ def _fetched(
 
 
 def _digest(file: Path, like: str) -> str:
+    """Return a file's hash of the same kind; "" if there is none to compare with."""
+    if not like:
+        return ""
     kind = like.partition(":")[0]
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % file.stat().st_size)
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return f"{kind}:{digest.hexdigest()}"
-
-
-def _is_there(entry: Entry, root: Path) -> bool:
-    """Whether a clip is in place; files get their name only when whole and checked."""
-    place = root / entry.path
-    return place.is_file() and place.stat().st_size == entry.size
+        return f"{kind}:{hashlib.file_digest(stream, lambda: digest).hexdigest()}"
 
 
 def _place(file: Path, target: Path) -> None:
     """Move a whole file to its place in one step, through a hidden copy if it is on another file system."""
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(".partial")
         try:
-            file.replace(target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            beside = target.with_name(".partial")
-            try:
-                shutil.copyfile(file, beside)
-                beside.replace(target)
-            finally:
-                beside.unlink(missing_ok=True)
-            file.unlink()
-
-
-@contextmanager
-def _stage(root: Path) -> Iterator[Path]:
-    """Lock the root's staging folder; delete it after success."""
-    stage = root / STAGE
-    with holding(stage / "lock", "another download is running there"):
-        yield stage
-        shutil.rmtree(stage, ignore_errors=True)
+            shutil.move(file, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +75,17 @@ class HubSource:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def opened(self, path: str) -> io.RawIOBase:
+    @contextmanager
+    def opened(self, path: str) -> Iterator[Any]:
         """Open a file; only the parts that are read are downloaded."""
         from huggingface_hub import HfFileSystem
 
-        with _errors(self.repository):
-            file = HfFileSystem().open(f"datasets/{self.repository}/{path}", revision=self._revision, block_size=_BLOCK)
-        return _Parts(self.repository, file)
+        name = f"datasets/{self.repository}/{path}"
+        with (
+            _errors(self.repository),
+            HfFileSystem().open(name, revision=self._revision, block_size=_BLOCK) as file,
+        ):
+            yield file
 
     def _one(self, entry: Entry, stage: Path) -> Path:
         return Path(
@@ -94,29 +97,6 @@ class HubSource:
                 local_dir=stage / "hub",
             )
         )
-
-
-class _Parts(io.RawIOBase):
-    """A file on the hub; errors while reading become one line."""
-
-    def __init__(self, name: str, file: Any) -> None:
-        self._name, self._file = name, file
-
-    def readinto(self, buffer: Any) -> int:
-        with _errors(self._name):
-            return int(self._file.readinto(buffer))
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
 
 def _errors(name: str) -> AbstractContextManager[None]:

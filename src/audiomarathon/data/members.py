@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 MAX_BYTES = 200 * 10**9
 """Largest unpacked size of an archive: three times the benchmark."""
@@ -38,8 +39,21 @@ class Entry:
     digest: str = ""
 
 
-def vetted(members: Iterable[tuple[str, int, int, int]]) -> list[Entry]:
-    """Return the files among a source's members: (name, kind as in `stat`, bytes, bytes of extended headers).
+class Member(NamedTuple):
+    """A member of an archive.
+
+    `kind` is as in `stat`; `header` counts the bytes of its extended headers; `open` opens it, if it can be read alone.
+    """
+
+    name: str
+    kind: int
+    size: int
+    header: int = 0
+    open: Any = None
+
+
+def vetted(members: Iterable[Member]) -> list[Entry]:
+    """Return the files among a source's members.
 
     Raises
     ------
@@ -49,7 +63,7 @@ def vetted(members: Iterable[tuple[str, int, int, int]]) -> list[Entry]:
     files: dict[str, Entry] = {}
     folders: set[str] = {""}
     total = headers = 0
-    for number, (name, kind, size, header) in enumerate(members, start=1):
+    for number, (name, kind, size, header, _) in enumerate(members, start=1):
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             raise RefusedError(f"{name[:MAX_PATH]!r} is a link or a device (links: pack with tar --dereference)")
         if len(name) > MAX_PATH:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
-from audiomarathon.data.archive import Source, free_bytes, open_source
-from audiomarathon.data.download import SPARE_BYTES
+from audiomarathon.data.archive import Source, check_space, is_there, open_source
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.lock import holding
 
@@ -110,11 +109,10 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
             return
         (folder / READY).unlink(missing_ok=True)
         found = plan(task)
-        left = [file for file in found.files if not _is_there(folder / file.name, file.size)]
-        needed, free = sum(file.size for file in left), free_bytes(folder)
+        left = [file for file in found.files if not is_there(folder / file.name, file.size)]
+        needed = sum(file.size for file in left)
         say(f"{task.name}: {len(left)} of {len(found.files)} files to download, {needed / 1e9:.2f} GB, into {folder}")
-        if needed + SPARE_BYTES > free:
-            raise DataError(f"{folder}: {needed / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free")
+        check_space(folder, needed)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for file, _ in zip(left, pool.map(partial(_bring, folder=folder), left), strict=True):
                 say(f"{task.name}: {file.name} is complete")
@@ -148,9 +146,8 @@ def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
     """Copy a task's tars from a source, each whole or not at all; return how many it has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
-    left = [one for one in wanted if not _is_there(folder / Path(one.path).name, one.size)]
-    if sum(one.size for one in left) + SPARE_BYTES > free_bytes(folder):
-        raise DataError(f"{folder}: the disk has no room for {sum(one.size for one in left) / 1e9:.2f} GB")
+    left = [one for one in wanted if not is_there(folder / Path(one.path).name, one.size)]
+    check_space(folder, sum(one.size for one in left))
     shutil.rmtree(stage := folder / ".unpack", ignore_errors=True)
     stage.mkdir()
     for entry, file in source.fetch(left, stage):
@@ -163,11 +160,6 @@ def _finish(task: EncoderTask, folder: Path, source: str) -> None:
     if missing := task.missing(folder):
         raise MissingDataError(f"{source}: has no {', '.join(missing)} of {task.name}")
     (folder / READY).touch()
-
-
-def _is_there(file: Path, size: int) -> bool:
-    """Whether a file is in place; files get their name only when whole."""
-    return file.is_file() and file.stat().st_size == size
 
 
 @contextmanager
