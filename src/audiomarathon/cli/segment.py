@@ -70,7 +70,6 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         jobs: Annotated[int, typer.Option(min=0, help="Groups to build at the same time.")] = 1,
         **own: Any,
     ) -> None:
-        from audiomarathon.segment.build_log import reasons
         from audiomarathon.segment.building import build as build_folder
         from audiomarathon.segment.joining import Joining
 
@@ -78,12 +77,8 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
             gap = gap if gap is not None else 0.0 if crossfade else corpus.gap
             joining, reader = Joining(low, high, gap, crossfade, rate), corpus(raw, seed, **own)
             shown = sys.stderr.isatty()
-            built = build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs), progress=shown)
-        typer.echo(
-            f"{task}: {built.clips} clips, {built.seconds / 3600:.2f} h, of {built.sources} source clips "
-            f"in {output} ({built.new} new)"
-        )
-        typer.echo("\n".join(reasons(built.left_out, output)), nl=bool(built.left_out))
+            told = build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs), progress=shown)
+        typer.echo(told)
 
     low, high = corpus.seconds
     about = (
@@ -106,7 +101,8 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
     """Cut recordings with the command line's options, and exit with 0, or 2 on an error."""
-    from audiomarathon.segment.cutting import Cutting, cut_all
+    from audiomarathon.segment.cutting import Cutting
+    from audiomarathon.segment.cutting import cut as cut_recordings
 
     usual = Cutting()
 
@@ -121,7 +117,7 @@ def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
         ] = usual.silence,
     ) -> None:
         with _reading():
-            told = cut_all(raw, Cutting(low, high, rate, silence), output, progress=sys.stderr.isatty())
+            told = cut_recordings(raw, Cutting(low, high, rate, silence), output, progress=sys.stderr.isatty())
         typer.echo(told)
 
     about = (

@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from audiomarathon.errors import DataError
 from audiomarathon.files import append_line, json_object, write_json, write_lines
-from audiomarathon.lock import hold
+from audiomarathon.lock import holding
 
 SETTINGS_FILE = "build.json"
 MANIFEST_FILE = "manifest.jsonl"
@@ -34,41 +35,18 @@ class BuildLog:
     ----------
     folder
         The output folder; created if it is missing.
-    settings
-        Everything that decides the clips' bytes. A folder built with other settings is refused.
-    limit
-        Number of clips to build (0: all). A folder may grow, not shrink.
-
-    Raises
-    ------
-    DataError
-        The folder holds other files, was built with other settings, or is in use by another process.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], limit: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mutex = Lock()
-        self._open_folder()
-        try:
-            self._check_settings(dict(settings), limit)
-        except DataError:
-            self._lock.close()
-            raise
         bad = (row for row in _rows(folder / LEFT_OUT_FILE, {"path", "reason", "bytes"}) if row.get("fixed"))
         self._known_bad: dict[str, Row] = {row["path"]: row for row in bad}
         write_lines(folder / LEFT_OUT_FILE, self._known_bad.values())
         self._logged: dict[str, Row] = {row["path"]: row for row in _rows(folder / MANIFEST_FILE, {"path"})}
         self._built: set[str] = set()
-        #: Sources that this build left out.
-        self.left_out: list[Row] = []
-        #: Clips written since the folder was opened.
-        self.added = 0
-
-    def __enter__(self) -> BuildLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.close()
+        self._left_out: list[Row] = []
+        self._added = 0
 
     def bad(self, source: str, size: int) -> str:
         """Return why an earlier run left out this source; "" if it did not, or if the file has changed."""
@@ -79,7 +57,7 @@ class BuildLog:
         """Log an unused source. A `fixed` source is not tried again while its size stays the same."""
         row = {"path": source, "reason": reason, "bytes": size, "fixed": fixed}
         with self._mutex:
-            self.left_out.append(row)
+            self._left_out.append(row)
             if fixed and self._known_bad.get(source) != row:
                 self._known_bad[source] = row
                 append_line(self.folder / LEFT_OUT_FILE, row)
@@ -102,7 +80,7 @@ class BuildLog:
             self._built.add(path)
             self._logged[path] = row
             append_line(self.folder / MANIFEST_FILE, row)
-            self.added += 1
+            self._added += 1
 
     def partial(self, path: str) -> Path:
         """Return the temporary name under which to write a clip; create its folder."""
@@ -114,48 +92,75 @@ class BuildLog:
         """Return the rows of this build's clips, sorted by path."""
         return [self._logged[path] for path in sorted(self._built)]
 
-    def finish(self) -> None:
-        """Delete clips that are no longer built, and sort the manifest and the list of unused sources."""
+    def finish(self, title: str, made_of: str) -> str:
+        """Delete clips that are no longer built, sort the manifest and the list of unused sources; return a summary.
+
+        Raises
+        ------
+        DataError
+            No clip was built.
+        """
         for path in self._logged.keys() - self._built:
             (self.folder / path).unlink(missing_ok=True)
-        write_lines(self.folder / MANIFEST_FILE, self.rows())
-        write_lines(self.folder / LEFT_OUT_FILE, sorted(self.left_out, key=lambda row: (row["path"], row["reason"])))
+        left_out = sorted(self._left_out, key=lambda row: (row["path"], row["reason"]))
+        write_lines(self.folder / MANIFEST_FILE, rows := self.rows())
+        write_lines(self.folder / LEFT_OUT_FILE, left_out)
         for left in self.folder.rglob(".*.partial"):
             left.unlink()
+        first = {row["reason"]: row["path"] for row in reversed(left_out)}
+        counts = Counter(row["reason"] for row in left_out).most_common(10)
+        reasons = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts]
+        if not rows:
+            told = f"{title}: no clip could be made; {len(left_out)} sources left out"
+            raise DataError("; ".join([told, *reasons]))
+        hours = sum(row["seconds"] for row in rows) / 3600
+        told = f"{title}: {len(rows)} clips, {hours:.2f} h, of {made_of} in {self.folder} ({self._added} new)"
+        every = [f"all sources left out: {self.folder / LEFT_OUT_FILE}"] if reasons else []
+        return "\n".join([told, *reasons, *every])
 
-    def _open_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            ours = (self.folder / SETTINGS_FILE).is_file()
-            known = (_LOCK_FILE, f".{SETTINGS_FILE}.new")  # from a build killed before it wrote its settings
-            if not ours and any(entry.name not in known for entry in self.folder.iterdir()):
-                raise DataError(
-                    f"{self.folder} holds other files; name a new folder, or the folder of an earlier build"
-                )
-            self._lock = hold(self.folder / _LOCK_FILE)
-        except BlockingIOError:
-            raise DataError(f"{self.folder}: another process is building here; wait for it, or stop it") from None
-        except OSError as error:
-            raise DataError(f"{self.folder}: cannot build here ({error.strerror or error})") from error
 
-    def _check_settings(self, settings: Row, limit: int) -> None:
-        file = self.folder / SETTINGS_FILE
-        settings = json.loads(json.dumps(settings))  # compare with the file: tuples become lists
-        if file.is_file():
-            before = json_object(file.read_bytes())
-            if before is None:
-                raise DataError(f"{file}: not the settings of a build; delete {self.folder}, or name another folder")
-            old_limit = before.pop("limit", 0)
-            manifest = self.folder / MANIFEST_FILE
-            if not manifest.is_file() or not manifest.stat().st_size:
-                before, old_limit = settings, limit  # nothing was built yet, perhaps because the settings were wrong
-                (self.folder / LEFT_OUT_FILE).unlink(missing_ok=True)
-            if differing := sorted(key for key in before | settings if before.get(key) != settings.get(key)):
-                changes = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
-                raise DataError(f"{self.folder} was built with other settings: {changes}; name another folder")
-            if limit and (not old_limit or limit < old_limit):
-                raise DataError(f"{self.folder} was built with limit {old_limit or 'none'}; {limit} would delete clips")
-        write_json(file, {**settings, "limit": limit})
+@contextmanager
+def build_log(folder: Path, settings: Mapping[str, Any], limit: int = 0) -> Iterator[BuildLog]:
+    """Open the log of an output folder, created if it is missing.
+
+    Parameters
+    ----------
+    settings
+        Everything that decides the clips' bytes. A folder built with other settings is refused.
+    limit
+        Number of clips to build (0: all). A folder may grow, not shrink.
+
+    Raises
+    ------
+    DataError
+        The folder holds other files, was built with other settings, or is in use by another process.
+    """
+    there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    known = {_LOCK_FILE, f".{SETTINGS_FILE}.new"}  # from a build killed before it wrote its settings
+    if SETTINGS_FILE not in there and there - known:
+        raise DataError(f"{folder} holds other files; name a new folder, or the folder of an earlier build")
+    with holding(folder / _LOCK_FILE, "another process is building here"):
+        _check_settings(folder, dict(settings), limit)
+        yield BuildLog(folder)
+
+
+def _check_settings(folder: Path, settings: Row, limit: int) -> None:
+    file = folder / SETTINGS_FILE
+    settings = json.loads(json.dumps(settings))  # compare with the file: tuples become lists
+    manifest = folder / MANIFEST_FILE
+    if manifest.is_file() and manifest.stat().st_size:
+        before = json_object(file.read_bytes())
+        if before is None:
+            raise DataError(f"{file}: not the settings of a build; delete {folder}, or name another folder")
+        old_limit = before.pop("limit", 0)
+        if differing := sorted(key for key in before | settings if before.get(key) != settings.get(key)):
+            changes = ", ".join(f"{key} was {before.get(key)!r}, now {settings.get(key)!r}" for key in differing)
+            raise DataError(f"{folder} was built with other settings: {changes}; name another folder")
+        if limit and (not old_limit or limit < old_limit):
+            raise DataError(f"{folder} was built with limit {old_limit or 'none'}; {limit} would delete clips")
+    else:  # nothing was built yet, perhaps because the settings were wrong
+        (folder / LEFT_OUT_FILE).unlink(missing_ok=True)
+    write_json(file, {**settings, "limit": limit})
 
 
 def same_as(row: Row) -> Callable[[Row], bool]:
@@ -173,13 +178,3 @@ def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def reasons(left_out: Sequence[tuple[str, str]], folder: Path) -> list[str]:
-    """Return lines that count the unused sources by reason and name the file that lists them all."""
-    if not left_out:
-        return []
-    counts = Counter(reason for _, reason in left_out)
-    first = {reason: name for name, reason in reversed(left_out)}
-    lines = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts.most_common(10)]
-    return [*lines, f"all sources left out: {folder / LEFT_OUT_FILE}"]

@@ -12,7 +12,6 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from audiomarathon.benchmarks.manifest import FILE_NAME as FACTS_FILE
 from audiomarathon.benchmarks.selection import draw
 from audiomarathon.errors import AudioError, DataError
 from audiomarathon.files import write_json
-from audiomarathon.segment.build_log import BuildLog, same_as
+from audiomarathon.segment.build_log import BuildLog, build_log, same_as
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source
 from audiomarathon.segment.joining import Joining, Piece, Plan, Range, length_at, plan, write
 
@@ -35,33 +34,10 @@ TOO_LONG = "longer than a clip may be"
 _Ready = tuple[Source, Piece]
 
 
-@dataclass(frozen=True)
-class Built:
-    """Result of a build.
-
-    Attributes
-    ----------
-    clips, new
-        Clips in the folder, and the number that this run wrote.
-    seconds
-        Their total length.
-    sources
-        Source clips in them.
-    left_out
-        (source, reason) of every unused source.
-    """
-
-    clips: int
-    new: int
-    seconds: float
-    sources: int
-    left_out: tuple[tuple[str, str], ...]
-
-
 def build(
     corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, jobs: int = 1, progress: bool = True
-) -> Built:
-    """Build a task's folder.
+) -> str:
+    """Build a task's folder; return a summary.
 
     Parameters
     ----------
@@ -88,18 +64,26 @@ def build(
     if within := next((root for root in corpus.roots if folder.resolve().is_relative_to(root.resolve())), None):
         raise DataError(f"{folder} lies within the raw corpus {within}; name a folder outside")
     settings = {"task": corpus.task, "seed": corpus.seed, **joining.settings, **corpus.options}
-    with BuildLog(folder, settings, limit) as log:
+    with build_log(folder, settings, limit) as log:
         groups = corpus.groups()
         names = Counter(group.name for group in groups)
         if twice := next((name for name, count in names.items() if count > 1), ""):
             raise DataError(f"{corpus.title}: {twice} is there twice; name one of its folders")
-        for file, reason in corpus.left_out:
-            log.leave_out(file, reason)
-        total = limit or len(groups)
         layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+        total = limit or len(groups)
         with tqdm(total=total, desc=corpus.title, disable=not progress, bar_format=layout) as bar:
             _make(_Builder(corpus, joining, log, (lambda _: None) if limit else bar.update), groups, limit, jobs, bar)
-        return _finish(corpus, joining, folder, log)
+        rows = log.rows()
+        for source, reason in (*corpus.left_out, *corpus.write(folder, rows)):
+            log.leave_out(source, reason)
+        told = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
+        loaded = get_task(corpus.task).load(folder)
+        if loaded.bad_rows:
+            raise DataError(f"{corpus.title}: the built folder is not what the task expects: {loaded.bad_rows[0]}")
+        expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
+        facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus"}
+        write_json(folder / FACTS_FILE, {**facts, "tasks": {corpus.task: expected}})
+        return told
 
 
 def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tqdm[Any]) -> None:
@@ -125,26 +109,6 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
         if (made := next(maker, None)) is not None:
             yield made
             waiting.append(maker)
-
-
-def _finish(corpus: Corpus, joining: Joining, folder: Path, log: BuildLog) -> Built:
-    rows = log.rows()
-    for clip, reason in corpus.write(folder, rows):
-        log.leave_out(clip, reason)
-    log.finish()
-    left_out = tuple((row["path"], row["reason"]) for row in log.left_out)
-    if not rows:
-        example = f", such as {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
-        raise DataError(f"{corpus.title}: no clip could be made; {len(left_out)} sources left out{example}")
-    task = get_task(corpus.task)
-    loaded = task.load(folder)
-    if loaded.bad_rows:
-        raise DataError(f"{corpus.title}: the built folder is not what {task.key} expects: {loaded.bad_rows[0]}")
-    expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
-    facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus", "tasks": {task.key: expected}}
-    write_json(folder / FACTS_FILE, facts)
-    seconds, sources = sum(row["seconds"] for row in rows), sum(len(row["sources"]) for row in rows)
-    return Built(len(rows), log.added, seconds, sources, left_out)
 
 
 class _Builder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import random
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ from audiomarathon.files import write_json
 from audiomarathon.records import LETTERS
 
 Row = dict[str, Any]
+DISTRACTORS = 3
 AAC_SUFFIXES = (".m4a", ".aac", ".mp4")
 
 
@@ -89,6 +91,8 @@ class Corpus(ABC):
         Whether a command must speak the audio first; it may fail.
     metadata_file
         The task's JSON, or "".
+    clip
+        Path of a joined clip in the task's folder, made of the group's `name` and facts and the clip's `index`.
     """
 
     task: ClassVar[str]
@@ -103,6 +107,7 @@ class Corpus(ABC):
     shuffled: ClassVar[bool] = False
     spoken: ClassVar[bool] = False
     metadata_file: ClassVar[str] = ""
+    clip: ClassVar[str] = "audio/{name}_{index:04d}.wav"
 
     def __init__(self, raw: Sequence[Path], seed: int, **own: Any) -> None:
         vars(self).update(own)
@@ -123,21 +128,21 @@ class Corpus(ABC):
     def sources(self, group: Group) -> Sequence[Source]:
         """Return a group's clips, in the order in which they are joined."""
         if isinstance(group.sources, Path):
-            return [Source(path, self.name(path)) for path in audio_files(group.sources)]
-        if not self.shuffled:
-            return group.sources
-        shuffled = list(group.sources)
-        self.chance("order", group.name).shuffle(shuffled)
-        return shuffled
+            sources = [Source(path, self.name(path)) for path in audio_files(group.sources)]
+        else:
+            sources = list(group.sources)
+        if self.shuffled:
+            self.chance("order", group.name).shuffle(sources)
+        return sources
 
     def audio(self, source: Source, scratch: Path) -> Path:
         """Return the file with a source's audio; a file made on demand goes to `scratch`."""
         del scratch
         return source.path
 
-    @abstractmethod
     def place(self, group: Group, index: int) -> str:
         """Return the path, in the task's folder, of the group's clip with this number."""
+        return self.clip.format(name=group.name, index=index, **group.facts)
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Return the task's rows for one row of the manifest; empty if no question can be asked."""
@@ -168,6 +173,15 @@ class Corpus(ABC):
         root = next(root for root in self.roots if path.is_relative_to(root))
         relative = path.relative_to(root).as_posix()
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
+
+    def tables(self, columns: Sequence[str]) -> list[Path]:
+        """Return the tab-separated tables of the corpus that have these columns."""
+        found = []
+        for file in (file for root in self.roots for file in below(root, [".tsv"])):
+            with file.open(encoding="utf-8-sig", errors="replace") as opened:
+                if set(columns) <= set(opened.readline().rstrip("\r\n").split("\t")):
+                    found.append(file)
+        return found
 
     def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
         """Return the only file or folder found; otherwise raise :class:`DataError` with the expected layout."""
@@ -213,13 +227,30 @@ def audio_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: natural(str(path)))
 
 
-def choices(options: Sequence[str]) -> Row:
-    """Return the fields `choice_a`, `choice_b`, … of a row."""
-    return {f"choice_{letter.lower()}": option for letter, option in zip(LETTERS, options, strict=False)}
+def table(file: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a tab-separated table, each with its place for messages.
+
+    Raises
+    ------
+    DataError
+        The table lacks one of the columns.
+    """
+    with file.open(encoding="utf-8-sig", newline="") as opened:
+        reader = csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if not set(columns) <= set(reader.fieldnames or ()):
+            raise DataError(f"{file}: expected the tab-separated columns {', '.join(columns)}")
+        for number, row in enumerate(reader, start=2):
+            yield f"{file}, line {number}", {name: (text or "").strip() for name, text in row.items() if name}
 
 
-def drawn(answer: str, others: Sequence[str], chance: random.Random, count: int = 4) -> tuple[list[str], str]:
-    """Return the answer among randomly drawn other options, in random order, and the answer's letter."""
-    options = [answer, *chance.sample(sorted(set(others) - {answer}), count - 1)]
+def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts: Any) -> list[Row]:
+    """Return a clip's only row: the question, options as `choice_a`, `choice_b`, …, the answer, and further fields."""
+    choices = {f"choice_{letter.lower()}": option for letter, option in zip(LETTERS, options, strict=False)}
+    return [{"path": clip["path"], "question": text, **choices, "answer_gt": answer, **facts}]
+
+
+def drawn(answer: str, others: Sequence[str], chance: random.Random) -> tuple[list[str], str]:
+    """Return the answer among three randomly drawn others, in random order, and the answer's letter."""
+    options = [answer, *chance.sample(sorted(set(others) - {answer}), DISTRACTORS)]
     chance.shuffle(options)
     return options, LETTERS[options.index(answer)]

@@ -6,8 +6,8 @@ clip ends in the middle of the longest silence within its allowed lengths.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import numpy.typing as npt
 import soundfile
 from tqdm import tqdm
 
-from audiomarathon.audio.decode import Pcm, pcm_blocks
+from audiomarathon.audio.decode import pcm_blocks
 from audiomarathon.errors import AudioError, DataError
-from audiomarathon.segment.build_log import BuildLog, reasons, same_as
+from audiomarathon.segment.build_log import BuildLog, build_log, same_as
 from audiomarathon.segment.corpus import audio_files
+from audiomarathon.segment.joining import check_lengths
 
 HOPS_PER_SECOND = 100
 LOUD_PERCENTILE = 95
@@ -49,10 +50,7 @@ class Cutting:
     silence: float = 35.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.low <= self.high < math.inf:
-            raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 1 <= min <= max, in seconds")
-        if not 1_000 <= self.rate <= 192_000:
-            raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")
+        check_lengths(self.low, self.high, self.rate)
         if not self.silence > 0:
             raise DataError(f"--silence {self.silence:g}: expected dB below the loud passages, above 0")
 
@@ -118,23 +116,25 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
     return int(starts[longest] + stops[longest]) // 2
 
 
-def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, *, progress: bool = True) -> str:
-    """Cut recordings, given as (name in the manifest, file), and return a summary.
+def cut(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool = False) -> str:
+    """Cut recordings, including those in folders; return a summary.
 
     Raises
     ------
     DataError
         Two recordings have the same name, nothing can be cut, or the folder cannot be used.
     """
-    stems = [name.rpartition(".")[0] or name for name, _ in recordings]
-    if twice := next((stem for stem in stems if stems.count(stem) > 1), ""):
+    recordings = [(path, path.relative_to(raw).as_posix()) for raw in raws if raw.is_dir() for path in audio_files(raw)]
+    recordings = [(raw, raw.name) for raw in raws if not raw.is_dir()] + recordings
+    if not recordings:
+        raise DataError(f"no recordings under {', '.join(map(str, raws))}")
+    stems = Counter(name.rpartition(".")[0] or name for _, name in recordings)
+    if twice := next((stem for stem, count in stems.items() if count > 1), ""):
         raise DataError(f"two recordings are called {twice}; cut them into different folders")
-    with BuildLog(folder, {"task": "cut", **vars(cutting)}) as log:
-        for stem, (name, recording) in zip(
-            stems, tqdm(recordings, unit="recording", disable=not progress), strict=True
-        ):
-            size = recording.stat().st_size
+    with build_log(folder, {"task": "cut", **vars(cutting)}) as log:
+        for recording, name in tqdm(recordings, unit="recording", disable=not progress):
             try:
+                size = recording.stat().st_size
                 if reason := log.bad(name, size):
                     raise AudioError(recording, reason)
                 level, frames = levels(recording, cutting.rate)
@@ -146,67 +146,27 @@ def cut(recordings: Sequence[tuple[str, Path]], cutting: Cutting, folder: Path, 
             end = found[-1].stop if found else 0
             if end < frames:
                 log.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
-            _write(recording, stem, found, cutting, log, {"source": name, "source_bytes": size})
-        log.finish()
-        rows = list(log.rows())
-        left_out = [(row["path"], row["reason"]) for row in log.left_out]
-        if not rows:
-            raise DataError("; ".join(["no clip could be cut", *reasons(left_out, folder)]))
-        hours = sum(row["seconds"] for row in rows) / 3600
-        told = f"{len(rows)} clips, {hours:.2f} h, of {len(recordings)} recordings in {folder} ({log.added} new)"
-        return "\n".join([told, *reasons(left_out, folder)])
+            _write(recording, found, cutting, log, {"source": name, "source_bytes": size})
+        return log.finish("cut", f"{len(recordings)} recordings")
 
 
-def _write(
-    recording: Path, stem: str, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]
-) -> None:
-    """Write the missing clips of a recording."""
-    missing = []
+def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: BuildLog, facts: dict[str, Any]) -> None:
+    """Write the missing clips of a recording, which follow each other from its start."""
+    stem = facts["source"].rpartition(".")[0] or facts["source"]
+    missing = {}
     for number, stretch in enumerate(found):
         frames = stretch.stop - stretch.start
         place = {"start": stretch.start, "frames": frames, "rate": cutting.rate, "seconds": frames / cutting.rate}
         row = {**facts, **place, "ends_at": stretch.ends_at}
-        path = f"{stem}_{number:04d}.wav"
-        if not log.finished(path, same_as(row)):
-            missing.append((path, stretch, row))
-    blocks = _Stream(pcm_blocks(recording, cutting.rate))
-    for path, stretch, row in missing:
-        partial = log.partial(path)
-        with soundfile.SoundFile(partial, "w", cutting.rate, 1, subtype="PCM_16", format="WAV") as file:
-            for block in blocks.between(stretch.start, stretch.stop):
-                file.write(block)
-        log.add(path, partial, row)
-
-
-class _Stream:
-    """A stream of blocks from which stretches are read, front to back."""
-
-    def __init__(self, blocks: Iterator[Pcm]) -> None:
-        self._blocks = blocks
-        self._block = np.zeros(0, np.int16)
-        self._start = 0  # of the block
-
-    def between(self, start: int, stop: int) -> Iterator[Pcm]:
-        """Yield the samples from `start` to `stop`; `start` must not lie before the last `stop`."""
-        while True:
-            first, last = max(0, start - self._start), min(len(self._block), stop - self._start)
-            if first < last:
-                yield self._block[first:last]
-            if self._start + len(self._block) >= stop:
-                return
-            self._start += len(self._block)
-            self._block = next(self._blocks)
-
-
-def cut_all(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool = False) -> str:
-    """Cut recordings, including those in folders; see :func:`cut`."""
-    recordings = [pair for raw in raws for pair in _recordings(raw)]
-    if not recordings:
-        raise DataError(f"no recordings under {', '.join(map(str, raws))}")
-    return cut(recordings, cutting, folder, progress=progress)
-
-
-def _recordings(raw: Path) -> list[tuple[str, Path]]:
-    if raw.is_file():
-        return [(raw.name, raw)]
-    return [(path.relative_to(raw).as_posix(), path) for path in audio_files(raw)]
+        if not log.finished(path := f"{stem}_{number:04d}.wav", same_as(row)):
+            missing[stretch] = (path, row)
+    blocks, rest = pcm_blocks(recording, cutting.rate), np.zeros(0, np.int16)
+    for stretch in found if missing else ():
+        parts = [rest]
+        while sum(map(len, parts)) < stretch.stop - stretch.start:
+            parts.append(next(blocks))
+        clip, rest = np.split(np.concatenate(parts), [stretch.stop - stretch.start])
+        if stretch in missing:
+            path, row = missing[stretch]
+            soundfile.write(partial := log.partial(path), clip, cutting.rate, subtype="PCM_16", format="WAV")
+            log.add(path, partial, row)

@@ -45,13 +45,10 @@ class Joining:
     rate: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.low <= self.high < math.inf:
-            raise DataError(f"--min {self.low:g} --max {self.high:g}: expected 0 < min <= max, in seconds")
+        check_lengths(self.low, self.high, self.rate)
         between = (self.gap, self.crossfade)
         if not all(0 <= seconds < math.inf for seconds in between) or all(between):
             raise DataError(f"--gap {self.gap:g} --crossfade {self.crossfade:g}: expected one of them, 0 or more")
-        if not 1_000 <= self.rate <= 192_000:
-            raise DataError(f"--rate {self.rate}: expected 1000 to 192000 Hz")
 
     @property
     def settings(self) -> dict[str, float]:
@@ -63,6 +60,14 @@ class Joining:
     def joint(self) -> Joint:
         """Gap and crossfade in samples."""
         return Joint(round(self.gap * self.rate), round(self.crossfade * self.rate))
+
+
+def check_lengths(low: float, high: float, rate: int) -> None:
+    """Raise :class:`DataError` for lengths or a sampling rate that no clip can have."""
+    if not 1 <= low <= high < math.inf:
+        raise DataError(f"--min {low:g} --max {high:g}: expected 1 <= min <= max, in seconds")
+    if not 1_000 <= rate <= 192_000:
+        raise DataError(f"--rate {rate}: expected 1000 to 192000 Hz")
 
 
 @dataclass(frozen=True)

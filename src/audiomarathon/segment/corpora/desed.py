@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from collections.abc import Mapping
@@ -15,11 +14,10 @@ from audiomarathon.benchmarks.audiomarathon.desed import Desed
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES, class_of
 from audiomarathon.errors import DataError
 from audiomarathon.records import LETTERS
-from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
+from audiomarathon.segment.corpus import DISTRACTORS, Corpus, Group, Row, Source, below, drawn, table
 
 Event = tuple[str, float, float]
 COLUMNS = ("filename", "onset", "offset", "event_label")
-DISTRACTORS = 3
 
 
 class DesedCorpus(Corpus):
@@ -61,29 +59,20 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         return [Group(name, group) for name, group in named if group]
 
     def _soundscapes(self) -> list[Source]:
-        tables = [file for root in self.roots for file in below(root, [".tsv"]) if _is_table(file)]
-        file = self.metadata or self.the_one(tables, "table of events (.tsv)", "--metadata")
+        file = self.metadata or self.the_one(self.tables(COLUMNS), "table of events (.tsv)", "--metadata")
         events = _events(file)
         places: dict[str, list[Path]] = {name: [] for name in events}
-        for root in self.roots:
-            for path in below(root, AUDIO_SUFFIXES):
-                if path.name in places:
-                    places[path.name].append(path)
+        for path in (path for root in self.roots for path in below(root, AUDIO_SUFFIXES)):
+            if path.name in places:
+                places[path.name].append(path)
         sources = []
         for name, found in sorted(places.items()):
-            if len(found) > 1:
-                raise DataError(
-                    f"{self.title}: {name} is both {found[0]} and {found[1]}; name the folder of {file.name}"
-                )
             if found:
-                sources.append(Source(found[0], self.name(found[0]), {"events": events[name]}))
+                path = self.the_one(found, f"files {name}")
+                sources.append(Source(path, self.name(path), {"events": events[name]}))
             else:
                 self.left_out.append((name, f"is in {file.name}, but the file is missing"))
         return sources
-
-    def place(self, group: Group, index: int) -> str:
-        """Return a name that does not reveal the events."""
-        return f"audio/{group.name}_{index:04d}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Ask which event occurs; three options do not occur."""
@@ -97,17 +86,17 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         if not heard or len(silent) < DISTRACTORS:
             return []
         asked = chance.choice(heard)
-        options = [asked, *chance.sample(silent, DISTRACTORS)]
-        chance.shuffle(options)
+        options, letter = drawn(asked, silent, chance)
         lasting = {label: sum(end - start for name, start, end in events if name == label) for label in heard}
         _, onset, offset = min((event for event in events if event[0] == asked), key=lambda event: event[1])
+        shown = [option.replace("_", " ").capitalize() for option in options]
         return [
             {
                 "path": clip["path"],
                 "task_type": "sound_event_detection",
                 "question": "Which sound event occurs in this recording?",
-                "choices": dict(zip(LETTERS, (_shown(option) for option in options), strict=False)),
-                "answer_gt": LETTERS[options.index(asked)],
+                "choices": dict(zip(LETTERS, shown, strict=False)),
+                "answer_gt": letter,
                 "all_events": heard,
                 "primary_event": max(heard, key=lambda label: lasting[label]),
                 "correct_event": asked,
@@ -122,28 +111,12 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         return {"task_info": {"task": "sound event detection", "dataset": "DESED"}, "tasks": rows}
 
 
-def _shown(label: str) -> str:
-    return label.replace("_", " ").capitalize()
-
-
-def _is_table(file: Path) -> bool:
-    with file.open(encoding="utf-8-sig", errors="replace") as opened:
-        return opened.readline().split() == list(COLUMNS)
-
-
 def _events(file: Path) -> Mapping[str, list[Event]]:
     """Return each soundscape's events; a line without a label is a soundscape without events."""
     found: dict[str, list[Event]] = {}
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    reader = csv.DictReader(text.splitlines(), delimiter="\t")
-    if list(reader.fieldnames or ()) != list(COLUMNS):
-        raise DataError(f"{file}: expected the tab-separated columns {', '.join(COLUMNS)}")
-    for number, row in enumerate(reader, start=2):
+    for place, row in table(file, COLUMNS):
         events = found.setdefault(Path(row["filename"]).name, [])
-        if not (row["event_label"] or "").strip():
+        if not row["event_label"]:
             continue
         label = class_of(row["event_label"], Desed.classes)
         try:
@@ -151,6 +124,6 @@ def _events(file: Path) -> Mapping[str, list[Event]]:
         except ValueError:
             onset, offset = math.nan, math.nan
         if label not in Desed.classes or not 0 <= onset < offset < math.inf:
-            raise DataError(f"{file}, line {number}: expected an event of the ten classes with its times, found {row}")
+            raise DataError(f"{place}: expected an event of the ten classes with its times, found {row}")
         events.append((label, onset, offset))
     return found

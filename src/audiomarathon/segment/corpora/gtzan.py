@@ -7,7 +7,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.gtzan import Gtzan
 from audiomarathon.benchmarks.locate import nearest
-from audiomarathon.segment.corpus import Corpus, Group, Row, Source, audio_files, choices, drawn
+from audiomarathon.segment.corpus import Corpus, Group, Row, drawn, question
 
 
 class GtzanCorpus(Corpus):
@@ -24,6 +24,7 @@ class GtzanCorpus(Corpus):
     cut = True
     shuffled = True
     metadata_file = Gtzan.metadata_file
+    clip = "wav/{name}.{index:05d}.wav"
 
     def groups(self) -> list[Group]:
         """Return one group per genre."""
@@ -34,26 +35,12 @@ class GtzanCorpus(Corpus):
         ]
         folder = self.the_one(found, "folder with one folder per genre")
         genres = [genre for genre in Gtzan.classes if (folder / genre).is_dir()]
-        return [Group(genre, self._clips(folder / genre), {"genre": genre}) for genre in genres]
-
-    def _clips(self, folder: Path) -> list[Source]:
-        return [Source(path, self.name(path)) for path in audio_files(folder)]
-
-    def place(self, group: Group, index: int) -> str:
-        """Return `genre.number`, named as in the corpus."""
-        return f"wav/{group.name}.{index:05d}.wav"
+        return [Group(genre, folder / genre, {"genre": genre}) for genre in genres]
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Ask for the genre; three options are wrong."""
         genre = clip["facts"]["genre"]
         options, letter = drawn(genre, Gtzan.classes, chance)
-        return [
-            {
-                "path": clip["path"],
-                "question": "What is the genre of this music?",
-                **choices([f"{option.capitalize()} - {option}" for option in options]),
-                "answer_gt": letter,
-                "genre_label": genre,
-                "uniq_id": f"gtzan_{Path(clip['path']).stem}",
-            }
-        ]
+        shown = [f"{option.capitalize()} - {option}" for option in options]
+        name = f"gtzan_{Path(clip['path']).stem}"
+        return question(clip, "What is the genre of this music?", shown, letter, genre_label=genre, uniq_id=name)

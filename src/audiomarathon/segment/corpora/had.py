@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from audiomarathon.errors import DataError
 from audiomarathon.files import write_json
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below
-
-
-@dataclass(frozen=True)
-class _Label:
-    """A line of the label file: clip name, fake segments in seconds, and the flag "genuine"."""
-
-    name: str
-    fakes: tuple[tuple[float, float], ...]
-    genuine: bool
 
 
 class HadCorpus(Corpus):
@@ -35,35 +25,29 @@ class HadCorpus(Corpus):
     example = "HAD/HAD_train -o data/HAD"
     seconds = (180.0, 300.0)
     shuffled = True
+    clip = "{name}/HAD_{name}_{index:05d}.wav"
 
     def groups(self) -> list[Group]:
         """Return the genuine clips and the half-truths."""
-        sources: dict[bool, list[Source]] = {True: [], False: []}
+        sources: dict[str, list[Source]] = {"real": [], "fake": []}
         for root in self.roots:
             audio = {path.stem: path for path in below(root, [".wav", ".flac"])}
             files = [file for file in below(root, [".txt"]) if "label" in file.name.lower()]
             for file in files or [self.the_one([], "label file")]:
-                self._read(file, audio, sources)
-        for both in sorted({source.name for source in sources[True]} & {source.name for source in sources[False]}):
-            self.left_out.append((both, "is labelled genuine and half-truth"))
-            sources = {genuine: [s for s in some if s.name != both] for genuine, some in sources.items()}
-        names = {True: "real", False: "fake"}
-        return [Group(names[genuine], sources[genuine]) for genuine in (True, False) if sources[genuine]]
-
-    def _read(self, file: Path, audio: Mapping[str, Path], sources: Mapping[bool, list[Source]]) -> None:
-        for label in sorted(_labels(file), key=lambda label: label.name):
-            path = audio.get(label.name)
-            if path is None:
-                self.left_out.append((label.name, f"is in {file.name}, but the clip is missing"))
-            elif label.genuine == bool(label.fakes):
-                told = "genuine, but has" if label.genuine else "half-truth, but has no"
-                self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
-            else:
-                sources[label.genuine].append(Source(path, self.name(path), {"fakes": label.fakes}))
-
-    def place(self, group: Group, index: int) -> str:
-        """Return a name under `real/` or `fake/`; the folder is the class."""
-        return f"{group.name}/HAD_{group.name}_{index:05d}.wav"
+                for name, fakes, genuine in sorted(_labels(file), key=lambda label: label[0]):
+                    path = audio.get(name)
+                    if path is None:
+                        self.left_out.append((name, f"is in {file.name}, but the clip is missing"))
+                    elif genuine == bool(fakes):
+                        told = "genuine, but has" if genuine else "half-truth, but has no"
+                        self.left_out.append((self.name(path), f"is flagged {told} fake segments"))
+                    else:
+                        source = Source(path, self.name(path), {"fakes": fakes})
+                        sources["real" if genuine else "fake"].append(source)
+        both = {source.name for source in sources["real"]} & {source.name for source in sources["fake"]}
+        self.left_out += [(name, "is labelled genuine and half-truth") for name in sorted(both)]
+        kept = {kind: [source for source in some if source.name not in both] for kind, some in sources.items()}
+        return [Group(kind, some) for kind, some in kept.items() if some]
 
     def write(self, folder: Path, clips: Iterable[Row]) -> list[tuple[str, str]]:
         """Write `events.json`, with the first fake segment of each clip. The task needs no other metadata."""
@@ -80,22 +64,20 @@ class HadCorpus(Corpus):
         return []
 
 
-def _labels(file: Path) -> Iterator[_Label]:
+def _labels(file: Path) -> Iterator[tuple[str, list[tuple[float, float]], bool]]:
+    """Yield a clip's name, its fake segments in seconds, and whether it is flagged genuine."""
     for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if not (words := line.split()):
             continue
         try:
             name, segments, flag = words
             parsed = [segment.rsplit("-", 2) for segment in segments.split("/")]
-            times = [(float(start), float(end), mark) for start, end, mark in parsed]
-            if flag not in ("0", "1") or any(mark not in ("T", "F") or not _in_order(a, b) for a, b, mark in times):
+            times = [(float(start), float(end), {"T": False, "F": True}[fake]) for start, end, fake in parsed]
+            genuine = {"0": False, "1": True}[flag]
+            if not all(0 <= start <= end < math.inf for start, end, _ in times):
                 raise ValueError
-        except ValueError:
+        except (ValueError, KeyError):
             raise DataError(
                 f"{file}, line {number}: expected 'name start-end-T/start-end-F/… 0|1', found {line[:80]!r}"
             ) from None
-        yield _Label(name, tuple((start, end) for start, end, mark in times if mark == "F"), flag == "1")
-
-
-def _in_order(start: float, end: float) -> bool:
-    return math.isfinite(end) and 0 <= start <= end
+        yield name, [(start, end) for start, end, fake in times if fake], genuine

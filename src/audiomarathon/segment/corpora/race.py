@@ -30,6 +30,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
     seconds = (120.0, 252.0)
     spoken = True
     metadata_file = Race.metadata_file
+    clip = "{name}.wav"
     tts: Annotated[str, typer.Option(help='Command, such as "espeak-ng -w {out} -f {text}".')]
     tts_seconds: Annotated[float, typer.Option(help="Time limit per passage, in seconds.")] = 600.0
 
@@ -86,11 +87,6 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
 
     def _command(self, text: str, out: str) -> list[str]:
         return [word.format(text=text, out=out) for word in shlex.split(self.tts)]
-
-    def place(self, group: Group, index: int) -> str:
-        """Return the passage's name, in the folder of its difficulty."""
-        del index
-        return f"{group.name}.wav"
 
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Return the questions of the exam."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import csv
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.slue import Slue
 from audiomarathon.errors import DataError
-from audiomarathon.records import LETTERS
-from audiomarathon.segment.corpus import Corpus, Group, Row, Source, below, choices
+from audiomarathon.segment.corpus import DISTRACTORS, Corpus, Group, Row, Source, below, drawn, question, table
 
 COLUMNS = ("id", "normalized_text", "normalized_ner")
 #: The benchmark's seven types, by OntoNotes' type; other types are not asked about.
@@ -29,7 +27,6 @@ _ASKED = {
     "PERSON": "persons",
     "LAW": "laws",
 }
-DISTRACTORS = 3
 
 
 class SlueCorpus(Corpus):
@@ -48,15 +45,11 @@ class SlueCorpus(Corpus):
     seconds = (165.0, 300.0)
     metadata_file = Slue.metadata_file
 
-    def __init__(self, raw: Sequence[Path], seed: int) -> None:
-        super().__init__(raw, seed)
-        self._named: dict[str, set[str]] = {}  # phrases by type of entity, in the whole corpus
-
     def groups(self) -> list[Group]:
         """Return one group per split."""
         groups = []
-        tables = [file for root in self.roots for file in below(root, [".tsv"]) if _has_entities(file)]
-        for file in tables or [self.the_one([], f"table (.tsv) with the columns {', '.join(COLUMNS)}")]:
+        self._named: dict[str, set[str]] = {}  # phrases by type of entity, in the whole corpus
+        for file in self.tables(COLUMNS) or [self.the_one([], f"table (.tsv) with the columns {', '.join(COLUMNS)}")]:
             split = re.sub(r"^slue-voxpopuli_", "", file.stem)
             audio = {path.stem: path for path in below(file.parent, [".ogg", ".wav", ".flac"]) if _is_of(path, split)}
             sources = []
@@ -71,10 +64,6 @@ class SlueCorpus(Corpus):
             groups.append(Group(split, sorted(sources, key=lambda source: source.name)))
         return groups
 
-    def place(self, group: Group, index: int) -> str:
-        """Return the split and a number."""
-        return f"audio/{group.name}_{index:04d}.wav"
-
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Ask for a named entity; the other three options are entities of its type that are not named."""
         text = f" {' '.join(source['facts']['text'] for source in clip['sources'])} "
@@ -87,27 +76,16 @@ class SlueCorpus(Corpus):
         if not askable:
             return []
         kind, phrase = chance.choice(askable)
-        options = [phrase, *chance.sample(absent[kind], DISTRACTORS)]
-        chance.shuffle(options)
-        return [
-            {
-                "path": clip["path"],
-                "task_name": "named_entity_recognition",
-                "dataset_name": "slue-voxpopuli",
-                "question": f"Which of these {_ASKED[kind]} is named in the recording?",
-                **choices(options),
-                "answer_gt": LETTERS[options.index(phrase)],
-                "entity_count": len(entities),
-                "entity_types": sorted({kind for kind, _ in entities}),
-                "audio_duration_info": f"{clip['seconds']:.1f} s",
-                "uniq_id": Path(clip["path"]).stem,
-            }
-        ]
-
-
-def _has_entities(file: Path) -> bool:
-    with file.open(encoding="utf-8-sig", errors="replace") as opened:
-        return set(COLUMNS) <= set(opened.readline().rstrip("\r\n").split("\t"))
+        options, letter = drawn(phrase, absent[kind], chance)
+        facts = {
+            "task_name": "named_entity_recognition",
+            "dataset_name": "slue-voxpopuli",
+            "entity_count": len(entities),
+            "entity_types": sorted({kind for kind, _ in entities}),
+            "audio_duration_info": f"{clip['seconds']:.1f} s",
+            "uniq_id": Path(clip["path"]).stem,
+        }
+        return question(clip, f"Which of these {_ASKED[kind]} is named in the recording?", options, letter, **facts)
 
 
 def _is_of(path: Path, split: str) -> bool:
@@ -118,23 +96,14 @@ def _is_of(path: Path, split: str) -> bool:
 
 def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
     """Yield id, entities (type and words) and text of each utterance."""
-    with file.open(encoding="utf-8-sig", newline="") as opened:
-        for number, row in enumerate(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
-            try:
-                spans = ast.literal_eval((row["normalized_ner"] or "").strip() or "None") or []
-                text = row["normalized_text"] or ""
-                entities = [(str(kind), text[start : start + length]) for kind, start, length in spans]
-            except (ValueError, TypeError, SyntaxError) as error:
-                raise DataError(
-                    f"{file}, line {number}: normalized_ner is not a list of [type, start, length]"
-                ) from error
-            yield str(row["id"]), list(_typed(entities)), _words(text)
-
-
-def _typed(entities: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for kind, phrase in entities:
-        if kind in TYPES and _words(phrase):
-            yield TYPES[kind], _words(phrase)
+    for place, row in table(file, COLUMNS):
+        text = row["normalized_text"]
+        try:
+            spans = ast.literal_eval(row["normalized_ner"] or "None") or []
+            entities = [(str(kind), _words(text[start : start + length])) for kind, start, length in spans]
+        except (ValueError, TypeError, SyntaxError) as error:
+            raise DataError(f"{place}: normalized_ner is not a list of [type, start, length]") from error
+        yield row["id"], [(TYPES[kind], words) for kind, words in entities if kind in TYPES and words], _words(text)
 
 
 def _words(text: str) -> str:

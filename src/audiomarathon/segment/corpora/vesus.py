@@ -8,7 +8,7 @@ from pathlib import Path
 
 from audiomarathon.benchmarks.audiomarathon.vesus import Vesus
 from audiomarathon.benchmarks.locate import nearest
-from audiomarathon.segment.corpus import Corpus, Group, Row, choices, drawn
+from audiomarathon.segment.corpus import Corpus, Group, Row, drawn, question
 
 
 class VesusCorpus(Corpus):
@@ -39,25 +39,13 @@ class VesusCorpus(Corpus):
                 groups.append(Group(f"person{number}_{emotion}", place, {"person": number, "emotion": emotion}))
         return sorted(groups, key=lambda group: group.name)
 
-    def place(self, group: Group, index: int) -> str:
-        """Return a name with person and emotion."""
-        return f"audio/{group.name}_{index:04d}.wav"
-
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Ask for the emotion; three options are wrong."""
-        emotion = clip["facts"]["emotion"]
+        person, emotion = clip["facts"]["person"], clip["facts"]["emotion"]
         options, letter = drawn(emotion, Vesus.classes, chance)
-        return [
-            {
-                "path": clip["path"],
-                "emotion_label": emotion,
-                "person_id": clip["facts"]["person"],
-                "question": "Which emotion does the speaker express?",
-                **choices([option.capitalize() for option in options]),
-                "answer_gt": letter,
-                "uniq_id": f"vesus_{Path(clip['path']).stem}",
-            }
-        ]
+        shown = [option.capitalize() for option in options]
+        facts = {"emotion_label": emotion, "person_id": person, "uniq_id": f"vesus_{Path(clip['path']).stem}"}
+        return question(clip, "Which emotion does the speaker express?", shown, letter, **facts)
 
 
 def _is_person(name: str) -> bool:

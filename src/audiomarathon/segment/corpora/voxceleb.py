@@ -17,7 +17,7 @@ from audiomarathon.benchmarks.audiomarathon.vox_age import VoxAge
 from audiomarathon.benchmarks.locate import nearest
 from audiomarathon.benchmarks.rows import AUDIO_SUFFIXES
 from audiomarathon.errors import DataError
-from audiomarathon.segment.corpus import Corpus, Group, Row, below, choices
+from audiomarathon.segment.corpus import Corpus, Group, Row, below, question
 
 _SPEAKER = re.compile(r"id\d+")
 _GENDERS = {"m": "Male", "f": "Female"}
@@ -29,6 +29,7 @@ class _VoxCeleb(Corpus):
     """Join clips of one speaker, video by video."""
 
     seconds = (90.0, 210.0)
+    clip = "wav/{name}/{name}_{index:04d}.wav"
 
     @abstractmethod
     def speakers(self) -> Mapping[str, Any]:
@@ -59,15 +60,9 @@ class _VoxCeleb(Corpus):
         folders = [group.sources for group in groups if isinstance(group.sources, Path)]
         if folders and next(below(folders[0], AUDIO_SUFFIXES), None) is None:
             m4a = next(below(folders[0], [".m4a"]), None)
-            told = (
-                f"{m4a} is AAC, which cannot be read here; convert each clip, as in {_CONVERT}" if m4a else "no audio"
-            )
-            raise DataError(f"{self.title}: {folders[0]}: {told}")
+            advice = f"{m4a} is AAC, which cannot be read here; convert each clip, as in {_CONVERT}"
+            raise DataError(f"{self.title}: {folders[0]}: {advice if m4a else 'no audio'}")
         return groups
-
-    def place(self, group: Group, index: int) -> str:
-        """Return a name in the speaker's folder."""
-        return f"wav/{group.name}/{group.name}_{index:04d}.wav"
 
 
 class VoxCorpus(_VoxCeleb):
@@ -103,16 +98,9 @@ VoxCeleb2 comes as .m4a, which cannot be read here; convert each clip beside its
     def rows(self, clip: Row, chance: random.Random) -> list[Row]:
         """Ask for the gender; options keep the published order."""
         del chance
-        return [
-            {
-                "path": clip["path"],
-                "question": "What is the gender of the speaker?",
-                **choices(["Male", "Female"]),
-                "answer_gt": clip["facts"]["known"],
-                "speaker_id_original": clip["facts"]["speaker"],
-                "uniq_id": f"vox_{Path(clip['path']).stem}",
-            }
-        ]
+        facts = {"speaker_id_original": clip["facts"]["speaker"], "uniq_id": f"vox_{Path(clip['path']).stem}"}
+        asked = "What is the gender of the speaker?"
+        return question(clip, asked, ["Male", "Female"], clip["facts"]["known"], **facts)
 
 
 class VoxAgeCorpus(_VoxCeleb):
@@ -145,17 +133,10 @@ class VoxAgeCorpus(_VoxCeleb):
         """Ask for the age group; options keep the published order."""
         del chance
         age = clip["facts"]["known"]
-        return [
-            {
-                "path": clip["path"],
-                "question": "To which age group does the speaker belong?",
-                **choices(VoxAge.classes),
-                "answer_gt": VoxAge.classes[sum(age > oldest for oldest in _OLDEST)],
-                "speaker_age": age,
-                "speaker_id_original": clip["facts"]["speaker"],
-                "uniq_id": f"vox_age_{Path(clip['path']).stem}",
-            }
-        ]
+        answer = VoxAge.classes[sum(age > oldest for oldest in _OLDEST)]
+        facts = {"speaker_id_original": clip["facts"]["speaker"], "uniq_id": f"vox_age_{Path(clip['path']).stem}"}
+        asked = "To which age group does the speaker belong?"
+        return question(clip, asked, VoxAge.classes, answer, speaker_age=age, **facts)
 
 
 def table(file: Path) -> list[dict[str, str]]:
