@@ -56,7 +56,7 @@ def archive_of(source: Path, name: str, target: Path) -> Path:
 
 def fetch_vesus(source: Path, root: Path) -> None:
     """Download VESUS from there."""
-    download.download([get_task("vesus")], open_source(source), root, progress=False)
+    download.download([get_task("vesus")], open_source(source), root)
 
 
 def tar_with(member: tarfile.TarInfo, content: bytes = b"") -> bytes:

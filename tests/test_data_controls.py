@@ -38,10 +38,10 @@ from audiomarathon.report.controls import control_runs
 )
 def test_a_window_holds_what_decides(length: float, seconds: float, events: list, start: float | None) -> None:
     found = window(length, seconds, events)
-    assert (found.start if found else None) == (None if start is None else pytest.approx(start))
-    if found and events:
-        assert found.start <= events[0][0]
-        assert events[-1][1] <= found.start + seconds
+    assert found == (None if start is None else pytest.approx(start))
+    if found is not None and events:
+        assert found <= events[0][0]
+        assert events[-1][1] <= found + seconds
 
 
 def test_background_has_the_level_and_the_spectrum_of_the_quiet_parts() -> None:

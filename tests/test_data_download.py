@@ -42,7 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fetch(source: Path, root: Path, *keys: str, **more: object) -> list[download.Wanted]:
     tasks = [get_task(key) for key in keys] or list(AUDIOMARATHON.tasks)
-    return download.download(tasks, open_source(source), root, progress=False, **more)
+    return download.download(tasks, open_source(source), root, **more)
 
 
 @pytest.mark.parametrize("name", ["folder", "a.zip", "a.tar", "a.tar.gz"])
@@ -210,7 +210,7 @@ def test_a_zip_that_lies_about_a_size_is_refused(source: Path, tmp_path: Path) -
     entries = [archive.Entry(e.path, e.size - 100 if e.path.endswith("2_sad.wav") else e.size) for e in lying.entries()]
     stub = SimpleNamespace(name="lying", entries=lambda: entries, fetch=lying.fetch)
     with pytest.raises(DataError, match=r"2_sad\.wav: .*\b3\d+ bytes.*more"):
-        download.download([get_task("vesus")], stub, tmp_path / "root", progress=False)
+        download.download([get_task("vesus")], stub, tmp_path / "root")
 
 
 def test_a_torn_tar_says_so_and_keeps_what_was_whole(source: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ class Hub:
 
 def test_the_hub_gives_what_is_asked_for_and_no_more(source: Path, tmp_path: Path) -> None:
     hub = Hub(source)
-    download.download([get_task("tau")], HubSource(api=hub), tmp_path, limit=3, progress=False)
+    download.download([get_task("tau")], HubSource(api=hub), tmp_path, limit=3)
     assert len([path for path in hub.fetched if path.endswith(".wav")]) == 3
     assert sum(path.endswith(".json") for path in hub.fetched) == 2
     assert "Hezep/AudioMarathon@abc123" in (tmp_path / "audiomarathon.json").read_text()
@@ -304,7 +304,7 @@ def test_the_hub_gives_what_is_asked_for_and_no_more(source: Path, tmp_path: Pat
 @pytest.mark.parametrize("spoilt", ["10_sad.wav", "audio_emotion_dataset.json"])
 def test_a_file_whose_hash_is_not_the_hubs_is_not_kept(spoilt: str, source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{spoilt} arrived damaged"):
-        download.download([get_task("vesus")], HubSource(api=Hub(source, spoilt)), tmp_path, progress=False)
+        download.download([get_task("vesus")], HubSource(api=Hub(source, spoilt)), tmp_path)
     assert not list(tmp_path.rglob(spoilt))
 
 
@@ -332,7 +332,7 @@ def test_a_hub_that_fails_is_one_line(name: str, source: Path, tmp_path: Path) -
 
     hub.hf_hub_download = fails  # type: ignore[method-assign]
     with pytest.raises(DataError, match=message) as caught:
-        download.download([get_task("vesus")], HubSource(api=hub), tmp_path, progress=False)
+        download.download([get_task("vesus")], HubSource(api=hub), tmp_path)
     assert "\n" not in str(caught.value)
 
 

@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_whole_root_is_in_order(root: Path) -> None:
     for task in AUDIOMARATHON.tasks:
-        report = verify(task, root, {}, deep=True, tolerance=0, progress=False)
+        report = verify(task, root, {}, deep=True, tolerance=0)
         assert (report.state, report.samples, report.problems) == ("ok", COUNTS[task.key], ())
     code, output = call("data", "verify", "all", "--data", root)
     assert code == 0, output
@@ -133,7 +133,7 @@ def test_statistics_are_those_of_numpy() -> None:
 
 def test_a_clip_of_several_questions_counts_once(root: Path) -> None:
     task = get_task("race")
-    found = durations(task, task.load(root / "RACE"), progress=False)
+    found = durations(task, task.load(root / "RACE"))
     assert (found.statistics()["clips"], found.samples, found.seconds) == (2, 3, (1.0, 1.0))
 
 

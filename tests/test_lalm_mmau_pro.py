@@ -137,7 +137,7 @@ class TestDefects:
         checkpoint = SimpleNamespace(path="", folder_name="")
         facts = facts_of(SimpleNamespace(settings=RunSettings(), checkpoint=checkpoint), TASK, loaded, loaded.samples)  # type: ignore[arg-type]
         assert facts["defects"] == DEFECTS
-        report = verify(TASK, folder.parent, {}, progress=False)
+        report = verify(TASK, folder.parent, {})
         assert report.notes == tuple(f"1 sample: {name}" for name in DEFECTS)
         assert not [problem for problem in report.problems if problem.kind != "count"]
         output = call("data", "verify", "mmau-pro", "--data", folder.parent)[1]
@@ -323,7 +323,7 @@ class TestSeveralClips:
 
         one = samples(folder)["m2"]
         loaded = Loaded(folder, (replace(one, meta={**one.meta, "event_onset": 0.5, "event_seconds": 0.25}),))
-        out, _ = build_controls([(Cuttable(), loaded)], tmp_path / "out", seconds=0.75, progress=False)
+        out, _ = build_controls([(Cuttable(), loaded)], tmp_path / "out", seconds=0.75)
         made = heard(TASK.load(TASK.find(out)).samples[0])
         first, second = heard(one)
         assert np.array_equal(made[0], first[2667:14667])  # which stays at two thirds of the rest

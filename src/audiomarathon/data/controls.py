@@ -7,12 +7,10 @@ original lengths with silence, noise, or another sample's audio.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -27,6 +25,7 @@ from audiomarathon.benchmarks.manifest import read_manifest, write_manifest
 from audiomarathon.benchmarks.selection import draw
 from audiomarathon.benchmarks.task import Part, Variation, relative
 from audiomarathon.errors import DataError
+from audiomarathon.files import json_line
 from audiomarathon.lock import holding
 from audiomarathon.terminal import progress_of
 
@@ -36,45 +35,58 @@ _BACKGROUND = "noise with the spectrum and level of the clip's quietest tenth"
 
 
 @dataclass(frozen=True)
-class Window:
-    """The part of a clip that a variant keeps.
+class _Variant:
+    """Length of every clip in seconds (None keeps each clip's), kind of its audio, and the seed."""
 
-    Attributes
+    kind: str
+    seconds: float | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        length = [f"{self.seconds:g}s"] if self.seconds else []
+        return "-".join(length + [self.kind] * (self.kind != "audio" or not length))
+
+
+def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> float | None:
+    """Return where a variant's clip starts, with all events at the same relative place as in the clip.
+
+    Parameters
     ----------
-    start
-        Start in the clip, in seconds; negative if background comes first.
-    event
-        The deciding event (onset and end in seconds of the clip); None if unknown or absent.
-    """
+    length, seconds
+        Lengths of the clip and of the variant's clip.
+    events
+        Onset and end of each deciding event in the clip. Without events the variant's clip starts where the clip does.
 
-    start: float
-    event: tuple[float, float] | None
-
-
-def window(length: float, seconds: float, events: Sequence[tuple[float, float]]) -> Window | None:
-    """Return a window with all events at the same relative place as in the clip; None if they do not fit.
-
-    Without events, the window begins at the clip's start. `length` is the clip's length, `seconds` the window's.
+    Returns
+    -------
+    float or None
+        Seconds from the clip's start, negative if background comes first; None if the events do not fit.
     """
     if not events:
-        return Window(0.0, None)
+        return 0.0
     onset, end = min(events)[0], max(end for _, end in events)
     if end - onset > min(length, seconds):
         return None
     room = length - (end - onset)
     place = onset / room if room else 0.0
-    return Window(place * (length - seconds), (onset, end))
+    return place * (length - seconds)
 
 
 @dataclass(frozen=True)
 class _Clip:
-    """One clip to write: its samples, source, window and path."""
+    """One clip to write: its samples, source, start in the source, length and path.
+
+    `whole` tells whether it holds the deciding events; `partner` is the clip whose audio it gets instead, and `own` a
+    control that the task defines.
+    """
 
     samples: tuple[Sample, ...]
     source: Path
-    window: Window
+    start: float
     length: float
     path: str
+    whole: bool = False
     partner: Path | None = None
     own: Variation | None = None
 
@@ -87,7 +99,6 @@ def build_controls(
     kind: str = "audio",
     seed: int = 42,
     jobs: int = 0,
-    progress: bool | None = None,
 ) -> tuple[Path, dict[str, int]]:
     """Write one variant of tasks as a data root, in which each task loads as usual.
 
@@ -110,80 +121,48 @@ def build_controls(
     DataError
         The root exists, a clip cannot be read, or no sample remains.
     """
-    name = "-".join([*([f"{seconds:g}s"] if seconds else []), *([kind] if kind != "audio" or not seconds else [])])
-    target, partial = out / name, out / f".{name}.partial"
-    with _held(out / f".{name}.lock"):
+    variant = _Variant(kind, seconds, seed)
+    target, partial, lock = (out / name.format(variant.name) for name in ("{}", ".{}.partial", ".{}.lock"))
+    with holding(lock, "another process is writing this variant"):
         if target.exists():
             raise DataError(f"{target}: already exists; move it away, or choose another folder")
         shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir(parents=True)
-        except OSError as error:
-            raise DataError(f"{partial}: cannot be made ({error.strerror})") from error
-        left_out = _write_variant(
-            tasks, partial, name, seconds=seconds, kind=kind, seed=seed, jobs=jobs, progress=progress
-        )
+        partial.mkdir()
+        left_out = {task.key: _write_task(task, loaded, partial, variant, jobs) for task, loaded in tasks}
         partial.rename(target)
+        lock.unlink()
     return target, left_out
 
 
-@contextmanager
-def _held(file: Path) -> Iterator[None]:
-    """Hold a lock file during the block; delete it afterwards."""
-    with holding(file, "another process is writing this variant"):
-        try:
-            yield
-        finally:
-            file.unlink(missing_ok=True)
-
-
-def _write_variant(
-    tasks: Sequence[tuple[Task, Loaded]],
-    partial: Path,
-    name: str,
-    *,
-    seconds: float | None,
-    kind: str,
-    seed: int,
-    jobs: int,
-    progress: bool | None,
-) -> dict[str, int]:
-    """Write a variant's folder; return by task how many samples it leaves out."""
-    left_out: dict[str, int] = {}
-    lines: list[str] = []
-    for task, loaded in tasks:
-        if kind in KINDS:
-            groups = _by_clip(loaded).items()
-            plan = [one for clip, group in groups for one in _plan(task, loaded, clip, group, seconds, kind, seed)]
-        else:
-            plan = _own_plan(task, loaded, kind)
-        of = {(sample.id, one.source): one for one in plan for sample in one.samples}
-        kept = {one.id: one for one in loaded.samples if all((one.id, clip) in of for clip in one.clips)}
-        plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
-        left_out[task.key] = len(loaded.samples) - len(kept)
-        if not kept:
-            raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {name}")
-        folder = partial / task.key
-        rows = []
-        with (
-            ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
-            progress_of(len(plan), f"{task.key} {name}", "clip", shown=progress) as count,
-        ):
-            for row in pool.map(functools.partial(_write, key=task.key, folder=folder, kind=kind, seed=seed), plan):
-                rows.append(row)
-                count(1)
-        lines += [json.dumps({"task": task.key, **row}) + "\n" for row in rows]
-        changes = {id_: _changes(of[id_, sample.clips[0]], sample, kind) for id_, sample in kept.items()}
-        paths = {id_: [p for clip in sample.clips if (p := of[id_, clip].path)] for id_, sample in kept.items()}
-        task.write_rows(Part(loaded, list(kept.values()), changes, paths), folder)
-        manifest = read_manifest(loaded.folder)
-        lengths = [row["seconds"] for row in rows]
-        entry = {"count": len(kept), "min_seconds": min(lengths), "max_seconds": max(lengths)}
-        control = {"kind": kind, "seconds": seconds, "seed": seed}
-        facts = {"name": f"{manifest.name}, control {name}", "licence": manifest.licence_of(task), "control": control}
-        write_manifest(partial, facts, {task.key: entry})
-    (partial / RECORD_FILE).write_text("".join(lines), encoding="utf-8")
-    return left_out
+def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs: int) -> int:
+    """Write a task's folder in a variant's root; return how many samples it leaves out."""
+    varied = task.vary(loaded, variant.kind) if variant.kind not in KINDS else {}
+    groups = _by_clip(loaded).items()
+    plan = [one for clip, group in groups for one in _plan(task, loaded, clip, group, variant, varied)]
+    of = {(sample.id, one.source): one for one in plan for sample in one.samples}
+    kept = {one.id: one for one in loaded.samples if all((one.id, clip) in of for clip in one.clips)}
+    plan = [one for one in plan if any(sample.id in kept for sample in one.samples)]
+    if not kept:
+        raise DataError(f"{task.key}: a transcript cannot be cut with its clip, and none is as short as {variant.name}")
+    folder, rows = root / task.key, []
+    with (
+        ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
+        progress_of(len(plan), f"{task.key} {variant.name}", "clip") as count,
+    ):
+        for row in pool.map(functools.partial(_write, key=task.key, folder=folder, variant=variant), plan):
+            rows.append(row)
+            count(1)
+    with (root / RECORD_FILE).open("ab") as file:
+        file.writelines(json_line({"task": task.key, **row}) for row in rows)
+    changes = {id_: _changes(of[id_, sample.clips[0]], sample, variant.kind) for id_, sample in kept.items()}
+    paths = {id_: [p for clip in sample.clips if (p := of[id_, clip].path)] for id_, sample in kept.items()}
+    task.write_rows(Part(loaded, list(kept.values()), changes, paths), folder)
+    manifest = read_manifest(loaded.folder)
+    lengths = [row["seconds"] for row in rows]
+    entry = {"count": len(kept), "min_seconds": min(lengths), "max_seconds": max(lengths)}
+    facts = {"name": f"{manifest.name}, control {variant.name}", "licence": manifest.licence_of(task)}
+    write_manifest(root, {**facts, "control": vars(variant)}, {task.key: entry})
+    return len(loaded.samples) - len(kept)
 
 
 def _by_clip(loaded: Loaded) -> dict[Path, list[Sample]]:
@@ -204,34 +183,33 @@ def _events(samples: Sequence[Sample], clip: Path) -> list[tuple[float, float]]:
 
 
 def _plan(
-    task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], seconds: float | None, kind: str, seed: int
+    task: Task, loaded: Loaded, clip: Path, group: Sequence[Sample], variant: _Variant, varied: Mapping[str, Variation]
 ) -> list[_Clip]:
-    """Return the clips to write for one clip: one, or one per question if their events lie too far apart."""
-    length = probe(clip).seconds
-    wanted = seconds or length
-    if not task.cuttable and kind == "audio" and wanted < length:
+    """Return the clips to write for one clip: one, or one per question if their events lie too far apart.
+
+    A sample without audio under a control that the task defines (`varied`) has an empty path.
+    """
+    own = varied.get(group[0].id)
+    if own and not own.audio:
+        return [_Clip(tuple(group), clip, 0.0, 0.0, "", own=own)]
+    path, length = Path(_path(loaded, clip)), probe(clip).seconds
+    if own:
+        return [_Clip(tuple(group), clip, 0.0, length, path.as_posix(), own=own)]
+    wanted = variant.seconds or length
+    if not task.cuttable and variant.kind == "audio" and wanted < length:
         return []
-    path = Path(_path(loaded, clip))
-    partner = _partner(task, loaded, group[0], clip, seed) if kind == "mismatched" else None
-    if together := window(length, wanted, _events(group, clip)):
-        return [_Clip(tuple(group), clip, together, wanted, path.as_posix(), partner)]
+    partner = _partner(task, loaded, group[0], clip, variant) if variant.kind == "mismatched" else None
+    start = window(length, wanted, events := _events(group, clip))
+    if start is not None:
+        return [_Clip(tuple(group), clip, start, wanted, path.as_posix(), bool(events), partner)]
     clips = []
     for number, sample in enumerate(group):
-        own = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
-        found = window(length, wanted, events := _events([sample], clip))
-        if found is None:  # the event is longer than the window: start with the event
-            found = Window(max(0.0, min(events[0][0], length - wanted)), None)
-        clips.append(_Clip((sample,), clip, found, wanted, own.as_posix(), partner))
-    return clips
-
-
-def _own_plan(task: Task, loaded: Loaded, control: str) -> list[_Clip]:
-    """Return the clips of a control that the task defines; a sample without audio has an empty path."""
-    varied, clips = task.vary(loaded, control), []
-    for clip, group in _by_clip(loaded).items():
-        own = varied[group[0].id]
-        length, path = (probe(clip).seconds, _path(loaded, clip)) if own.audio else (0.0, "")
-        clips.append(_Clip(tuple(group), clip, Window(0.0, None), length, path, own=own))
+        own_path = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
+        start = window(length, wanted, events := _events([sample], clip))
+        whole = bool(events) and start is not None
+        if start is None:  # the event is longer than the window: start with the event
+            start = max(0.0, min(events[0][0], length - wanted))
+        clips.append(_Clip((sample,), clip, start, wanted, own_path.as_posix(), whole, partner))
     return clips
 
 
@@ -241,7 +219,7 @@ def _path(loaded: Loaded, clip: Path) -> str:
     return (path if path.suffix.lower() in (".wav", ".flac") else path.with_suffix(".flac")).as_posix()
 
 
-def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, seed: int) -> Path:
+def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _Variant) -> Path:
     """Return a clip of another speaker, place or passage and, if options are classes, of another class.
 
     It is the first clip of another sample; each clip of a sample gets a different partner.
@@ -255,30 +233,30 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, seed: int) 
     if not others:
         raise DataError(f"{task.key}: {sample.id}: no other sample's audio to swap in")
     whose = (sample.id,) if clip == sample.clips[0] else (sample.id, clip.name)
-    return min(others, key=lambda other: (draw(seed, "mismatched", *whose, other.id), other.id)).clips[0]
+    return min(others, key=lambda other: (draw(variant.seed, "mismatched", *whose, other.id), other.id)).clips[0]
 
 
 def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
     """Return the changed fields of a row: those of the task's control, or the event's new onset (None if unknown)."""
     if one.own:
         return one.own.fields
-    if kind != "audio" or one.window.event is None or sample.meta.get("event_onset") is None:
+    if kind != "audio" or not one.whole or sample.meta.get("event_onset") is None:
         return {"event_onset": None, "event_seconds": None}
-    return {"event_onset": float(sample.meta["event_onset"]) - one.window.start}
+    return {"event_onset": float(sample.meta["event_onset"]) - one.start}
 
 
-def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[str, Any]:
+def _write(one: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str, Any]:
     """Write one clip; return its row of `controls.jsonl`."""
-    source = one.source
+    source, kind = one.source, variant.kind
     if one.own and one.own.audio is None:
         said = {"clip": None, "source": source.name, "samples": [s.id for s in one.samples], "kind": kind}
         return {**said, "seconds": 0.0, **one.own.fields}
     info = probe(one.partner or source)
     rate = info.sampling_rate
     frames = round(one.length * rate)
-    rng = np.random.default_rng(int(draw(seed, kind, key, one.path) * 2**48))
+    rng = np.random.default_rng(int(draw(variant.seed, kind, key, one.path) * 2**48))
     heard = decode(one.partner or source, rate)
-    start = 0 if one.partner else round(one.window.start * rate)
+    start = 0 if one.partner else round(one.start * rate)
     row: dict[str, Any] = {"clip": one.path, "source": source.name, "samples": [s.id for s in one.samples]}
     row |= {"kind": kind, "sampling_rate": rate, "seconds": frames / rate}
     if kind == "silence":
@@ -298,7 +276,7 @@ def _write(one: _Clip, *, key: str, folder: Path, kind: str, seed: int) -> dict[
         row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
     if one.partner:
         row["audio_of"] = one.partner.name
-    told = "whole" if one.window.event else "cut" if _events(one.samples, source) else "unknown"
+    told = "whole" if one.whole else "cut" if _events(one.samples, source) else "unknown"
     row["deciding_part"] = told if kind == "audio" or one.own else "absent"
     target = folder / one.path
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,6 @@ def download(
     licence: str = "",
     dry_run: bool = False,
     say: Callable[[str], None] = lambda _line: None,
-    progress: bool | None = None,
 ) -> list[Wanted]:
     """Download tasks into a data root; return what was downloaded, or with `dry_run` would be.
 
@@ -114,7 +113,7 @@ def download(
         free = check_space(root, needed)
         say(f"{counted(len(missing), 'clip')} to download, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
         if not dry_run:
-            for entry, file in _fetched(source, missing, stage, progress):
+            for entry, file in _fetched(source, missing, stage):
                 _place(file, root / entry.path)
             for plan in plans:
                 _write_metadata(plan, mirror, root, source, limit, seed)
@@ -159,7 +158,7 @@ def _plan(
     named = getattr(task, "splits", {}).get(split, usual)
     filters = Filters(split=split)
     metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
-    for entry, file in _fetched(source, metadata, root / STAGE, progress=False):
+    for entry, file in _fetched(source, metadata, root / STAGE, shown=False):
         _place(file, mirror / entry.path)
     loaded = task.load(mirror / folder, filters)
     taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder, filters)
@@ -219,11 +218,11 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
 
 
 def _fetched(
-    source: Source, wanted: Sequence[Entry], stage: Path, progress: bool | None
+    source: Source, wanted: Sequence[Entry], stage: Path, *, shown: bool | None = None
 ) -> Iterator[tuple[Entry, Path]]:
     """Yield whole files; raise on a wrong size, or a wrong hash if the source knows it."""
     total = sum(entry.size for entry in wanted)
-    with progress_of(total, "download", "B", shown=progress) as count:
+    with progress_of(total, "download", "B", shown=shown) as count:
         try:
             for entry, file in source.fetch(wanted, stage):
                 expected = (entry.size, entry.digest)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from audiomarathon.audio.decode import ClipInfo, decode, probe
-from audiomarathon.benchmarks import Loaded, Sample, Task
+from audiomarathon.benchmarks import Loaded, Task
 from audiomarathon.errors import AudioError
 from audiomarathon.files import write_text
 from audiomarathon.models.registry import all_models
@@ -24,22 +25,15 @@ PERCENTILES = (5, 25, 50, 75, 95)
 HISTOGRAM_BINS = 20
 
 
-def clips_of(samples: Iterable[Sample]) -> list[Path]:
-    """Return the clips of samples, sorted and without repeats: several questions may share a clip."""
-    return sorted({clip for sample in samples for clip in sample.clips})
-
-
-def probe_clips(
-    clips: Sequence[Path], *, deep: bool = False, jobs: int = 0, progress: bool | None = None, what: str = "clips"
-) -> dict[Path, ClipInfo | str]:
-    """Read every clip's header, or with `deep` all of its audio, in parallel.
+def probe_clips(loaded: Loaded, what: str, *, deep: bool = False, jobs: int = 0) -> dict[Path, ClipInfo | str]:
+    """Read the header of every clip of a task, or with `deep` all of its audio, in parallel.
 
     Parameters
     ----------
+    what
+        Name for the progress bar.
     jobs
         Threads; 0: one per core.
-    progress
-        False shows nothing.
 
     Returns
     -------
@@ -47,30 +41,24 @@ def probe_clips(
         For each clip its facts, or the reason why it cannot be read. With `deep`, its length is the decoded length.
     """
     found = {}
+    clips = sorted({clip for sample in loaded.samples for clip in sample.clips})  # several questions may share a clip
     with (
         ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool,
-        progress_of(len(clips), what, "clip", shown=progress) as count,
+        progress_of(len(clips), what, "clip") as count,
     ):
-        for clip, info in zip(clips, pool.map(_decoded if deep else _probed, clips), strict=True):
+        for clip, info in zip(clips, pool.map(partial(_probed, deep=deep), clips), strict=True):
             found[clip] = info
             count(1)
     return found
 
 
-def _probed(clip: Path) -> ClipInfo | str:
-    try:
-        return probe(clip)
-    except AudioError as error:
-        return error.reason
-
-
-def _decoded(clip: Path) -> ClipInfo | str:
+def _probed(clip: Path, deep: bool) -> ClipInfo | str:
     try:
         info = probe(clip)
-        frames = len(decode(clip, info.sampling_rate))
+        frames = len(decode(clip, info.sampling_rate)) if deep else info.frames
     except AudioError as error:
         return error.reason
-    return replace(info, frames=frames, seconds=frames / info.sampling_rate)
+    return replace(info, frames=frames, seconds=frames / info.sampling_rate) if deep else info
 
 
 @dataclass(frozen=True)
@@ -135,9 +123,9 @@ class Durations:
         }
 
 
-def durations(task: Task, loaded: Loaded, *, jobs: int = 0, progress: bool | None = None) -> Durations:
+def durations(task: Task, loaded: Loaded, *, jobs: int = 0) -> Durations:
     """Probe a task's clips and describe their durations; unreadable clips are listed, not raised."""
-    probed = probe_clips(clips_of(loaded.samples), jobs=jobs, progress=progress, what=task.key)
+    probed = probe_clips(loaded, task.key, jobs=jobs)
     return Durations(
         task,
         tuple(info.seconds for info in probed.values() if isinstance(info, ClipInfo)),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from audiomarathon.audio.decode import ClipInfo
 from audiomarathon.benchmarks import Task, task_folder
 from audiomarathon.benchmarks.manifest import Expected, Manifest, read_manifest
-from audiomarathon.data.durations import clips_of, probe_clips
+from audiomarathon.data.durations import probe_clips
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.text import counted
 
@@ -69,7 +69,6 @@ def verify(
     deep: bool = False,
     jobs: int = 0,
     tolerance: float = TOLERANCE_S,
-    progress: bool | None = None,
 ) -> TaskReport:
     """Check one task of a data root.
 
@@ -101,7 +100,7 @@ def verify(
     except DataError as error:
         return TaskReport(task.key, "wrong", published, folder, problems=(Problem("task", str(error)),))
     expected = manifest.expected(task)
-    probed = probe_clips(clips_of(loaded.samples), deep=deep, jobs=jobs, progress=progress, what=task.key)
+    probed = probe_clips(loaded, task.key, deep=deep, jobs=jobs)
     seconds = [info.seconds for info in probed.values() if isinstance(info, ClipInfo)]
     problems = [Problem("row", str(row)) for row in loaded.bad_rows]
     for clip, info in probed.items():
