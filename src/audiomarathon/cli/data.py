@@ -90,7 +90,7 @@ def download(
             size = sum(clip.size for clip in one.clips) / 1e9
             done = "would be" if dry_run else "are"
             say(
-                f"{one.task.key}: {len(one.ids):,} of {counted(len(one.loaded.samples), 'sample')}, "
+                f"{one.task.key}: {len(one.chosen):,} of {counted(len(one.loaded.samples), 'sample')}, "
                 f"{counted(len(one.clips), 'clip')}, "
                 f"{size:.2f} GB {done} in {place / one.folder} (licence: {one.manifest.licence})"
             )

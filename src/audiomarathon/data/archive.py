@@ -15,7 +15,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, runtime_checkable
@@ -127,16 +126,11 @@ def _reading(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: damaged, or cannot be read ({told(error)})") from error
 
 
-@dataclass(frozen=True)
 class FolderSource:
     """A folder. Links are followed, because the hub's cache consists of them."""
 
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The folder's path."""
-        return str(self.folder)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, str(folder)
 
     def entries(self) -> list[Entry]:
         """Return its files without hidden ones. Each folder is read once: links may lead back."""
@@ -159,12 +153,7 @@ class ArchiveSource(ABC):
     """An archive whose members are read in its own order."""
 
     def __init__(self, archive: Path, content: Opener) -> None:
-        self.archive, self.content = archive, content
-
-    @property
-    def name(self) -> str:
-        """The archive's path."""
-        return str(self.archive)
+        self.archive, self.content, self.name = archive, content, str(archive)
 
     @abstractmethod
     def members(self, raw: Any) -> Generator[Member]:

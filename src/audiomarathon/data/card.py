@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +11,14 @@ import soundfile
 
 from audiomarathon.audio.decode import as_pcm, decode, probe
 from audiomarathon.benchmarks import Loaded, Sample, Task, select
-from audiomarathon.benchmarks.manifest import Manifest, read_manifest
+from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.registry import benchmark_of
-from audiomarathon.data.durations import Durations, durations
+from audiomarathon.data.durations import durations
 from audiomarathon.errors import AudioError, DataError, SettingsError
 from audiomarathon.records import LETTERS
 
 EXAMPLES = 10
 EXCERPT_S = 20.0
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One task on the card."""
-
-    task: Task
-    loaded: Loaded
-    found: Durations
-    manifest: Manifest
-
-    def row(self) -> dict[str, Any]:
-        """Return the task's values for the templates."""
-        figures = self.found.statistics()
-        expected = self.manifest.expected(self.task)
-        balance = Counter(sample.stratum for sample in self.loaded.samples if sample.stratum)
-        most = max(balance.values(), default=1)
-        return {
-            "key": self.task.key,
-            "title": self.task.title,
-            "samples": len(self.loaded.samples),
-            "expected": expected.count if expected else len(self.loaded.samples),
-            "licence": self.manifest.licence_of(self.task),
-            "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
-            "clusters": len({sample.cluster for sample in self.loaded.samples}),
-            "bad": len(self.loaded.bad_rows) + len(self.found.broken),
-            **{name: figures[name] for name in ("clips", "total_hours", "min", "p50", "max")},
-        }
 
 
 def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int = 42, jobs: int = 0) -> list[Path]:
@@ -71,18 +42,16 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise SettingsError("cards need jinja2: pip install 'audiomarathon[report]'") from None
-    parts = [
-        _Part(task, loaded, durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)) for task, loaded in tasks
-    ]
     try:
         (folder / "audio").mkdir(parents=True, exist_ok=True)
-        rows = [part.row() for part in parts]
+        rows = [_row(task, loaded, jobs) for task, loaded in tasks]
+        manifest = read_manifest(tasks[0][1].folder)
         content: dict[str, Any] = {
-            "name": parts[0].manifest.name if parts[0].manifest.file else benchmark_of(parts[0].task.key),
+            "name": manifest.name if manifest.file else benchmark_of(tasks[0][0].key),
             "licences": sorted({row["licence"] for row in rows}),
             "tasks": rows,
             "hours": sum(row["total_hours"] for row in rows),
-            "examples": _examples(parts, folder, seed),
+            "examples": _examples(tasks, folder, seed),
             "excerpt": EXCERPT_S,
         }
         pages = []
@@ -101,28 +70,47 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
     return pages
 
 
+def _row(task: Task, loaded: Loaded, jobs: int) -> dict[str, Any]:
+    """Return a task's values for the templates."""
+    found, manifest = durations(task, loaded, jobs=jobs), read_manifest(loaded.folder)
+    figures, expected = found.statistics(), manifest.expected(task)
+    balance = Counter(sample.stratum for sample in loaded.samples if sample.stratum)
+    most = max(balance.values(), default=1)
+    return {
+        "key": task.key,
+        "title": task.title,
+        "samples": len(loaded.samples),
+        "expected": expected.count if expected else len(loaded.samples),
+        "licence": manifest.licence_of(task),
+        "balance": [(name, n, round(100 * n / most)) for name, n in sorted(balance.items())],
+        "clusters": len({sample.cluster for sample in loaded.samples}),
+        "bad": len(loaded.bad_rows) + len(found.broken),
+        **{name: figures[name] for name in ("clips", "total_hours", "min", "p50", "max")},
+    }
+
+
 def markdown(text: object) -> str:
     """Return a text as one line without Markdown or HTML markup."""
     line = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{character}" if character in "\\`*_[]|#!~" else character for character in line)
 
 
-def _examples(parts: Sequence[_Part], folder: Path, seed: int) -> list[dict[str, Any]]:
+def _examples(tasks: Sequence[tuple[Task, Loaded]], folder: Path, seed: int) -> list[dict[str, Any]]:
     """Write excerpts of ten samples, taken from the tasks in turn; return their descriptions."""
-    heard = [(part, [sample for sample in part.loaded.samples if sample.clips]) for part in parts]
-    orders = [(part, iter(select(samples, EXAMPLES, seed))) for part, samples in heard]
+    heard = [(task, [sample for sample in loaded.samples if sample.clips]) for task, loaded in tasks]
+    orders = [(task.key, iter(select(samples, EXAMPLES, seed))) for task, samples in heard]
     examples: list[dict[str, Any]] = []
-    turns = [(part, sample) for _ in range(EXAMPLES) for part, order in orders if (sample := next(order, None))]
-    for part, sample in turns:
+    turns = [(key, sample) for _ in range(EXAMPLES) for key, order in orders if (sample := next(order, None))]
+    for key, sample in turns:
         if len(examples) == EXAMPLES:
             break
-        name = f"{len(examples):02d}-{part.task.key.replace('/', '-')}.wav"
+        name = f"{len(examples):02d}-{key.replace('/', '-')}.wav"
         try:
             _write_excerpt(sample, folder / "audio" / name)
         except AudioError:
             continue  # counted as bad; another sample takes its place
         options = list(zip(LETTERS, sample.options, strict=False))
-        facts = {"task": part.task.key, "id": sample.id, "question": sample.question, "answer": sample.right}
+        facts = {"task": key, "id": sample.id, "question": sample.question, "answer": sample.right}
         examples.append({**facts, "audio": f"audio/{name}", "options": options})
     return examples
 

@@ -11,13 +11,13 @@ import errno
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from audiomarathon.benchmarks import Loaded, Task, select
+from audiomarathon.benchmarks import Loaded, Sample, Task, select
 from audiomarathon.benchmarks.manifest import FILE_NAME, Expected, Manifest, read_manifest, write_manifest
 from audiomarathon.benchmarks.task import Filters, Part
 from audiomarathon.data.archive import Source, check_space, is_there
@@ -43,7 +43,7 @@ class Wanted:
         The task's folder, relative to the source's top.
     loaded
         The task as it loads from the source's metadata.
-    ids
+    chosen
         The samples to download: all, or those of a limited run.
     metadata, clips
         The files.
@@ -56,7 +56,7 @@ class Wanted:
     task: Task
     folder: Path
     loaded: Loaded
-    ids: frozenset[str]
+    chosen: tuple[Sample, ...]
     metadata: tuple[Entry, ...]
     clips: tuple[Entry, ...]
     manifest: Manifest
@@ -65,7 +65,7 @@ class Wanted:
     @property
     def limited(self) -> bool:
         """Whether samples are left out."""
-        return len(self.ids) < len(self.loaded.samples)
+        return len(self.chosen) < len(self.loaded.samples)
 
 
 def download(
@@ -101,7 +101,7 @@ def download(
     stage = root / STAGE
     with holding(stage / "lock", "another download is running there"), tempfile.TemporaryDirectory() as scratch:
         mirror = Path(scratch)
-        entries = {entry.path: entry for entry in source.entries() if not _is_hidden(entry.path)}
+        entries = {entry.path: entry for entry in source.entries() if "/." not in f"/{entry.path}"}
         _mirror(source, entries, mirror)
         plans = [_plan(task, source, entries, mirror, root, limit, seed, split, licence) for task in tasks]
         for plan in plans:
@@ -113,16 +113,11 @@ def download(
         free = check_space(root, needed)
         say(f"{counted(len(missing), 'clip')} to download, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
         if not dry_run:
-            for entry, file in _fetched(source, missing, stage):
-                _place(file, root / entry.path)
+            _fetch(source, missing, stage, root)
             for plan in plans:
                 _write_metadata(plan, mirror, root, source, limit, seed)
         shutil.rmtree(stage, ignore_errors=True)
         return plans
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _mirror(source: Source, entries: Iterable[str], mirror: Path) -> None:
@@ -142,8 +137,6 @@ def _plan(
 ) -> Wanted:  # fmt: skip
     """Find and load a task in a mirror of the source's tree, where only metadata has content."""
     try:
-        if not entries:
-            raise MissingDataError("the source is empty")
         folder = task.find(mirror).relative_to(mirror.absolute())
     except MissingDataError:
         raise DataError(f"{task.key}: is not in {source.name}") from None
@@ -158,11 +151,10 @@ def _plan(
     named = getattr(task, "splits", {}).get(split, usual)
     filters = Filters(split=split)
     metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
-    for entry, file in _fetched(source, metadata, root / STAGE, shown=False):
-        _place(file, mirror / entry.path)
+    _fetch(source, metadata, root / STAGE, mirror, shown=False)
     loaded = task.load(mirror / folder, filters)
     taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder, filters)
-    chosen = [sample for sample in loaded.samples if sample.id in taken]
+    chosen = tuple(sample for sample in loaded.samples if sample.id in taken)
     manifest = read_manifest(mirror / folder)
     if licence and manifest.file is None:
         manifest = replace(manifest, name=task.title, licence=licence)
@@ -171,7 +163,7 @@ def _plan(
         task,
         folder,
         loaded,
-        frozenset(sample.id for sample in chosen),
+        chosen,
         tuple(entry for entry in metadata if Path(entry.path).name != FILE_NAME),
         tuple(entries[path] for path in sorted(paths)),
         manifest,
@@ -199,15 +191,14 @@ def _is_metadata(entry: Entry, folder: Path, named: str) -> bool:
 def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limit: int, seed: int) -> None:
     """Write the rows, all or the limited run's, and the expected counts in the root's manifest."""
     if plan.limited:
-        kept = [sample for sample in plan.loaded.samples if sample.id in plan.ids]
-        plan.task.write_rows(Part(plan.loaded, kept), root / plan.folder)
+        plan.task.write_rows(Part(plan.loaded, plan.chosen), root / plan.folder)
     else:
         for entry in plan.metadata:
             write_bytes(root / entry.path, (mirror / entry.path).read_bytes())
     facts: dict[str, Any] = {}
     if expected := plan.expected:
         facts = {
-            "count": len(plan.ids) if plan.limited else expected.count,
+            "count": len(plan.chosen) if plan.limited else expected.count,
             "min_seconds": expected.seconds[0],
             "max_seconds": expected.seconds[1],
         }
@@ -217,10 +208,8 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
     write_manifest(root, whole, {plan.task.key: facts} if facts else {})
 
 
-def _fetched(
-    source: Source, wanted: Sequence[Entry], stage: Path, *, shown: bool | None = None
-) -> Iterator[tuple[Entry, Path]]:
-    """Yield whole files; raise on a wrong size, or a wrong hash if the source knows it."""
+def _fetch(source: Source, wanted: Sequence[Entry], stage: Path, folder: Path, *, shown: bool | None = None) -> None:
+    """Fetch files into a folder; raise on a wrong size, or a wrong hash if the source knows it."""
     total = sum(entry.size for entry in wanted)
     with progress_of(total, "download", "B", shown=shown) as count:
         try:
@@ -232,7 +221,7 @@ def _fetched(
                         f"{source.name}: {entry.path} arrived damaged (bytes and hash {found}, expected {expected}); "
                         "run the same command again"
                     )
-                yield entry, file
+                _place(file, folder / entry.path)
                 count(entry.size)
         except OSError as error:
             full = error.errno == errno.ENOSPC

@@ -66,12 +66,17 @@ class HubSource:
 
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Download several files at once; interrupted files are resumed."""
+
+        def one(entry: Entry) -> Path:
+            where = {"repo_type": "dataset", "revision": self._revision, "local_dir": stage / "hub"}
+            return Path(self._api.hf_hub_download(self.repository, entry.path, **where))
+
         with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
                 # In groups, so that few files wait on disk for the caller.
                 for start in range(0, len(wanted), _AT_ONCE):
                     group = wanted[start : start + _AT_ONCE]
-                    yield from zip(group, pool.map(lambda entry: self._one(entry, stage), group), strict=True)
+                    yield from zip(group, pool.map(one, group), strict=True)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -86,17 +91,6 @@ class HubSource:
             HfFileSystem().open(name, revision=self._revision, block_size=_BLOCK) as file,
         ):
             yield file
-
-    def _one(self, entry: Entry, stage: Path) -> Path:
-        return Path(
-            self._api.hf_hub_download(
-                self.repository,
-                entry.path,
-                repo_type="dataset",
-                revision=self._revision,
-                local_dir=stage / "hub",
-            )
-        )
 
 
 def _errors(name: str) -> AbstractContextManager[None]:

@@ -88,17 +88,16 @@ def verify(
     TaskReport
         Problems of the data are in the report, never raised.
     """
-    published = Manifest().expected(task)
+    folder = None
     try:
         folder = task_folder(task, data_root, env)
-    except MissingDataError as error:
-        return TaskReport(task.key, "missing", published, problems=(Problem("task", str(error)),))
-    except DataError as error:
-        return TaskReport(task.key, "wrong", published, problems=(Problem("task", str(error)),))
-    try:
         manifest, loaded = read_manifest(folder), task.load(folder)
     except DataError as error:
-        return TaskReport(task.key, "wrong", published, folder, problems=(Problem("task", str(error)),))
+        state: Literal["missing", "wrong"] = (
+            "missing" if isinstance(error, MissingDataError) and not folder else "wrong"
+        )
+        problem = Problem("task", str(error))
+        return TaskReport(task.key, state, Manifest().expected(task), folder, problems=(problem,))
     expected = manifest.expected(task)
     probed = probe_clips(loaded, task.key, deep=deep, jobs=jobs)
     seconds = [info.seconds for info in probed.values() if isinstance(info, ClipInfo)]
