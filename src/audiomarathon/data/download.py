@@ -113,7 +113,7 @@ def download(
         free = check_space(root, needed)
         say(f"{counted(len(missing), 'clip')} to download, {needed / 1e9:.2f} GB; {free / 1e9:.1f} GB free in {root}")
         if not dry_run:
-            _fetch(source, missing, stage, root)
+            bring(source, missing, stage, lambda entry: root / entry.path)
             for plan in plans:
                 _write_metadata(plan, mirror, root, source, limit, seed)
         shutil.rmtree(stage, ignore_errors=True)
@@ -151,7 +151,7 @@ def _plan(
     named = getattr(task, "splits", {}).get(split, usual)
     filters = Filters(split=split)
     metadata = [entry for entry in entries.values() if _is_metadata(entry, folder, named)]
-    _fetch(source, metadata, root / STAGE, mirror, shown=False)
+    bring(source, metadata, root / STAGE, lambda entry: mirror / entry.path, shown=False)
     loaded = task.load(mirror / folder, filters)
     taken = {sample.id for sample in select(loaded.samples, limit, seed)} | _present(task, root / folder, filters)
     chosen = tuple(sample for sample in loaded.samples if sample.id in taken)
@@ -208,8 +208,28 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
     write_manifest(root, whole, {plan.task.key: facts} if facts else {})
 
 
-def _fetch(source: Source, wanted: Sequence[Entry], stage: Path, folder: Path, *, shown: bool | None = None) -> None:
-    """Fetch files into a folder; raise on a wrong size, or a wrong hash if the source knows it."""
+def bring(
+    source: Source,
+    wanted: Sequence[Entry],
+    stage: Path,
+    place: Callable[[Entry], Path],
+    *,
+    shown: bool | None = None,
+) -> None:
+    """Fetch files from a source, and put each in its place once it is whole and checked.
+
+    Parameters
+    ----------
+    stage
+        Folder for unfinished files.
+    shown
+        False shows no progress.
+
+    Raises
+    ------
+    DataError
+        A file has a wrong size, or a wrong hash if the source knows it, or the disk is full.
+    """
     total = sum(entry.size for entry in wanted)
     with progress_of(total, "download", "B", shown=shown) as count:
         try:
@@ -221,7 +241,7 @@ def _fetch(source: Source, wanted: Sequence[Entry], stage: Path, folder: Path, *
                         f"{source.name}: {entry.path} arrived damaged (bytes and hash {found}, expected {expected}); "
                         "run the same command again"
                     )
-                _place(file, folder / entry.path)
+                _place(file, place(entry))
                 count(entry.size)
         except OSError as error:
             full = error.errno == errno.ENOSPC
@@ -234,7 +254,7 @@ def _digest(file: Path, like: str) -> str:
     if not like:
         return ""
     kind = like.partition(":")[0]
-    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % file.stat().st_size)
+    digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size) if kind == "git" else hashlib.new(kind)
     with file.open("rb") as stream:
         return f"{kind}:{hashlib.file_digest(stream, lambda: digest).hexdigest()}"
 

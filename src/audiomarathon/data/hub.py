@@ -67,9 +67,13 @@ class HubSource:
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Download several files at once; interrupted files are resumed."""
 
+        api, where = self._api, stage / "hub"
+
         def one(entry: Entry) -> Path:
-            where = {"repo_type": "dataset", "revision": self._revision, "local_dir": stage / "hub"}
-            return Path(self._api.hf_hub_download(self.repository, entry.path, **where))
+            name = self.repository
+            return Path(
+                api.hf_hub_download(name, entry.path, repo_type="dataset", revision=self._revision, local_dir=where)
+            )
 
         with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
             try:

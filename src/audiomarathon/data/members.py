@@ -31,7 +31,7 @@ class RefusedError(Exception):
 class Entry:
     """A file of a source: its path, its size in bytes, and its hash if known.
 
-    `digest` is `sha256:…`, or `git:…` for the SHA-1 of a git blob.
+    `digest` is `sha256:…`, `md5:…`, or `git:…` for the SHA-1 of a git blob.
     """
 
     path: str

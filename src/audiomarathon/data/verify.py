@@ -93,11 +93,9 @@ def verify(
         folder = task_folder(task, data_root, env)
         manifest, loaded = read_manifest(folder), task.load(folder)
     except DataError as error:
-        state: Literal["missing", "wrong"] = (
-            "missing" if isinstance(error, MissingDataError) and not folder else "wrong"
-        )
-        problem = Problem("task", str(error))
-        return TaskReport(task.key, state, Manifest().expected(task), folder, problems=(problem,))
+        missing = folder is None and isinstance(error, MissingDataError)
+        problem, expected = Problem("task", str(error)), Manifest().expected(task)
+        return TaskReport(task.key, "missing" if missing else "wrong", expected, folder, problems=(problem,))
     expected = manifest.expected(task)
     probed = probe_clips(loaded, task.key, deep=deep, jobs=jobs)
     seconds = [info.seconds for info in probed.values() if isinstance(info, ClipInfo)]

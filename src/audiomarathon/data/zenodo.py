@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -17,67 +15,82 @@ from typing import Any
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.data.archive import Source, check_space, is_there, open_source
+from audiomarathon.data.download import bring
+from audiomarathon.data.members import Entry
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.lock import holding
 
 BASE = "AUDIOMARATHON_ZENODO"
 READY = ".audio_tar_ready"  # X-ARES' flag
 _AT_ONCE = 2
+_BUSY = "another download is running there"
 _TRIES = 5
 _LONGEST_WAIT_S = 300.0
 
 
-@dataclass(frozen=True)
-class File:
-    """A file of a record; `md5` is in hexadecimal."""
-
-    name: str
-    size: int
-    md5: str
-    url: str
-
-
-@dataclass(frozen=True)
 class Record:
-    """A Zenodo record: its files and its licence."""
-
-    files: tuple[File, ...]
-    licence: str
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
-
-
-def record(number: str) -> Record:
-    """Return a record from Zenodo, or from the server in AUDIOMARATHON_ZENODO.
+    """A Zenodo record as a source of files, from Zenodo or from the server in AUDIOMARATHON_ZENODO.
 
     Raises
     ------
     DataError
         The request fails, or the answer is not a record.
     """
-    import httpx2
 
-    url = f"{os.environ.get(BASE, 'https://zenodo.org').rstrip('/')}/api/records/{number}"
-    try:
-        with _answer(url, {}) as answer:
-            answer.read()
-            content = answer.json()
-        files = tuple(
-            File(str(one["key"]), int(one["size"]), one["checksum"].removeprefix("md5:"), str(one["links"]["self"]))
-            for one in content["files"]
-        )
-        licence = (content.get("metadata") or {}).get("license") or {}
-    except httpx2.TransportError as error:
-        raise DataError(f"{url}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{url}: is not a Zenodo record ({told(error)})") from error
-    for file in files:
-        if file.name.startswith(".") or {"/", "\\", "\0"} & {*file.name}:
-            raise DataError(f"{url}: {file.name!r} is not allowed as a file's name")
-    return Record(files, str(licence.get("id", "not stated") if isinstance(licence, dict) else licence))
+    def __init__(self, number: str) -> None:
+        import httpx2
+
+        self.name = f"{os.environ.get(BASE, 'https://zenodo.org').rstrip('/')}/api/records/{number}"
+        try:
+            with _answer(self.name, {}) as answer:
+                answer.read()
+                content = answer.json()
+            self._urls = {str(one["key"]): str(one["links"]["self"]) for one in content["files"]}
+            self._entries = [
+                Entry(str(one["key"]), int(one["size"]), f"md5:{one['checksum'].removeprefix('md5:')}")
+                for one in content["files"]
+            ]
+            licence = (content.get("metadata") or {}).get("license") or {}
+        except httpx2.TransportError as error:
+            raise DataError(f"{self.name}: {told(error)}; download it by hand: --from FOLDER or ZIP") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{self.name}: is not a Zenodo record ({told(error)})") from error
+        for entry in self._entries:
+            if entry.path.startswith(".") or {"/", "\\", "\0"} & {*entry.path}:
+                raise DataError(f"{self.name}: {entry.path!r} is not allowed as a file's name")
+        self.licence = str(licence.get("id", "not stated") if isinstance(licence, dict) else licence)
+        self.size = sum(entry.size for entry in self._entries)
+
+    def entries(self) -> list[Entry]:
+        """Return its files with their MD5."""
+        return self._entries
+
+    def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
+        """Download some files at once, under temporary names."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from zip(wanted, pool.map(partial(self._one, stage=stage), wanted), strict=True)
+
+    def _one(self, entry: Entry, stage: Path) -> Path:
+        """Download a file; resume it after lost connections, and where an earlier call stopped."""
+        import httpx2
+
+        url, part = self._urls[entry.path], stage / f".{entry.path}.partial"
+        for tries_left in reversed(range(_TRIES)):
+            have = part.stat().st_size if part.exists() else 0
+            if have == entry.size and part.exists():
+                break
+            have = 0 if have > entry.size else have
+            try:
+                with _answer(url, {"Range": f"bytes={have}-"} if have else {}) as answer:
+                    # A server that ignores the range sends the whole file.
+                    resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+                    with part.open("ab" if have and resumed else "wb") as out:
+                        for chunk in answer.iter_raw():
+                            out.write(chunk)
+            except httpx2.TransportError as error:
+                if not tries_left:
+                    raise DataError(f"{url}: {told(error)}; run the same command again to continue") from error
+        return part
 
 
 def plan(task: EncoderTask) -> Record:
@@ -90,7 +103,7 @@ def plan(task: EncoderTask) -> Record:
     """
     if not task.zenodo:
         raise DataError(f"{task.name}: private: no data" if task.private else f"{task.name}: has no zenodo_id")
-    return record(task.zenodo)
+    return Record(task.zenodo)
 
 
 def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _line: None) -> None:
@@ -103,23 +116,18 @@ def fetch(task: EncoderTask, root: Path, say: Callable[[str], None] = lambda _li
         and the same call continues.
     """
     folder = root / task.name
-    with _held(folder):
+    with holding(folder / ".lock", _BUSY):
         if (folder / READY).is_file() and not task.missing(folder):
             say(f"{folder}: is complete; nothing to download")
             return
         (folder / READY).unlink(missing_ok=True)
         found = plan(task)
-        left = [file for file in found.files if not is_there(folder / file.name, file.size)]
-        needed = sum(file.size for file in left)
-        say(f"{task.name}: {len(left)} of {len(found.files)} files to download, {needed / 1e9:.2f} GB, into {folder}")
-        check_space(folder, needed)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for file, _ in zip(left, pool.map(partial(_bring, folder=folder), left), strict=True):
-                say(f"{task.name}: {file.name} is complete")
-        zips = [folder / file.name for file in found.files if file.name.endswith(".zip")]
+        say(f"{task.name}: {len(found.entries())} files, {found.size / 1e9:.2f} GB, into {folder}; finished files stay")
+        _copy(found, found.entries(), folder, folder)
+        zips = [folder / entry.path for entry in found.entries() if entry.path.endswith(".zip")]
         for archive in zips:
             _unpack(task, open_source(archive), folder)
-        _finish(task, folder, f"record {task.zenodo}")
+        _finish(task, folder, found.name)
         for archive in zips:
             archive.unlink()
 
@@ -135,7 +143,7 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
     folder = root / task.name
     own = source / task.name
     place = own if own.is_dir() else source
-    with _held(folder):
+    with holding(folder / ".lock", _BUSY):
         found = _unpack(task, open_source(place), folder)
         for archive in sorted(place.glob("*.zip")) if place.is_dir() and not found else ():
             _unpack(task, open_source(archive), folder)
@@ -143,61 +151,26 @@ def from_folder(task: EncoderTask, source: Path, root: Path) -> None:
 
 
 def _unpack(task: EncoderTask, source: Source, folder: Path) -> int:
-    """Copy a task's tars from a source, each whole or not at all; return how many it has."""
+    """Copy a task's tars from a source; return how many it has."""
     names = (*task.globs.values(), *task.mini.values())
     wanted = [one for one in source.entries() if any(fnmatch(Path(one.path).name, name) for name in names)]
-    left = [one for one in wanted if not is_there(folder / Path(one.path).name, one.size)]
-    check_space(folder, sum(one.size for one in left))
-    shutil.rmtree(stage := folder / ".unpack", ignore_errors=True)
-    stage.mkdir()
-    for entry, file in source.fetch(left, stage):
-        file.replace(folder / Path(entry.path).name)
+    (stage := folder / ".unpack").mkdir(exist_ok=True)
+    _copy(source, wanted, folder, stage)
     shutil.rmtree(stage)
     return len(wanted)
+
+
+def _copy(source: Source, wanted: Sequence[Entry], folder: Path, stage: Path) -> None:
+    """Copy files into one folder, each whole or not at all; files that are there stay."""
+    left = [one for one in wanted if not is_there(folder / Path(one.path).name, one.size)]
+    check_space(folder, sum(one.size for one in left))
+    bring(source, left, stage, lambda entry: folder / Path(entry.path).name)
 
 
 def _finish(task: EncoderTask, folder: Path, source: str) -> None:
     if missing := task.missing(folder):
         raise MissingDataError(f"{source}: has no {', '.join(missing)} of {task.name}")
     (folder / READY).touch()
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    with holding(folder / ".lock", "another download is running there"):
-        try:
-            yield
-        except OSError as error:
-            where = error.filename or folder
-            raise DataError(f"{where}: {error.strerror or error}; run the same command again to continue") from error
-
-
-def _bring(file: File, folder: Path) -> None:
-    """Download a file under a temporary name, resume it after lost connections, check its MD5, and rename it."""
-    import httpx2
-
-    part = folder / f".{file.name}.partial"
-    for tries_left in reversed(range(_TRIES)):
-        have = part.stat().st_size if part.exists() else 0
-        if have == file.size and part.exists():
-            break
-        have = 0 if have > file.size else have
-        try:
-            with _answer(file.url, {"Range": f"bytes={have}-"} if have else {}) as answer:
-                # A server that ignores the range sends the whole file.
-                resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-                with part.open("ab" if have and resumed else "wb") as out:
-                    for chunk in answer.iter_raw():
-                        out.write(chunk)
-        except httpx2.TransportError as error:
-            if not tries_left:
-                raise DataError(f"{file.url}: {told(error)}; run the same command again to continue") from error
-    with part.open("rb") as stream:
-        found = hashlib.file_digest(stream, "md5").hexdigest()
-    if found != file.md5:
-        part.unlink()
-        raise DataError(f"{file.url}: arrived damaged (MD5 {found}, must be {file.md5}); run the same command again")
-    part.replace(folder / file.name)
 
 
 @contextmanager
