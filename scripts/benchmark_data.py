@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -68,8 +67,8 @@ def corpus(folder: Path, form: tuple[str, int, int, str], clips: int) -> list[Pa
 
 def ours(folder: Path, out: Path) -> None:
     """Build with the builder, one job."""
-    reader = TauCorpus(Namespace(raw=[folder], seed=42))
-    build(reader, Joining(JOINED_S, JOINED_S, 0, 0, RATE), out, progress=False)
+    reader = TauCorpus([folder], 42)
+    build(reader, Joining(JOINED_S, JOINED_S, 0, 0, RATE), out)
 
 
 def with_pydub(paths: Sequence[Path], out: Path) -> None:

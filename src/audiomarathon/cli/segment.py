@@ -76,9 +76,7 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         with _reading():
             gap = gap if gap is not None else 0.0 if crossfade else corpus.gap
             joining, reader = Joining(low, high, gap, crossfade, rate), corpus(raw, seed, **own)
-            shown = sys.stderr.isatty()
-            told = build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs), progress=shown)
-        typer.echo(told)
+            typer.echo(build_folder(reader, joining, output, limit=limit, jobs=max(1, jobs)))
 
     low, high = corpus.seconds
     about = (
@@ -117,8 +115,7 @@ def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
         ] = usual.silence,
     ) -> None:
         with _reading():
-            told = cut_recordings(raw, Cutting(low, high, rate, silence), output, progress=sys.stderr.isatty())
-        typer.echo(told)
+            typer.echo(cut_recordings(raw, Cutting(low, high, rate, silence), output))
 
     about = (
         "Cut long recordings (podcasts, meetings) into clips, at silences if possible. "

@@ -48,14 +48,14 @@ class BuildLog:
         self._left_out: list[Row] = []
         self._added = 0
 
-    def bad(self, source: str, size: int) -> str:
+    def bad(self, source: str, file: Path) -> str:
         """Return why an earlier run left out this source; "" if it did not, or if the file has changed."""
         row = self._known_bad.get(source)
-        return str(row["reason"]) if row and row["bytes"] == size else ""
+        return str(row["reason"]) if row and row["bytes"] == _size(file) else ""
 
-    def leave_out(self, source: str, reason: str, *, fixed: bool = False, size: int | None = None) -> None:
-        """Log an unused source. A `fixed` source is not tried again while its size stays the same."""
-        row = {"path": source, "reason": reason, "bytes": size, "fixed": fixed}
+    def leave_out(self, source: str, reason: str, file: Path | None = None, *, fixed: bool = False) -> None:
+        """Log an unused source. A `fixed` source is not tried again while its file has the same size."""
+        row = {"path": source, "reason": reason, "bytes": file and _size(file), "fixed": fixed}
         with self._mutex:
             self._left_out.append(row)
             if fixed and self._known_bad.get(source) != row:
@@ -173,6 +173,10 @@ def _rows(file: Path, fields: set[str]) -> Iterator[Row]:
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (row := json_object(line)) and row.keys() >= fields:
             yield row
+
+
+def _size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
 
 
 def _sha256(file: Path) -> str:

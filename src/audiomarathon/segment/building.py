@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ TOO_LONG = "longer than a clip may be"
 _Ready = tuple[Source, Piece]
 
 
-def build(
-    corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, jobs: int = 1, progress: bool = True
-) -> str:
+def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, jobs: int = 1) -> str:
     """Build a task's folder; return a summary.
 
     Parameters
@@ -51,8 +50,6 @@ def build(
         Number of clips to make, one from each group in turn, with the groups in a seeded order; 0 makes all.
     jobs
         Groups to build at the same time.
-    progress
-        Show a progress bar.
 
     Raises
     ------
@@ -71,7 +68,7 @@ def build(
             raise DataError(f"{corpus.title}: {twice} is there twice; name one of its folders")
         layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         total = limit or len(groups)
-        with tqdm(total=total, desc=corpus.title, disable=not progress, bar_format=layout) as bar:
+        with tqdm(total=total, desc=corpus.title, disable=None, bar_format=layout) as bar:
             _make(_Builder(corpus, joining, log, (lambda _: None) if limit else bar.update), groups, limit, jobs, bar)
         rows = log.rows()
         for source, reason in (*corpus.left_out, *corpus.write(folder, rows)):
@@ -111,28 +108,29 @@ def _in_turns(makers: Iterable[Iterator[str]]) -> Iterator[str]:
             waiting.append(maker)
 
 
+@dataclass
 class _Builder:
-    """Makes the clips of a corpus, group by group."""
+    """Makes the clips of a corpus, group by group.
 
-    def __init__(self, corpus: Corpus, joining: Joining, log: BuildLog, advance: Callable[[float], object]) -> None:
-        self.corpus = corpus
-        self.joining = joining
-        self.log = log
-        self.advance = advance
-        #: Set to start no further clip.
-        self.stopped = False
+    `advance` shows how much of a group is done; `stopped` is set to start no further clip.
+    """
+
+    corpus: Corpus
+    joining: Joining
+    log: BuildLog
+    advance: Callable[[float], object]
+    stopped: bool = False
 
     def clips(self, group: Group) -> Iterator[str]:
         """Make a group's clips in order; yield their paths."""
         sources = self.corpus.sources(group)
-        step = 1 / max(1, len(sources))
         with tempfile.TemporaryDirectory(prefix="audiomarathon-") as scratch:
             index, path = 0, self.corpus.place(group, 0)
             if len(sources) == 1 and self.log.finished(path, lambda row: _is_alone_in(row, group, sources[0])):
                 self.advance(1)
                 yield path  # found without its audio, which may have to be spoken first
                 return
-            rest: Iterator[_Ready] = self._pieces(sources, Path(scratch), step)
+            rest: Iterator[_Ready] = self._pieces(sources, Path(scratch))
             while not self.stopped:
                 path = self.corpus.place(group, index)
                 ahead, rest = itertools.tee(rest)
@@ -144,33 +142,31 @@ class _Builder:
                     self._leave_out(taken)
                 elif (broken := self._write(group, path, joined, taken)) is not None:
                     del taken[broken]
-                    rest, used = itertools.chain(taken, rest), 1  # plan the clip again without the broken source
+                    rest = itertools.chain(taken, rest)  # plan the clip again without the broken source
                 else:
                     index += 1
                     yield path
-                self.advance(step * used)
 
-    def _pieces(self, sources: Iterable[Source], scratch: Path, step: float) -> Iterator[_Ready]:
+    def _pieces(self, sources: Sequence[Source], scratch: Path) -> Iterator[_Ready]:
         """Yield the readable sources; leave out and name the others."""
         seen: set[str] = set()
         for source in sources:
             try:
                 if source.name in seen:
                     self.log.leave_out(source.name, "is listed twice")
-                elif reason := self.log.bad(source.name, size := source.path.stat().st_size):
-                    self.log.leave_out(source.name, reason, fixed=True, size=size)
+                elif reason := self.log.bad(source.name, source.path):
+                    self.log.leave_out(source.name, reason, source.path, fixed=True)
                 else:
                     audio = self.corpus.audio(source, scratch)
                     info = probe(audio)
                     yield source, Piece(audio, length_at(info.frames, info.sampling_rate, self.joining.rate))
-                    continue
             except AudioError as error:
                 self._broken(source, error.reason)
             except OSError as error:
                 self._broken(source, f"cannot be read ({error.strerror or error})")
             finally:
                 seen.add(source.name)
-            self.advance(step)
+                self.advance(1 / len(sources))
 
     def _range(self, path: str) -> Range:
         low, high = (round(seconds * self.joining.rate) for seconds in (self.joining.low, self.joining.high))
@@ -223,13 +219,11 @@ class _Builder:
         high = round(self.joining.high * self.joining.rate)
         for source, piece in taken:
             reason = TOO_LONG if piece.frames > high and not self.corpus.cut else TAIL
-            size = source.path.stat().st_size
-            self.log.leave_out(source.name, reason, fixed=self.corpus.spoken, size=size)  # do not speak it again
+            self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not speak it again
 
     def _broken(self, source: Source, reason: str) -> None:
-        size = source.path.stat().st_size if source.path.is_file() else None
         # A speech synthesiser that failed may work the next time; a damaged file will not.
-        self.log.leave_out(source.name, reason, fixed=not self.corpus.spoken, size=size)
+        self.log.leave_out(source.name, reason, source.path, fixed=not self.corpus.spoken)
         # Without tqdm's lock: an interrupt while a bar is drawn leaves it locked, and this would wait for ever.
         tqdm.write(f"left out: {source.name}: {reason}", nolock=True)
 

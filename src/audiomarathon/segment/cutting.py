@@ -116,7 +116,7 @@ def _longest_run(silent: npt.NDArray[np.bool_]) -> int | None:
     return int(starts[longest] + stops[longest]) // 2
 
 
-def cut(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool = False) -> str:
+def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
     """Cut recordings, including those in folders; return a summary.
 
     Raises
@@ -132,21 +132,20 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path, *, progress: bool 
     if twice := next((stem for stem, count in stems.items() if count > 1), ""):
         raise DataError(f"two recordings are called {twice}; cut them into different folders")
     with build_log(folder, {"task": "cut", **vars(cutting)}) as log:
-        for recording, name in tqdm(recordings, unit="recording", disable=not progress):
+        for recording, name in tqdm(recordings, unit="recording", disable=None):
             try:
-                size = recording.stat().st_size
-                if reason := log.bad(name, size):
+                if reason := log.bad(name, recording):
                     raise AudioError(recording, reason)
                 level, frames = levels(recording, cutting.rate)
             except AudioError as error:
-                log.leave_out(name, error.reason, fixed=True, size=size)
+                log.leave_out(name, error.reason, recording, fixed=True)
                 tqdm.write(f"left out: {name}: {error.reason}")
                 continue
             found = stretches(level, frames, cutting)
             end = found[-1].stop if found else 0
             if end < frames:
                 log.leave_out(f"{name} from {end / cutting.rate:.2f} s", TAIL)
-            _write(recording, found, cutting, log, {"source": name, "source_bytes": size})
+            _write(recording, found, cutting, log, {"source": name, "source_bytes": recording.stat().st_size})
         return log.finish("cut", f"{len(recordings)} recordings")
 
 
