@@ -113,13 +113,10 @@ class Corpus(ABC):
         vars(self).update(own)
         self.roots = [Path(root).absolute() for root in raw]
         self.seed = seed
+        #: Settings of this corpus that decide the clips.
+        self.options: dict[str, Any] = {}
         #: (file, reason) of the files that the reader skipped.
         self.left_out: list[tuple[str, str]] = []
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Settings of this corpus that decide the clips."""
-        return {}
 
     @abstractmethod
     def groups(self) -> list[Group]:

@@ -6,7 +6,7 @@ import json
 import random
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,11 +42,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
             self._command("", "")
         except (ValueError, LookupError) as error:
             raise DataError(f"--tts {self.tts!r}: quotes or braces do not fit ({error})") from None
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The command decides the audio."""
-        return {"tts": self.tts}
+        self.options = {"tts": self.tts}
 
     def groups(self) -> list[Group]:
         """Return one group per passage."""

@@ -22,6 +22,7 @@ from audiomarathon.segment.corpus import Corpus, Group, Row, below, question
 _SPEAKER = re.compile(r"id\d+")
 _GENDERS = {"m": "Male", "f": "Female"}
 _OLDEST = (30, 40, 50, 70)  # of every age group except the last
+_UNKNOWN = "this speaker's class is not in the table"
 _CONVERT = "ffmpeg -i 00001.m4a -ac 1 -ar 16000 00001.wav"
 
 
@@ -37,32 +38,20 @@ class _VoxCeleb(Corpus):
 
     def groups(self) -> list[Group]:
         """Return one group per speaker; its clips are listed when needed."""
-        known = self.speakers()
-        found: dict[str, Path] = {}
+        folders = []
         for root in self.roots:
-            here = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
-            for speaker in self.the_one(here, "folder with one folder per speaker (id00012)").iterdir():
-                if not _SPEAKER.fullmatch(speaker.name) or not speaker.is_dir():
-                    continue
-                if speaker.name in found:
-                    raise DataError(f"{self.title}: speaker {speaker.name} is in {found[speaker.name]} and {speaker}")
-                found[speaker.name] = speaker
-        groups = []
-        for name, folder in sorted(found.items()):
-            if name not in known:
-                self.left_out.append((self.name(folder), "this speaker's class is not in the table"))
-            else:
-                groups.append(Group(name, folder, {"speaker": name, "known": known[name]}))
-        return self._readable(groups)
-
-    def _readable(self, groups: list[Group]) -> list[Group]:
-        """Refuse a corpus that was not converted from VoxCeleb2's AAC."""
-        folders = [group.sources for group in groups if isinstance(group.sources, Path)]
-        if folders and next(below(folders[0], AUDIO_SUFFIXES), None) is None:
+            found = nearest(root, lambda folder: any(map(_SPEAKER.fullmatch, folder.folders)))
+            folder = self.the_one(found, "folder with one folder per speaker (id00012)")
+            folders += [one for one in folder.iterdir() if _SPEAKER.fullmatch(one.name) and one.is_dir()]
+        folders.sort(key=lambda folder: folder.name)
+        known = self.speakers()
+        self.left_out += [(self.name(one), _UNKNOWN) for one in folders if one.name not in known]
+        folders = [one for one in folders if one.name in known]
+        if folders and not any(below(folders[0], AUDIO_SUFFIXES)):
             m4a = next(below(folders[0], [".m4a"]), None)
             advice = f"{m4a} is AAC, which cannot be read here; convert each clip, as in {_CONVERT}"
             raise DataError(f"{self.title}: {folders[0]}: {advice if m4a else 'no audio'}")
-        return groups
+        return [Group(one.name, one, {"speaker": one.name, "known": known[one.name]}) for one in folders]
 
 
 class VoxCorpus(_VoxCeleb):
