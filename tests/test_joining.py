@@ -13,29 +13,27 @@ from hypothesis import strategies as st
 
 from audiomarathon.audio.decode import decode
 from audiomarathon.errors import AudioError, DataError
-from audiomarathon.segment.joining import Joining, Joint, Piece, Range, length_at, plan, write
+from audiomarathon.segment.joining import Joining, Piece, Span, length_at, plan, write
 
 CASES = {
-    "until the target is reached": ([40, 40, 40, 40], Range(50, 120, 70), Joint(), ([0, 40], 80), 2),
-    "with gaps": ([40, 40, 40], Range(50, 120, 100), Joint(gap=5), ([0, 45], 85), 2),
-    "with crossfades": ([40, 40, 40], Range(50, 120, 95), Joint(crossfade=10), ([0, 30, 60], 100), 3),
+    "until the target is reached": ([40, 40, 40, 40], Span(50, 120, 70), ([0, 40], 80), 2),
+    "with gaps": ([40, 40, 40], Span(50, 120, 100, gap=5), ([0, 45], 85), 2),
+    "with crossfades": ([40, 40, 40], Span(50, 120, 95, crossfade=10), ([0, 30, 60], 100), 3),
     "crossfades take at most half of a clip": (
         [40, 8, 40],
-        Range(50, 90, 60),
-        Joint(crossfade=10),
+        Span(50, 90, 60, crossfade=10),
         ([0, 36, 40], 80),
         3,
     ),
-    "a last clip that would lead too far waits": ([40, 40, 60], Range(50, 120, 120), Joint(), ([0, 40], 80), 2),
-    "all that is left, where that is enough": ([40, 40], Range(50, 120, 120), Joint(), ([0, 40], 80), 2),
-    "a tail too short": ([40], Range(50, 120, 60), Joint(), None, 1),
-    "nothing": ([], Range(50, 120, 60), Joint(), None, 0),
-    "a clip too long for any": ([130, 60], Range(50, 120, 60), Joint(), None, 1),
-    "clips that no whole number of fits": ([40, 90, 90], Range(50, 120, 100), Joint(), None, 1),
+    "a last clip that would lead too far waits": ([40, 40, 60], Span(50, 120, 120), ([0, 40], 80), 2),
+    "all that is left, where that is enough": ([40, 40], Span(50, 120, 120), ([0, 40], 80), 2),
+    "a tail too short": ([40], Span(50, 120, 60), None, 1),
+    "nothing": ([], Span(50, 120, 60), None, 0),
+    "a clip too long for any": ([130, 60], Span(50, 120, 60), None, 1),
+    "clips that no whole number of fits": ([40, 90, 90], Span(50, 120, 100), None, 1),
     "the last is shortened to the length": (
         [40, 40, 40],
-        Range(100, 100, 100, cut=True),
-        Joint(),
+        Span(100, 100, 100, cut=True),
         ([0, 40, 80], 100),
         3,
     ),
@@ -44,15 +42,15 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan(case: str) -> None:
-    lengths, span, joint, expected, used = CASES[case]
-    made, taken = plan([Piece(Path(str(i)), length) for i, length in enumerate(lengths)], span, joint)
+    lengths, span, expected, used = CASES[case]
+    made, taken = plan([Piece(Path(str(i)), length) for i, length in enumerate(lengths)], span)
     found = made and ([part.offset for part in made.parts], made.frames)
     assert (found, taken) == (expected, used)
 
 
 def test_what_is_missing_of_an_exact_length_within_a_gap_is_silence() -> None:
     pieces = [Piece(Path("a"), 50), Piece(Path("b"), 47), Piece(Path("c"), 40)]
-    made, used = plan(pieces, Range(100, 100, 100, cut=True), Joint(gap=2))
+    made, used = plan(pieces, Span(100, 100, 100, cut=True, gap=2))
     assert made is not None
     assert (len(made.parts), made.frames, used) == (2, 100, 2)
 
@@ -71,19 +69,16 @@ def test_clips_keep_their_order_and_none_is_used_twice(
     lengths: list[int], low: int, more: int, where: float, between: int, fades: bool, cut: bool
 ) -> None:
     pieces = [Piece(Path(str(i)), length) for i, length in enumerate(lengths)]
-    span, joint = (
-        Range(low, low + more, low + round(more * where), cut),
-        Joint(*((0, between) if fades else (between, 0))),
-    )
+    span = Span(low, low + more, low + round(more * where), cut, *((0, between) if fades else (between, 0)))
     met = []
     while pieces:
-        made, used = plan(pieces, span, joint)
+        made, used = plan(pieces, span)
         assert used > 0
         if made:
             assert low <= made.frames <= low + more
             assert [part.piece for part in made.parts] == pieces[: len(made.parts)]
             for part, following in pairwise(made.parts):
-                assert following.offset == part.offset + part.frames + joint.gap - following.overlap
+                assert following.offset == part.offset + part.frames + span.gap - following.overlap
                 assert part.frames == part.piece.frames
         met += pieces[:used]
         pieces = pieces[used:]
@@ -95,9 +90,9 @@ def wav(path: Path, samples: np.ndarray, rate: int = 8_000, **form: str) -> Piec
     return Piece(path, len(samples))
 
 
-def joined(pieces: list[Piece], joint: Joint, tmp_path: Path) -> np.ndarray:
+def joined(pieces: list[Piece], crossfade: int, tmp_path: Path) -> np.ndarray:
     total = sum(piece.frames for piece in pieces)
-    made, _ = plan(pieces, Range(1, 2 * total, 2 * total), joint)
+    made, _ = plan(pieces, Span(1, 2 * total, 2 * total, crossfade=crossfade))
     assert made
     write(made, tmp_path / "out.wav", 8_000)
     return soundfile.read(tmp_path / "out.wav", dtype="int16")[0]
@@ -105,7 +100,7 @@ def joined(pieces: list[Piece], joint: Joint, tmp_path: Path) -> np.ndarray:
 
 def test_a_crossfade_is_of_equal_power_and_touches_nothing_else(tmp_path: Path) -> None:
     ones, threes = np.full(200_000, 1_000, np.int16), np.full(150_000, 3_000, np.int16)
-    heard = joined([wav(tmp_path / "a.wav", ones), wav(tmp_path / "b.wav", threes)], Joint(crossfade=4), tmp_path)
+    heard = joined([wav(tmp_path / "a.wav", ones), wav(tmp_path / "b.wav", threes)], 4, tmp_path)
     angle = (np.arange(4) + 0.5) / 4 * np.pi / 2
     expected = np.rint(1_000 * np.cos(angle) + 3_000 * np.sin(angle))
     np.testing.assert_array_equal(heard[199_996:200_000], expected)
@@ -114,7 +109,7 @@ def test_a_crossfade_is_of_equal_power_and_touches_nothing_else(tmp_path: Path) 
 
 def test_a_crossfade_longer_than_a_block_is_the_same_everywhere(tmp_path: Path) -> None:
     tone = (np.sin(np.arange(300_000) / 7) * 9_000).astype(np.int16)
-    heard = joined([wav(tmp_path / f"{i}.wav", tone) for i in range(3)], Joint(crossfade=100_000), tmp_path)
+    heard = joined([wav(tmp_path / f"{i}.wav", tone) for i in range(3)], 100_000, tmp_path)
     assert len(heard) == 700_000
     angle = (np.arange(100_000) + 0.5) / 100_000 * np.pi / 2
     faded = np.rint(np.cos(angle) * tone[200_000:] + np.sin(angle) * tone[:100_000])
@@ -126,14 +121,14 @@ def test_stereo_of_24_bits_at_another_rate_is_what_decoding_gives(tmp_path: Path
     samples = np.random.default_rng(0).uniform(-0.9, 0.9, (44_100, 2))
     soundfile.write(tmp_path / "a.wav", samples, 44_100, subtype="PCM_24")
     expected = np.rint(decode(tmp_path / "a.wav", 8_000) * 32_768).astype(np.int16)
-    heard = joined([Piece(tmp_path / "a.wav", length_at(44_100, 44_100, 8_000))], Joint(), tmp_path)
+    heard = joined([Piece(tmp_path / "a.wav", length_at(44_100, 44_100, 8_000))], 0, tmp_path)
     np.testing.assert_array_equal(heard, expected)
 
 
 def test_a_source_longer_or_shorter_than_its_header_said_is_an_error(tmp_path: Path) -> None:
     piece = wav(tmp_path / "a.wav", np.ones(900, np.int16))
     for frames in (899, 901):
-        made, _ = plan([Piece(piece.path, frames)], Range(1, 2_000, 2_000), Joint())
+        made, _ = plan([Piece(piece.path, frames)], Span(1, 2_000, 2_000))
         with pytest.raises(AudioError, match="holds 900 samples"):
             write(made, tmp_path / "out.wav", 8_000)
 

@@ -27,7 +27,7 @@ from audiomarathon.errors import AudioError, DataError
 from audiomarathon.files import write_json
 from audiomarathon.segment.build_log import BuildLog, build_log, same_as
 from audiomarathon.segment.corpus import Corpus, Group, Row, Source
-from audiomarathon.segment.joining import Joining, Piece, Plan, Range, length_at, plan, write
+from audiomarathon.segment.joining import Joining, Piece, Plan, Span, length_at, plan, write
 
 TAIL = "a tail too short for a clip"
 TOO_LONG = "longer than a clip may be"
@@ -134,13 +134,14 @@ class _Builder:
             while not self.stopped:
                 path = self.corpus.place(group, index)
                 ahead, rest = itertools.tee(rest)
-                joined, used = plan((piece for _, piece in ahead), self._range(path), self.joining.joint)
+                span = self.joining.span(self.corpus.chance("length", path), cut=self.corpus.cut)
+                joined, used = plan((piece for _, piece in ahead), span)
                 if not used:
                     return
                 taken = list(itertools.islice(rest, used))
                 if joined is None:
-                    self._leave_out(taken)
-                elif (broken := self._write(group, path, joined, taken)) is not None:
+                    self._leave_out(taken, span)
+                elif (broken := self._write(group, path, joined, taken, span)) is not None:
                     del taken[broken]
                     rest = itertools.chain(taken, rest)  # plan the clip again without the broken source
                 else:
@@ -168,13 +169,9 @@ class _Builder:
                 seen.add(source.name)
                 self.advance(1 / len(sources))
 
-    def _range(self, path: str) -> Range:
-        low, high = (round(seconds * self.joining.rate) for seconds in (self.joining.low, self.joining.high))
-        return Range(low, high, self.corpus.chance("length", path).randint(low, high), self.corpus.cut)
-
-    def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready]) -> int | None:
+    def _write(self, group: Group, path: str, joined: Plan, taken: Sequence[_Ready], span: Span) -> int | None:
         """Write a clip unless it is there; return the index of a source that cannot be decoded, or None."""
-        row = self._row(group, joined, taken)
+        row = self._row(group, joined, taken, span)
         if self.log.finished(path, same_as(row)):
             return None
         partial = self.log.partial(path)
@@ -189,7 +186,7 @@ class _Builder:
         self.log.add(path, partial, row)
         return None
 
-    def _row(self, group: Group, joined: Plan, taken: Sequence[_Ready]) -> Row:
+    def _row(self, group: Group, joined: Plan, taken: Sequence[_Ready], span: Span) -> Row:
         """Return a clip's row of the manifest: its sources and their places, in samples at the clip's rate."""
         parts = [
             {
@@ -209,16 +206,15 @@ class _Builder:
             "frames": joined.frames,
             "seconds": joined.frames / self.joining.rate,
             "seed": self.corpus.seed,
-            "gap": self.joining.joint.gap,
-            "crossfade": self.joining.joint.crossfade,
+            "gap": span.gap,
+            "crossfade": span.crossfade,
             "sources": parts,
         }
         return dict(json.loads(json.dumps(row)))  # compare with the manifest: tuples become lists
 
-    def _leave_out(self, taken: Sequence[_Ready]) -> None:
-        high = round(self.joining.high * self.joining.rate)
+    def _leave_out(self, taken: Sequence[_Ready], span: Span) -> None:
         for source, piece in taken:
-            reason = TOO_LONG if piece.frames > high and not self.corpus.cut else TAIL
+            reason = TOO_LONG if piece.frames > span.high and not self.corpus.cut else TAIL
             self.log.leave_out(source.name, reason, source.path, fixed=self.corpus.spoken)  # do not speak it again
 
     def _broken(self, source: Source, reason: str) -> None:

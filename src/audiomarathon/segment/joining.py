@@ -7,6 +7,7 @@ The output is 16-bit; a 16-bit mono source at the output's rate is copied sample
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +17,6 @@ import soundfile
 
 from audiomarathon.audio.decode import pcm_blocks
 from audiomarathon.errors import AudioError, DataError
-
-
-@dataclass(frozen=True)
-class Joint:
-    """Silence or overlap between two clips.
-
-    Attributes
-    ----------
-    gap
-        Samples of silence.
-    crossfade
-        Samples of overlap, with equal power; at most half of either clip.
-    """
-
-    gap: int = 0
-    crossfade: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,10 +41,12 @@ class Joining:
         lengths = {"min_seconds": self.low, "max_seconds": self.high}
         return {**lengths, "gap_seconds": self.gap, "crossfade_seconds": self.crossfade, "rate": self.rate}
 
-    @property
-    def joint(self) -> Joint:
-        """Gap and crossfade in samples."""
-        return Joint(round(self.gap * self.rate), round(self.crossfade * self.rate))
+    def span(self, chance: random.Random, *, cut: bool) -> Span:
+        """Return the settings in samples, with a target drawn from the allowed lengths."""
+        low, high, gap, crossfade = (
+            round(seconds * self.rate) for seconds in (self.low, self.high, self.gap, self.crossfade)
+        )
+        return Span(low, high, chance.randint(low, high), cut, gap, crossfade)
 
 
 def check_lengths(low: float, high: float, rate: int) -> None:
@@ -117,19 +104,32 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Range:
-    """Allowed length of a joined clip in samples; joining stops at `target`.
+class Span:
+    """Allowed length of one joined clip, and what is between its parts, in samples.
 
-    With `cut`, a last clip that would exceed `high` is shortened if the joined clip is too short without it.
+    Attributes
+    ----------
+    low, high
+        Shortest and longest length.
+    target
+        Joining stops at this length.
+    cut
+        Whether a last clip that would exceed `high` is shortened if the joined clip is too short without it.
+    gap
+        Silence between two parts.
+    crossfade
+        Overlap of two parts, with equal power; at most half of either.
     """
 
     low: int
     high: int
     target: int
     cut: bool = False
+    gap: int = 0
+    crossfade: int = 0
 
 
-def plan(pieces: Iterable[Piece], span: Range, joint: Joint) -> tuple[Plan | None, int]:
+def plan(pieces: Iterable[Piece], span: Span) -> tuple[Plan | None, int]:
     """Take pieces from the front until the target is reached.
 
     Returns
@@ -144,7 +144,7 @@ def plan(pieces: Iterable[Piece], span: Range, joint: Joint) -> tuple[Plan | Non
     for piece in pieces:
         if end >= span.target:
             break
-        part = _after(parts, piece, end, joint)
+        part = _after(parts, piece, end, span)
         if part.offset + part.frames > span.high:
             if end >= span.low:
                 break
@@ -158,11 +158,11 @@ def plan(pieces: Iterable[Piece], span: Range, joint: Joint) -> tuple[Plan | Non
     return (Plan(tuple(parts), end) if parts and end >= span.low else None), len(parts)
 
 
-def _after(parts: Sequence[Part], piece: Piece, end: int, joint: Joint) -> Part:
+def _after(parts: Sequence[Part], piece: Piece, end: int, span: Span) -> Part:
     if not parts:
         return Part(piece, 0, piece.frames)
-    overlap = min(joint.crossfade, parts[-1].frames // 2, piece.frames // 2)
-    return Part(piece, end + joint.gap - overlap, piece.frames, overlap)
+    overlap = min(span.crossfade, parts[-1].frames // 2, piece.frames // 2)
+    return Part(piece, end + span.gap - overlap, piece.frames, overlap)
 
 
 def length_at(frames: int, rate: int, wanted: int) -> int:
