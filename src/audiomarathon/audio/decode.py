@@ -20,7 +20,8 @@ import soxr
 
 from audiomarathon.audio.containers import promised_length
 from audiomarathon.audio.member import Clip, Member
-from audiomarathon.errors import AudioError
+from audiomarathon.errors import AudioError, RecordError
+from audiomarathon.files import writing
 
 Samples = npt.NDArray[np.float32]
 Pcm = npt.NDArray[np.int16]
@@ -146,6 +147,22 @@ def pcm_blocks(path: str | Clip, sampling_rate: int) -> Iterator[Pcm]:
 def as_pcm(samples: Samples) -> Pcm:
     """Return samples as 16 bits, rounded to nearest and limited; 16-bit audio that was decoded comes back exactly."""
     return np.clip(np.rint(samples * 32_768), -32_768, 32_767).astype(np.int16)
+
+
+def write_pcm(path: Path, samples: Pcm, rate: int, container: str | None = None) -> None:
+    """Write 16-bit audio, in the container of the path's suffix or a named one; create the folder if needed.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        soundfile.write(path, samples, rate, subtype="PCM_16", format=container)
+    except soundfile.LibsndfileError as error:
+        raise RecordError(f"{path}: cannot be written ({error.error_string}); is the disk full?") from error
 
 
 def _resampled(path: Clip, clip: soundfile.SoundFile, sampling_rate: int, most_seconds: float) -> Iterator[Samples]:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import soundfile
-
-from audiomarathon.audio.decode import as_pcm, decode, probe
+from audiomarathon.audio.decode import as_pcm, decode, probe, write_pcm
 from audiomarathon.benchmarks import Loaded, Sample, Task, select
 from audiomarathon.benchmarks.manifest import read_manifest
 from audiomarathon.benchmarks.registry import benchmark_of
 from audiomarathon.data.durations import durations
-from audiomarathon.errors import AudioError, DataError, SettingsError
+from audiomarathon.errors import AudioError, SettingsError
+from audiomarathon.files import write_text
 from audiomarathon.records import LETTERS
 
 EXAMPLES = 10
@@ -35,38 +34,35 @@ def write_card(tasks: Sequence[tuple[Task, Loaded]], folder: Path, *, seed: int 
     ------
     SettingsError
         Without jinja2 (the extra `report`).
-    DataError
-        The folder cannot be written, or no clip can be read.
+    RecordError
+        The folder cannot be written.
     """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise SettingsError("cards need jinja2: pip install 'audiomarathon[report]'") from None
-    try:
-        (folder / "audio").mkdir(parents=True, exist_ok=True)
-        rows = [_row(task, loaded, jobs) for task, loaded in tasks]
-        manifest = read_manifest(tasks[0][1].folder)
-        content: dict[str, Any] = {
-            "name": manifest.name if manifest.file else benchmark_of(tasks[0][0].key),
-            "licences": sorted({row["licence"] for row in rows}),
-            "tasks": rows,
-            "hours": sum(row["total_hours"] for row in rows),
-            "examples": _examples(tasks, folder, seed),
-            "excerpt": EXCERPT_S,
-        }
-        pages = []
-        for name, escape in (("card.md", False), ("card.html", True)):
-            loader = PackageLoader("audiomarathon.report", "card_template")
-            environment = Environment(
-                loader=loader, autoescape=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-            )
-            environment.filters["plain"] = markdown
-            pages.append(folder / name)
-            pages[-1].write_text(environment.get_template(name).render(content), encoding="utf-8")
-    except soundfile.LibsndfileError as error:
-        raise DataError(f"{folder}: cannot be written ({error.error_string}); is the disk full?") from error
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    rows = [_row(task, loaded, jobs) for task, loaded in tasks]
+    manifest = read_manifest(tasks[0][1].folder)
+    content: dict[str, Any] = {
+        "name": manifest.name if manifest.file else benchmark_of(tasks[0][0].key),
+        "licences": sorted({row["licence"] for row in rows}),
+        "tasks": rows,
+        "hours": sum(row["total_hours"] for row in rows),
+        "examples": _examples(tasks, folder, seed),
+        "excerpt": EXCERPT_S,
+    }
+    loader = PackageLoader("audiomarathon.report", "card_template")
+    pages = [folder / "card.md", folder / "card.html"]
+    for page in pages:
+        environment = Environment(
+            loader=loader,
+            autoescape=page.suffix == ".html",
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.filters["plain"] = markdown
+        write_text(page, environment.get_template(page.name).render(content))
     return pages
 
 
@@ -123,4 +119,4 @@ def _write_excerpt(sample: Sample, target: Path) -> None:
     middle = float(onset) + float(sample.meta.get("event_seconds") or 0) / 2 if onset is not None else 0.0
     start = int(max(0.0, min(middle - EXCERPT_S / 2, len(clip) / rate - EXCERPT_S)) * rate)
     part = clip[start : start + int(EXCERPT_S * rate)]
-    soundfile.write(target, as_pcm(part), rate, subtype="PCM_16")
+    write_pcm(target, as_pcm(part), rate)

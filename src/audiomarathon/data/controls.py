@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import soundfile
 
-from audiomarathon.audio.decode import Samples, as_pcm, decode, probe
+from audiomarathon.audio.decode import Samples, as_pcm, decode, probe, write_pcm
 from audiomarathon.audio.noise import Kind, background, noise_like
 from audiomarathon.benchmarks import Loaded, Sample, Task
 from audiomarathon.benchmarks.manifest import read_manifest, write_manifest
@@ -278,10 +277,5 @@ def _write(one: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str
         row["audio_of"] = one.partner.name
     told = "whole" if one.whole else "cut" if _events(one.samples, source) else "unknown"
     row["deciding_part"] = told if kind == "audio" or one.own else "absent"
-    target = folder / one.path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        soundfile.write(target, as_pcm(made), rate, subtype="PCM_16")
-    except soundfile.LibsndfileError as error:
-        raise DataError(f"{target}: cannot be written ({error.error_string}); is the disk full?") from error
+    write_pcm(folder / one.path, as_pcm(made), rate)
     return row

@@ -83,9 +83,8 @@ class BuildLog:
             self._added += 1
 
     def partial(self, path: str) -> Path:
-        """Return the temporary name under which to write a clip; create its folder."""
+        """Return the temporary name under which to write a clip."""
         target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         return target.with_name(f".{target.name}.partial")
 
     def rows(self) -> list[Row]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import soundfile
 from tqdm import tqdm
 
 from audiomarathon.audio.decode import probe
@@ -181,8 +180,6 @@ class _Builder:
             broken = next(i for i, (_, piece) in enumerate(taken) if piece.path == error.path)
             self._broken(taken[broken][0], error.reason)
             return broken
-        except soundfile.LibsndfileError as error:
-            raise DataError(f"{partial} cannot be written ({error.error_string}); is the disk full?") from error
         self.log.add(path, partial, row)
         return None
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 from tqdm import tqdm
 
-from audiomarathon.audio.decode import pcm_blocks
+from audiomarathon.audio.decode import pcm_blocks, write_pcm
 from audiomarathon.errors import AudioError, DataError
 from audiomarathon.segment.build_log import BuildLog, build_log, same_as
 from audiomarathon.segment.corpus import audio_files
@@ -167,5 +166,5 @@ def _write(recording: Path, found: Sequence[Stretch], cutting: Cutting, log: Bui
         clip, rest = np.split(np.concatenate(parts), [stretch.stop - stretch.start])
         if stretch in missing:
             path, row = missing[stretch]
-            soundfile.write(partial := log.partial(path), clip, cutting.rate, subtype="PCM_16", format="WAV")
+            write_pcm(partial := log.partial(path), clip, cutting.rate, "WAV")
             log.add(path, partial, row)

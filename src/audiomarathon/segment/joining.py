@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
-from audiomarathon.audio.decode import pcm_blocks
+from audiomarathon.audio.decode import pcm_blocks, write_pcm
 from audiomarathon.errors import AudioError, DataError
 
 
@@ -191,4 +190,4 @@ def write(joined: Plan, file: Path, rate: int, container: str = "WAV") -> None:
         angle = (np.arange(part.overlap) + 0.5) / max(1, part.overlap) * (np.pi / 2)
         mixed = np.rint(np.cos(angle) * fading + np.sin(angle) * target[: part.overlap])
         target[: part.overlap] = np.clip(mixed, -32_768, 32_767)
-    soundfile.write(file, samples, rate, subtype="PCM_16", format=container)
+    write_pcm(file, samples, rate, container)
