@@ -320,12 +320,9 @@ class UnpackedSource:
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Yield the source's own files, then those of each archive."""
         yield from self.outer.fetch([entry for entry in wanted if entry.path not in self._held], stage)
-        archives: dict[Source, dict[Entry, Entry]] = {}
-        for entry in wanted:
-            if entry.path in self._held:
-                archive, inner = self._held[entry.path]
-                archives.setdefault(archive, {})[inner] = entry
-        for archive, entries in archives.items():
+        held = {entry: self._held[entry.path] for entry in wanted if entry.path in self._held}
+        for archive in dict.fromkeys(archive for archive, _ in held.values()):
+            entries = {inner: entry for entry, (place, inner) in held.items() if place is archive}
             for inner, file in archive.fetch(list(entries), stage):
                 yield entries[inner], file
 

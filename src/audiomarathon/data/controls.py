@@ -76,8 +76,8 @@ def window(length: float, seconds: float, events: Sequence[tuple[float, float]])
 class _Clip:
     """One clip to write: its samples, source, start in the source, length and path.
 
-    `whole` tells whether it holds the deciding events; `partner` is the clip whose audio it gets instead, and `own` a
-    control that the task defines.
+    `deciding` tells whether it holds the deciding part (whole, cut, unknown or absent); `partner` is the clip whose
+    audio it gets instead, and `own` a control that the task defines.
     """
 
     samples: tuple[Sample, ...]
@@ -85,7 +85,7 @@ class _Clip:
     start: float
     length: float
     path: str
-    whole: bool = False
+    deciding: str = "unknown"
     partner: Path | None = None
     own: Variation | None = None
 
@@ -153,7 +153,7 @@ def _write_task(task: Task, loaded: Loaded, root: Path, variant: _Variant, jobs:
             count(1)
     with (root / RECORD_FILE).open("ab") as file:
         file.writelines(json_line({"task": task.key, **row}) for row in rows)
-    changes = {id_: _changes(of[id_, sample.clips[0]], sample, variant.kind) for id_, sample in kept.items()}
+    changes = {id_: _changes(of[id_, sample.clips[0]], sample) for id_, sample in kept.items()}
     paths = {id_: [p for clip in sample.clips if (p := of[id_, clip].path)] for id_, sample in kept.items()}
     task.write_rows(Part(loaded, list(kept.values()), changes, paths), folder)
     manifest = read_manifest(loaded.folder)
@@ -198,17 +198,17 @@ def _plan(
     if not task.cuttable and variant.kind == "audio" and wanted < length:
         return []
     partner = _partner(task, loaded, group[0], clip, variant) if variant.kind == "mismatched" else None
-    start = window(length, wanted, events := _events(group, clip))
-    if start is not None:
-        return [_Clip(tuple(group), clip, start, wanted, path.as_posix(), bool(events), partner)]
+    together = window(length, wanted, _events(group, clip)) is not None
+    parts = [group] if together else [[sample] for sample in group]
     clips = []
-    for number, sample in enumerate(group):
-        own_path = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(group) > 1 else path
-        start = window(length, wanted, events := _events([sample], clip))
-        whole = bool(events) and start is not None
+    for number, some in enumerate(parts):
+        own_path = path.with_name(f"{path.stem}--{number}{path.suffix}") if len(parts) > 1 else path
+        start = window(length, wanted, events := _events(some, clip))
+        deciding = "absent" if variant.kind != "audio" else "whole" if events else "unknown"
         if start is None:  # the event is longer than the window: start with the event
             start = max(0.0, min(events[0][0], length - wanted))
-        clips.append(_Clip((sample,), clip, start, wanted, own_path.as_posix(), whole, partner))
+            deciding = deciding.replace("whole", "cut")
+        clips.append(_Clip(tuple(some), clip, start, wanted, own_path.as_posix(), deciding, partner))
     return clips
 
 
@@ -235,11 +235,11 @@ def _partner(task: Task, loaded: Loaded, sample: Sample, clip: Path, variant: _V
     return min(others, key=lambda other: (draw(variant.seed, "mismatched", *whose, other.id), other.id)).clips[0]
 
 
-def _changes(one: _Clip, sample: Sample, kind: str) -> Mapping[str, Any]:
+def _changes(one: _Clip, sample: Sample) -> Mapping[str, Any]:
     """Return the changed fields of a row: those of the task's control, or the event's new onset (None if unknown)."""
     if one.own:
         return one.own.fields
-    if kind != "audio" or not one.whole or sample.meta.get("event_onset") is None:
+    if one.deciding != "whole" or sample.meta.get("event_onset") is None:
         return {"event_onset": None, "event_seconds": None}
     return {"event_onset": float(sample.meta["event_onset"]) - one.start}
 
@@ -275,7 +275,6 @@ def _write(one: _Clip, *, key: str, folder: Path, variant: _Variant) -> dict[str
         row |= {"background_after_s": after / rate, "background": _BACKGROUND if before + after else None}
     if one.partner:
         row["audio_of"] = one.partner.name
-    told = "whole" if one.whole else "cut" if _events(one.samples, source) else "unknown"
-    row["deciding_part"] = told if kind == "audio" or one.own else "absent"
+    row["deciding_part"] = one.deciding
     write_pcm(folder / one.path, as_pcm(made), rate)
     return row

@@ -209,12 +209,7 @@ def _write_metadata(plan: Wanted, mirror: Path, root: Path, source: Source, limi
 
 
 def bring(
-    source: Source,
-    wanted: Sequence[Entry],
-    stage: Path,
-    place: Callable[[Entry], Path],
-    *,
-    shown: bool | None = None,
+    source: Source, wanted: Sequence[Entry], stage: Path, place: Callable[[Entry], Path], *, shown: bool | None = None
 ) -> None:
     """Fetch files from a source, and put each in its place once it is whole and checked.
 

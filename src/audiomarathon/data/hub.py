@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,18 +48,16 @@ class HubSource:
 
     def entries(self) -> list[Entry]:
         """Return its files with the hub's hashes."""
-        from huggingface_hub.hf_api import RepoFolder
+        from huggingface_hub.hf_api import RepoFile
 
         with _errors(self.repository):
             self._revision = self._api.dataset_info(self.repository).sha
-            tree = self._api.list_repo_tree(
-                self.repository, recursive=True, repo_type="dataset", revision=self._revision
-            )
-            files = [item for item in tree if not isinstance(item, RepoFolder)]
-        found = [
-            Entry(file.path, file.size, f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}")
-            for file in files
-        ]
+            list_tree = partial(self._api.list_repo_tree, repo_type="dataset", revision=self._revision)
+            found = [
+                Entry(file.path, file.size, f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}")
+                for file in list_tree(self.repository, recursive=True)
+                if isinstance(file, RepoFile)
+            ]
         for entry in found:
             if entry.path.startswith("/") or ".." in entry.path.split("/") or "\\" in entry.path:
                 raise DataError(f"{self.name}: {entry.path!r} would leave the data root")
@@ -67,13 +66,10 @@ class HubSource:
     def fetch(self, wanted: Sequence[Entry], stage: Path) -> Iterator[tuple[Entry, Path]]:
         """Download several files at once; interrupted files are resumed."""
 
-        api, where = self._api, stage / "hub"
+        download = partial(self._api.hf_hub_download, repo_type="dataset", revision=self._revision)
 
         def one(entry: Entry) -> Path:
-            name = self.repository
-            return Path(
-                api.hf_hub_download(name, entry.path, repo_type="dataset", revision=self._revision, local_dir=where)
-            )
+            return Path(download(self.repository, entry.path, local_dir=stage / "hub"))
 
         with _errors(self.repository), ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
