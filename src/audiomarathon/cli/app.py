@@ -24,7 +24,7 @@ from audiomarathon.cli.judge import judge
 from audiomarathon.cli.lalm import export as export_lalm
 from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.new import new
-from audiomarathon.cli.options import Grouped, Runs, complete_models, group
+from audiomarathon.cli.options import Grouped, Runs, argument, complete_models, group, option
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report
@@ -77,7 +77,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+        bool, option("Show the version and exit.", "--version", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     pass
@@ -103,9 +103,7 @@ def score(runs: Runs) -> int:
     return code if len(results) == len(folders) else 2
 
 
-def list_command(
-    what: Annotated[str, typer.Argument(help="tasks, models, methods, judges or all.")] = "all",
-) -> None:
+def list_command(what: Annotated[str, argument("tasks, models, methods, judges or all.")] = "all") -> None:
     """List tasks, models, methods and judges, including those of plug-ins."""
     from audiomarathon.errors import SettingsError
     from audiomarathon.report.render import show as show_tables
@@ -118,8 +116,7 @@ def list_command(
 
 def download(
     model: Annotated[
-        str,
-        typer.Argument(help="Model (audiomarathon list models), hub id, or fense.", autocompletion=complete_models),
+        str, argument("Model (audiomarathon list models), hub id, or fense.", autocompletion=complete_models)
     ],
 ) -> None:
     """Download a checkpoint into the hub's cache; the same command resumes an interrupted download.

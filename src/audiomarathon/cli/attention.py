@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from audiomarathon.cli.options import (
     DeviceName,
     ModelOrNone,
     Runs,
     Tasks,
     group,
+    option,
     output_option,
     run_script,
     with_settings,
@@ -29,16 +28,11 @@ from audiomarathon.errors import DataError, SettingsError
 def capture(
     tasks: Tasks,
     model: ModelOrNone = None,
-    sample: Annotated[list[str] | None, typer.Option(help="Capture only the sample with this id; repeatable.")] = None,
+    sample: Annotated[list[str] | None, option("Capture only the sample with this id; repeatable.")] = None,
     full: Annotated[
-        bool,
-        typer.Option(
-            "--attn-full", "--full", help="Also write whole maps, 4·L·S² bytes per sample, for LALM Bench's tools."
-        ),
+        bool, option("Also write whole maps, 4·L·S² bytes per sample, for LALM Bench's tools.", "--attn-full", "--full")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Also write whole maps of prompts over 4,096 tokens.")
-    ] = False,
+    yes: Annotated[bool, option("Also write whole maps of prompts over 4,096 tokens.", "--yes", "-y")] = False,
     **settings: Any,
 ) -> int:
     """Capture what a model attends to, with any method. It takes one extra, untimed call per sample.
@@ -65,12 +59,9 @@ def plot(
     output: Annotated[Path, output_option("Folder of the pictures.")] = Path("attention"),
     layer: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="Test layer K − 1, whose attention decides what is dropped at K; 0 = 2, or the lowest captured.",
-        ),
+        option("Test layer K − 1, whose attention decides what is dropped at K; 0 = 2, or the lowest captured.", min=0),
     ] = 0,
-    sample: Annotated[str, typer.Option(help="Draw only this sample.")] = "",
+    sample: Annotated[str, option("Draw only this sample.")] = "",
 ) -> None:
     """Draw captured attention by head, by layer, as maps and over time; show whether early layers predict later ones.
 
@@ -84,24 +75,22 @@ def plot(
 
 
 def visualize(
-    prompt: Annotated[str, typer.Option(help="Prompt to draw.")] = "",
+    prompt: Annotated[str, option("Prompt to draw.")] = "",
     input_jsonl: Annotated[
-        Path | None, typer.Option(help='Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
+        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
     ] = None,
-    model: Annotated[str, typer.Option(help="Model (audiomarathon list models) or hub id.")] = "gemma3n",
-    model_path: Annotated[str, typer.Option(help="Checkpoint to load instead of the model's default.")] = "",
+    model: Annotated[str, option("Model (audiomarathon list models) or hub id.")] = "gemma3n",
+    model_path: Annotated[str, option("Checkpoint to load instead of the model's default.")] = "",
     device: DeviceName = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    layers: Annotated[str, typer.Option(help="all, or numbers: 0 5 8.")] = "all",
-    max_layers: Annotated[int, typer.Option(min=0, help="Draw the first N layers; 0 = all.")] = 0,
-    limit_samples: Annotated[int, typer.Option(min=0, help="Draw the first N prompts; 0 = all.")] = 0,
-    output_dir: Annotated[Path, typer.Option(help="Output folder.")] = Path("outputs/attn"),
-    run_name: Annotated[str, typer.Option(help="Subfolder; default the time in UTC.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random methods.")] = 42,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also draw prompts over 4,096 tokens.")] = False,
-    faithful: Annotated[
-        bool, typer.Option("--faithful", help="Average unequal prompts as the original does: cut all to the shortest.")
-    ] = False,
+    dtype: Annotated[str, option("auto, float32, float16 or bfloat16.")] = "auto",
+    layers: Annotated[str, option("all, or numbers: 0 5 8.")] = "all",
+    max_layers: Annotated[int, option("Draw the first N layers; 0 = all.", min=0)] = 0,
+    limit_samples: Annotated[int, option("Draw the first N prompts; 0 = all.", min=0)] = 0,
+    output_dir: Annotated[Path, option("Output folder.")] = Path("outputs/attn"),
+    run_name: Annotated[str, option("Subfolder; default the time in UTC.")] = "",
+    seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
+    yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
+    faithful: Annotated[bool, option("Cut prompts to the shortest for the mean, as published.", "--faithful")] = False,
 ) -> None:
     """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
 

@@ -11,9 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import PlanRuns, run_script, with_options
+from audiomarathon.cli.options import PlanRuns, argument, option, run_script, with_options
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
@@ -54,35 +52,22 @@ def batch(folder: str, arguments: Sequence[str]) -> None:
 
 def _batch(
     folder: str,
-    tasks: Annotated[list[str] | None, typer.Argument(help="Tasks (default: all ten).")] = None,
+    tasks: Annotated[list[str] | None, argument("Tasks (default: all ten).")] = None,
     gpu_id: Annotated[
-        str | None,
-        typer.Option("--gpu-id", "-g", help="GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0]."),
+        str | None, option("GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0].", "--gpu-id", "-g")
     ] = None,
     sample_limit: Annotated[
-        str | None, typer.Option("--sample-limit", "-s", help="Samples per task; 0 = all [env: SAMPLE_LIMIT].")
+        str | None, option("Samples per task; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")
     ] = None,
     pruned_layer: Annotated[
         str | None,
-        typer.Option(
-            "--pruned-layer", "-l", help="Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2]."
-        ),
+        option("Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2].", "--pruned-layer", "-l"),
     ] = None,
-    ratios: Annotated[
-        str, typer.Option("--ratios", "-r", help="Fractions to remove: 0.5, a list 0.1,0.5 or first:last:step.")
-    ] = DEFAULT_RATIOS,
-    methods: Annotated[
-        str | None, typer.Option("--methods", "-m", help="Methods joined by commas, or all [env: PRUNE_METHOD].")
-    ] = None,
-    output_dir: Annotated[
-        str | None, typer.Option("--output-dir", "-o", help="Results folder [env: RESULTS_DIR].")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model (default: the folder's); set its checkpoint with MODEL_PATH.")
-    ] = None,
-    no_base: Annotated[
-        bool, typer.Option("--no-base", help="Do not run base (then savings cannot be measured).")
-    ] = False,
+    ratios: Annotated[str, option("Fractions removed: 0.1,0.5 or first:last:step.", "--ratios", "-r")] = DEFAULT_RATIOS,
+    methods: Annotated[str | None, option("Methods A,B,C or all [env: PRUNE_METHOD].", "--methods", "-m")] = None,
+    output_dir: Annotated[str | None, option("Results folder [env: RESULTS_DIR].", "--output-dir", "-o")] = None,
+    model: Annotated[str | None, option("Model (default: the folder's); set its checkpoint with MODEL_PATH.")] = None,
+    no_base: Annotated[bool, option("Do not run base (then savings cannot be measured).", "--no-base")] = False,
     plan: PlanRuns = False,
 ) -> int:
     flags: dict[str, Any] = {"--sample-limit": sample_limit, "--pruned-layer": pruned_layer, "--output-dir": output_dir}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import Model, listed, output_option, with_settings
+from audiomarathon.cli.options import Model, listed, option, output_option, with_settings
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 
@@ -21,14 +19,8 @@ _SHORTEST = 1.0
 @with_settings("model_path", "device", "device_map", "dtype", "attn_implementation")
 def certify(
     model: Model = "embedded",
-    seconds: Annotated[
-        float | None,
-        typer.Option(help="Length of the synthetic clips; one clip is three times as long [default: 30]."),
-    ] = None,
-    methods: Annotated[
-        str,
-        typer.Option("--methods", "--method", help="Your own methods to check too: FILE.py:CLASS, joined by commas."),
-    ] = "",
+    seconds: Annotated[float | None, option("Length of the clips; one is three times as long [default: 30].")] = None,
+    methods: Annotated[str, option("Also check your own methods FILE.py:CLASS,….", "--methods", "--method")] = "",
     output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
     **settings: Any,
 ) -> int:

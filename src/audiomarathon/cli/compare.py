@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import Runs, Seed, output_option
+from audiomarathon.cli.options import Runs, Seed, option, output_option
 from audiomarathon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -16,18 +14,12 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Runs,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Setting to compare with, or its method (default: base, else the first)."),
-    ] = None,
+    against: Annotated[str | None, option("Setting or method to compare with (default: base, else the first).")] = None,
     at_latency: Annotated[
         float | None,
-        typer.Option(help="Find the best score within this share of the reference's time to first token, such as 0.5."),
+        option("Find the best score within this share of the reference's time to first token, such as 0.5."),
     ] = None,
-    at_score: Annotated[
-        float | None,
-        typer.Option(help="Find the fastest setting with at least this share of the reference's score, such as 0.95."),
-    ] = None,
+    at_score: Annotated[float | None, option("Find the fastest with this share of the reference's score.")] = None,
     output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
     seed: Seed = 42,
 ) -> None:

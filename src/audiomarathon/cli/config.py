@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Command, with_options
+from audiomarathon.cli.options import Command, option, with_options
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.errors import SettingsError
 from audiomarathon.settings import PATH_ENDING, RunSettings, settings_fields
@@ -160,15 +160,13 @@ def _options(
     ctx: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="YAML file with this command's options; flags and env vars override it.",
+        option(
+            "YAML file with this command's options; flags and env vars override it.",
             callback=_read,
             is_eager=True,
             **_FILE,
         ),
     ] = None,
-    save_config: Annotated[
-        Path | None, typer.Option(help="Write these options to a file for --config, and stop.", **_FILE)
-    ] = None,
+    save_config: Annotated[Path | None, option("Write these options to a --config file, and stop.", **_FILE)] = None,
 ) -> None:
     """Declare the options of :func:`with_config`."""

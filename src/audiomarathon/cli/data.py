@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import Data, Runs, complete_tasks, group, listed, load_task, output_option
+from audiomarathon.cli.options import (
+    Data,
+    Runs,
+    argument,
+    complete_tasks,
+    group,
+    listed,
+    load_task,
+    option,
+    output_option,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.text import counted
 
@@ -17,30 +27,18 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 20
 
-Tasks = Annotated[
-    list[str] | None,
-    typer.Argument(help="Tasks, or 'all' (default: all tasks found).", autocompletion=complete_tasks),
-]
-Jobs = Annotated[int, typer.Option(min=0, help="Threads; 0 = one per core.")]
+Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all found).", autocompletion=complete_tasks)]
+Jobs = Annotated[int, option("Threads; 0 = one per core.", min=0)]
 
 
 def download(
-    tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)
-    ] = None,
+    tasks: Annotated[list[str] | None, argument("Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)] = None,
     data: Data = None,
-    limit: Annotated[
-        int, typer.Option(min=0, help="Download only the samples that a run with this limit uses; 0 = all.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of that run.")] = 42,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", help="Folder or archive (.zip, .tar, .tar.gz, .7z) to read instead of the hub."),
-    ] = None,
-    split: Annotated[
-        str, typer.Option(help="Part of the data, such as clotho's evaluation, validation or development.")
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be downloaded.")] = False,
+    limit: Annotated[int, option("Download only the samples that a run with this limit uses; 0 = all.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of that run.", min=0)] = 42,
+    source: Annotated[Path | None, option("Read this folder or archive (.zip, .tar.gz, .7z).", "--from")] = None,
+    split: Annotated[str, option("Part of the data, such as clotho's evaluation, validation or development.")] = "",
+    dry_run: Annotated[bool, option("Only show what would be downloaded.", "--dry-run")] = False,
 ) -> None:
     """Download tasks' data into the data root, from the hub or from a copy on disk.
 
@@ -102,10 +100,10 @@ def download(
 def verify(
     tasks: Tasks = None,
     data: Data = None,
-    deep: Annotated[bool, typer.Option(help="Decode every clip, not only its header.")] = False,
+    deep: Annotated[bool, option("Decode every clip, not only its header.")] = False,
     jobs: Jobs = 0,
-    tolerance: Annotated[float, typer.Option(min=0, help="Seconds by which a clip may miss the expected range.")] = 1.0,
-    report: Annotated[Path | None, typer.Option("--json", help="Write all results to this file.")] = None,
+    tolerance: Annotated[float, option("Seconds by which a clip may miss the expected range.", min=0)] = 1.0,
+    report: Annotated[Path | None, option("Write all results to this file.", "--json")] = None,
 ) -> int:
     """Check each task's rows, clips, durations and counts against the expected ones.
 
@@ -171,18 +169,18 @@ def durations(
 
 
 def controls(
-    tasks: Annotated[list[str], typer.Argument(help="Tasks, or 'all'.", autocompletion=complete_tasks)],
+    tasks: Annotated[list[str], argument("Tasks, or 'all'.", autocompletion=complete_tasks)],
     output: Annotated[Path, output_option("Output folder; each variant in it is a data root.")],
     data: Data = None,
-    durations: Annotated[str, typer.Option(help="Clip lengths in seconds, such as 30,60,90,180,300.")] = "",
+    durations: Annotated[str, option("Clip lengths in seconds, such as 30,60,90,180,300.")] = "",
     control: Annotated[
         str,
-        typer.Option(
-            help="Audio of the variant: audio, silence, noise, mismatched, joined by commas; jasco also has text-both, "
+        option(
+            "Audio of the variant: audio, silence, noise, mismatched, joined by commas; jasco also has text-both, "
             "text-sound, text-speech, speech-first, speech-last."
         ),
     ] = "audio",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise, and of the choice of mismatched audio.")] = 42,
+    seed: Annotated[int, option("Seed of the noise, and of the choice of mismatched audio.", min=0)] = 42,
     jobs: Jobs = 0,
 ) -> None:
     """Make control variants of tasks: clips cut or extended to one length, or clips with other audio or none.
@@ -226,8 +224,7 @@ def controls(
 
 
 def plot_controls(
-    runs: Runs,
-    output: Annotated[Path, output_option("Picture to write.")] = Path("controls.png"),
+    runs: Runs, output: Annotated[Path, output_option("Picture to write.")] = Path("controls.png")
 ) -> None:
     """Plot score against duration, one line per control, from finished runs on a task and its variants."""
     from audiomarathon.report.controls import control_runs, plot
@@ -239,12 +236,12 @@ def plot_controls(
 
 
 def review(
-    task: Annotated[str, typer.Argument(help="Task.", autocompletion=complete_tasks)],
+    task: Annotated[str, argument("Task.", autocompletion=complete_tasks)],
     data: Data = None,
-    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the task's samples to review.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed that chooses the samples.")] = 42,
+    share: Annotated[float, option("Share of the task's samples to review.", min=0, max=1)] = 0.1,
+    seed: Annotated[int, option("Seed that chooses the samples.", min=0)] = 42,
     output: Annotated[Path | None, output_option("JSONL file of verdicts (default: review-TASK.jsonl).")] = None,
-    play: Annotated[bool, typer.Option(help="Play clips with ffplay, aplay, paplay or afplay.")] = True,
+    play: Annotated[bool, option("Play clips with ffplay, aplay, paplay or afplay.")] = True,
 ) -> None:
     """Show and play a task's samples one by one, and store whether each is right; resumes an earlier review."""
     from audiomarathon.data.review import review as ask_for_verdicts

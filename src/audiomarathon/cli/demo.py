@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from audiomarathon.cli.options import option
 from audiomarathon.cli.output import say, show
 
 
 def demo(
-    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("demo_results"),
-    limit: Annotated[int, typer.Option(help="Samples per task; 0 = all of the mini benchmark.")] = 6,
+    results: Annotated[Path, option("Results folder.")] = Path("demo_results"),
+    limit: Annotated[int, option("Samples per task; 0 = all of the mini benchmark.")] = 6,
 ) -> int:
     """Run the whole suite offline: ten tasks of synthetic long audio, a tiny embedded model, three settings."""
     import shlex

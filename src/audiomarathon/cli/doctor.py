@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import complete_models, with_settings
+from audiomarathon.cli.options import complete_models, option, with_settings
 
 if TYPE_CHECKING:
     from audiomarathon.cli.doctor_checks import Check
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 def doctor(
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Instead, estimate this model's memory, and whether it fits.", autocompletion=complete_models
-        ),
+        option("Instead, estimate this model's memory, and whether it fits.", autocompletion=complete_models),
     ] = None,
     **flags: Any,
 ) -> int:

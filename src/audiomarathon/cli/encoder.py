@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import DeviceName, Runs, Seed, group, with_executor
+from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, group, option, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
@@ -32,37 +32,27 @@ if TYPE_CHECKING:
 
 _Encoder = Annotated[
     str,
-    typer.Argument(
-        help="PATH_encoder.py[:Class], hf:ID or hf:FOLDER, tower:MODEL[@point], baseline:…, control:… (encoder list "
+    argument(
+        "PATH_encoder.py[:Class], hf:ID or hf:FOLDER, tower:MODEL[@point], baseline:…, control:… (encoder list "
         "encoders)."
     ),
 ]
 _Tasks = Annotated[
     str,
-    typer.Option(
-        "--tasks", help="Task names joined by commas, a domain (speech, …, long), all, private, or a *_task.py file."
-    ),
+    option("Task names joined by commas, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks"),
 ]
-_Data = Annotated[
-    Path | None,
-    typer.Option(help="Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env)."),
-]
-_Results = Annotated[Path, typer.Option(help="Results folder.")]
-_Arguments = Annotated[
-    list[str] | None, typer.Option("--encoder-arg", help="name=value for the encoder's constructor; repeatable.")
-]
+_Data = Annotated[Path | None, option("Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env).")]
+_Results = Annotated[Path, option("Results folder.")]
+_Arguments = Annotated[list[str] | None, option("name=value for the encoder's class; repeatable.", "--encoder-arg")]
 _Llm = Annotated[
     str,
-    typer.Option(
-        envvar="XARES_LLM",
-        help="Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.",
+    option(
+        "Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.", envvar="XARES_LLM"
     ),
 ]
-_Tokenizer = Annotated[
-    str, typer.Option(envvar="XARES_TOKENIZER", help="Tokenizer of captions: a hub id or folder (default: BERT's).")
-]
-_Model = Annotated[str, typer.Argument(help="An audio LLM: audiomarathon list models.")]
-_Limit = Annotated[int, typer.Option(min=0, help="Clips per part, at least one per class; 0 = all.")]
+_Tokenizer = Annotated[str, option("Captions' tokenizer: hub id or folder (default BERT's).", envvar="XARES_TOKENIZER")]
+_Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
+_Limit = Annotated[int, option("Clips per part, at least one per class; 0 = all.", min=0)]
 _RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
 _TRIED = 20  # clips to encode for a time estimate
 
@@ -71,22 +61,18 @@ _TRIED = 20  # clips to encode for a time estimate
 def run(
     encoder: _Encoder,
     tasks: _Tasks = "all",
-    protocol: Annotated[str, typer.Option(help="both, standard or as_published (X-ARES 0.1.3).")] = "both",
+    protocol: Annotated[str, option("both, standard or as_published (X-ARES 0.1.3).")] = "both",
     data: _Data = None,
     results: _Results = _RESULTS,
     limit: _Limit = 0,
-    mini: Annotated[bool, typer.Option("--mini", help="Use X-ARES' small variants of its large tasks.")] = False,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=100, help="Number of seeds for trained probes (X-ARES' and Clotho's).")
-    ] = 5,
+    mini: Annotated[bool, option("Use X-ARES' small variants of its large tasks.", "--mini")] = False,
+    seeds: Annotated[int, option("Number of seeds for trained probes (X-ARES' and Clotho's).", min=1, max=100)] = 5,
     llm: _Llm = "",
     tokenizer: _Tokenizer = "",
     encoder_arg: _Arguments = None,
     device: DeviceName = "auto",
-    allow_bad_rows: Annotated[
-        bool, typer.Option("--allow-bad-rows", help="Continue if over 1 % of rows are bad.")
-    ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Print available data and estimated time, and stop.")] = False,
+    allow_bad_rows: Annotated[bool, option("Continue if over 1 % of rows are bad.", "--allow-bad-rows")] = False,
+    plan: Annotated[bool, option("Print available data and estimated time, and stop.", "--plan")] = False,
     ray: Ray | None = None,
 ) -> int:
     """Probe an encoder: encode each clip once, then fit our probes and X-ARES' own.
@@ -153,7 +139,7 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
         return 1
 
 
-def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tasks") -> None:
+def list_(what: Annotated[str, argument("tasks or encoders.")] = "tasks") -> None:
     """List the tasks, or the named encoders."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
     from audiomarathon.encoders.encoder import all_encoders
@@ -182,12 +168,10 @@ def list_(what: Annotated[str, typer.Argument(help="tasks or encoders.")] = "tas
 
 
 def download(
-    tasks: Annotated[str, typer.Argument(help="Tasks, as for encoder run.")],
+    tasks: Annotated[str, argument("Tasks, as for encoder run.")],
     data: _Data = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print sizes and licences, and stop.")] = False,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="Folder or archive with the tars, downloaded by hand.")
-    ] = None,
+    plan: Annotated[bool, option("Print sizes and licences, and stop.", "--plan")] = False,
+    source: Annotated[Path | None, option("Folder or archive with the tars, downloaded by hand.", "--from")] = None,
 ) -> int:
     """Download tasks from Zenodo and check each file; the same command resumes.
 
@@ -221,13 +205,10 @@ def download(
 
 def compare(
     runs: Runs,
-    probe: Annotated[str, typer.Option(help="Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
-    against: Annotated[str | None, typer.Option(help="Encoder to compare all others with.")] = None,
+    probe: Annotated[str, option("Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
+    against: Annotated[str | None, option("Encoder to compare all others with.")] = None,
     seed: Seed = 42,
-    picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw towers against their models' own scores, where both are there: .png, .svg."),
-    ] = None,
+    picture: Annotated[Path | None, option("Draw towers against their models' own scores: .png, .svg.")] = None,
 ) -> None:
     """Compare encoders by one probe, paired on the clips of both; Holm's p corrects for the number of tasks.
 
@@ -281,11 +262,9 @@ def table(runs: Runs) -> None:
 
 @with_executor
 def reproduce(
-    encoder: Annotated[str, typer.Argument(help="dasheng, wav2vec2, whisper or data2vec.")],
+    encoder: Annotated[str, argument("dasheng, wav2vec2, whisper or data2vec.")],
     tasks: _Tasks = "all",
-    table: Annotated[
-        str, typer.Option(help="Published table: readme, or first (of X-ARES' first README, on mini sets).")
-    ] = "readme",
+    table: Annotated[str, option("Published table: readme, or first (X-ARES' first README, on mini sets).")] = "readme",
     data: _Data = None,
     results: _Results = _RESULTS,
     llm: _Llm = "",
@@ -324,8 +303,8 @@ def reproduce(
 
 
 def import_(
-    env: Annotated[Path, typer.Argument(help="X-ARES' env folder, or a task's folder in it.")],
-    encoder: Annotated[str, typer.Option(help="Class name of the encoder, as in X-ARES' folder names.")],
+    env: Annotated[Path, argument("X-ARES' env folder, or a task's folder in it.")],
+    encoder: Annotated[str, option("Class name of the encoder, as in X-ARES' folder names.")],
     tasks: _Tasks = "all",
     results: _Results = _RESULTS,
     tokenizer: _Tokenizer = "",
@@ -389,11 +368,11 @@ def layers(
 
 def prune(
     model: _Model, tasks: _Tasks,
-    methods: Annotated[str, typer.Option(help="Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
-    ratios: Annotated[str, typer.Option(help="Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
-    points: Annotated[str, typer.Option(help="tower.I, tower, projector, llm.K or llm.last; text is added.")] = _POINTS,
-    layer: Annotated[int, typer.Option(min=0, help="Layer at which tokens are dropped.")] = 2,
-    at: Annotated[str, typer.Option(help="layer, or input: before the LLM.")] = "layer",
+    methods: Annotated[str, option("Methods that drop or merge audio tokens, joined by commas.")] = "fast_v",
+    ratios: Annotated[str, option("Fractions removed: first:last:step, or a list 0.1,0.5.")] = "0.5,0.9",
+    points: Annotated[str, option("tower.I, tower, projector, llm.K or llm.last; text is added.")] = _POINTS,
+    layer: Annotated[int, option("Layer at which tokens are dropped.", min=0)] = 2,
+    at: Annotated[str, option("layer, or input: before the LLM.")] = "layer",
     data: _Data = None, results: _Results = _RESULTS, limit: _Limit = 0, encoder_arg: _Arguments = None,
     device: DeviceName = "auto",
 ) -> int:  # fmt: skip

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.judge import ask
-from audiomarathon.cli.options import BatchSize, Cache, Data, Plan, Yes, group, output_option, run_script
+from audiomarathon.cli.options import (
+    BatchSize,
+    Cache,
+    Data,
+    Plan,
+    Yes,
+    argument,
+    group,
+    option,
+    output_option,
+    run_script,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.text import counted
@@ -27,23 +38,17 @@ _CLOTHO = "clotho_captions_"
 _BGE = "BAAI/bge-base-en-v1.5"
 _SEED = 42  # of the intervals
 _NEXT = "run the same command again to retry failed requests, or use --with another model for unreadable answers"
-Captions = Annotated[
-    str, typer.Argument(help="clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")
-]
-Split = Annotated[str, typer.Option(help="Split of clotho or audiocaps, or all (default: the test split).")]
-Encoder = Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
-With = Annotated[
-    str, typer.Option("--with", help="Models, as for audiomarathon judge; `write` takes one, `judge` A,B,C.")
-]
+Captions = Annotated[str, argument("clotho, audiocaps, or a CSV file with the columns caption_1, caption_2, ….")]
+Split = Annotated[str, option("Split of clotho or audiocaps, or all (default: the test split).")]
+Encoder = Annotated[str, option("Sentence encoder: a folder or hub id.", envvar="TEXT_ENCODER")]
+With = Annotated[str, option("Models, as for audiomarathon judge; `write` takes one, `judge` A,B,C.", "--with")]
 
 
 def similarity(
-    run_a: Annotated[Path, typer.Argument(help=_RUN)],
-    run_b: Annotated[Path, typer.Argument(help="Second run, such as the same model on noise.")],
+    run_a: Annotated[Path, argument(_RUN)],
+    run_b: Annotated[Path, argument("Second run, such as the same model on noise.")],
     encoder: Encoder = _BGE,
-    output: Annotated[Path, output_option("JSON file or its folder; a CSV file goes beside it.")] = Path(
-        "similarity.json"
-    ),
+    output: Annotated[Path, output_option("JSON file or its folder; a CSV goes beside it.")] = Path("similarity.json"),
     batch_size: BatchSize = 32,
 ) -> None:
     """Measure how similar two runs' replies to the same samples are, and to different samples as a floor.
@@ -76,7 +81,7 @@ def references(
     captions: Captions = "clotho",
     data: Data = None,
     split: Split = "",
-    run: Annotated[Path | None, typer.Option(help=f"Also score these replies. {_RUN}")] = None,
+    run: Annotated[Path | None, option(f"Also score these replies. {_RUN}")] = None,
     encoder: Encoder = "BAAI/bge-m3",
     output: Annotated[Path, output_option("Output folder.")] = Path("references"),
     batch_size: BatchSize = 32,
@@ -131,7 +136,7 @@ def write(
     output: Annotated[Path, output_option("JSONL file, one line per clip.")] = Path("rubrics.jsonl"),
     data: Data = None,
     split: Split = "",
-    limit: Annotated[int, typer.Option(min=0, help="Use the first N clips; 0 = all.")] = 0,
+    limit: Annotated[int, option("Use the first N clips; 0 = all.", min=0)] = 0,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
@@ -176,12 +181,10 @@ def write(
 
 
 def judge(
-    run: Annotated[Path, typer.Argument(help=_RUN)],
-    rubrics: Annotated[Path, typer.Option(help="JSONL file from `rubrics write`.")],
+    run: Annotated[Path, argument(_RUN)],
+    rubrics: Annotated[Path, option("JSONL file from `rubrics write`.")],
     with_: With,
-    output: Annotated[
-        Path | None, output_option("JSON file (default: rubrics/rubrics.json in the run's folder).")
-    ] = None,
+    output: Annotated[Path | None, output_option("JSON file (default: rubrics/rubrics.json in the run).")] = None,
     plan: Plan = False,
     yes: Yes = False,
     batch_size: BatchSize = 8,
@@ -302,10 +305,10 @@ def similarity_door(folder: Path) -> None:
     """Run :func:`similarity` with the options and files of the original's `calculate_similarity.py`."""
 
     def calculate(
-        noise_file: Annotated[Path, typer.Option(help=_RUN)] = folder / "predictions_with_noise.parquet",
-        audio_file: Annotated[Path, typer.Option(help=_RUN)] = folder / "predictions_with_audio.parquet",
-        output: Annotated[Path, typer.Option(help="JSON file.")] = folder / "similarity_results.json",
-        model: Annotated[str, typer.Option(help="Sentence encoder: a folder or hub id.")] = _BGE,
+        noise_file: Annotated[Path, option(_RUN)] = folder / "predictions_with_noise.parquet",
+        audio_file: Annotated[Path, option(_RUN)] = folder / "predictions_with_audio.parquet",
+        output: Annotated[Path, option("JSON file.")] = folder / "similarity_results.json",
+        model: Annotated[str, option("Sentence encoder: a folder or hub id.")] = _BGE,
         batch_size: BatchSize = 32,
     ) -> None:
         """Measure how similar the replies to the same questions are, with noise and with the audio."""
@@ -318,10 +321,10 @@ def judge_door() -> None:
     """Run :func:`judge` with the options of the original's `judge.py`."""
 
     def check(
-        model: Annotated[str, typer.Option(help="Judges A,B,C, as of audiomarathon judge --with.")],
-        rubrics: Annotated[Path, typer.Option("--rubric_path", help="rubrics.jsonl from run.py.")],
-        run: Annotated[Path, typer.Option("--model_outputs_path", help=_RUN)],
-        output: Annotated[Path, typer.Option("--output_json_path", help="JSON file of scores.")],
+        model: Annotated[str, option("Judges A,B,C, as of audiomarathon judge --with.")],
+        rubrics: Annotated[Path, option("rubrics.jsonl from run.py.", "--rubric_path")],
+        run: Annotated[Path, option(_RUN, "--model_outputs_path")],
+        output: Annotated[Path, option("JSON file of scores.", "--output_json_path")],
         use_vllm: Annotated[bool, typer.Option("--use_vllm", hidden=True)] = False,
         yes: Yes = False,
     ) -> int:

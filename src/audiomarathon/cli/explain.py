@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import Model, complete_methods, complete_tasks, listed, output_option, with_settings
+from audiomarathon.cli.options import (
+    Model,
+    argument,
+    complete_methods,
+    complete_tasks,
+    listed,
+    option,
+    output_option,
+    with_settings,
+)
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 
@@ -34,14 +41,13 @@ class _Question:
 
 @with_settings("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 def explain(
-    sample: Annotated[list[str], typer.Argument(help="A sample's id (or task:id), or your own audio files.")],
+    sample: Annotated[list[str], argument("A sample's id (or task:id), or your own audio files.")],
     methods: Annotated[
-        str,
-        typer.Option(help="Methods with ratios, joined by commas; base is added.", autocompletion=complete_methods),
+        str, option("Methods with ratios, joined by commas; base is added.", autocompletion=complete_methods)
     ] = "fast_v:0.5,frame:0.5,random:0.5",
     model: Model = "embedded",
-    task: Annotated[str | None, typer.Option(help="The sample's task.", autocompletion=complete_tasks)] = None,
-    prompt: Annotated[str | None, typer.Option(help="Question about your own files.")] = None,
+    task: Annotated[str | None, option("The sample's task.", autocompletion=complete_tasks)] = None,
+    prompt: Annotated[str | None, option("Question about your own files.")] = None,
     output: Annotated[Path, output_option("Picture to write.")] = Path("explain.png"),
     **settings: Any,
 ) -> None:

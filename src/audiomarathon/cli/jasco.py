@@ -16,8 +16,10 @@ from audiomarathon.cli.options import (
     Data,
     Results,
     Runs,
+    argument,
     group,
     load_task,
+    option,
     output_option,
     run_script,
 )
@@ -83,12 +85,10 @@ def speech(
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="CSV with the columns of the original's example.csv.")],
-    model_name: Annotated[str, typer.Option("--model-name", help="Name of the model in tables.")],
+    file: Annotated[Path, argument("CSV with the columns of the original's example.csv.")],
+    model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Leave out clips without replies instead of refusing the file.")
-    ] = False,
+    allow_missing: Annotated[bool, option("Accept a file without replies to some clips.", "--allow-missing")] = False,
 ) -> int:
     """Turn replies of another program into a run, which can be judged, scored and compared like any run.
 
@@ -104,15 +104,11 @@ def import_(
 
 
 def evaluate(
-    judge: Annotated[str, typer.Argument(help="Judge: a folder or hub id, openai:MODEL, or replay:FILE.")],
-    input_file: Annotated[Path, typer.Argument(help="CSV with replies (allm_output), and perhaps judgements.")],
-    output_file: Annotated[Path, typer.Argument(help="CSV to write: the same rows with judgements.")],
-    parser: Annotated[
-        Parser, typer.Option(help="How to read judgements for the added columns: as the original does, or strictly.")
-    ] = "original",
-    judge_prompt: Annotated[
-        Prompt, typer.Option(help="v2: the prompt for three judges; v1: the older prompt for one.")
-    ] = "v2",
+    judge: Annotated[str, argument("Judge: a folder or hub id, openai:MODEL, or replay:FILE.")],
+    input_file: Annotated[Path, argument("CSV with replies (allm_output), and perhaps judgements.")],
+    output_file: Annotated[Path, argument("CSV to write: the same rows with judgements.")],
+    parser: Annotated[Parser, option("How to read judgements for the added columns.")] = "original",
+    judge_prompt: Annotated[Prompt, option("v2: the prompt for three judges; v1: the older prompt for one.")] = "v2",
     batch_size: BatchSize = 8,
 ) -> int:
     """Judge replies in a CSV file and print the benchmark's figures, as the original's evaluation/eval.py does.
@@ -161,8 +157,7 @@ def evaluate(
 
 
 def table(
-    runs: Runs,
-    output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None,
+    runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
 ) -> None:
     """Print best-means by judge and what replies depend on, one row per model and setting."""
     from audiomarathon.benchmarks import get_task
@@ -191,10 +186,7 @@ def table(
 
 def survival(
     runs: Runs,
-    speech: Annotated[
-        Path | None,
-        typer.Option(help="Speech times of each clip (default: speech.csv beside the runs' data)."),
-    ] = None,
+    speech: Annotated[Path | None, option("Speech times of clips (default: speech.csv beside the runs' data).")] = None,
     output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
     """Measure what pruning removes first, a clip's sound or its speech. No judge is needed.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import MOST_CALLS, BatchSize, Cache, Plan, Runs, Yes
+from audiomarathon.cli.options import MOST_CALLS, BatchSize, Cache, Plan, Runs, Yes, option
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
 
@@ -24,15 +24,10 @@ _CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
 
 def judge(
     runs: Runs,
-    with_: Annotated[
-        str, typer.Option("--with", help="Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….")
-    ],
-    protocol: Annotated[str, typer.Option(help="Protocol of questions (default: the task's first).")] = "",
+    with_: Annotated[str, option("Judges A,B,C: a folder, hub id, endpoint:MODEL, replay:FILE; or NAME=….", "--with")],
+    protocol: Annotated[str, option("Protocol of questions (default: the task's first).")] = "",
     plan: Plan = False,
-    anchors_only: Annotated[
-        bool,
-        typer.Option("--anchors-only", help="Judge only replies with a known verdict, to test the judge."),
-    ] = False,
+    anchors_only: Annotated[bool, option("Judge only replies with a known verdict: a test.", "--anchors-only")] = False,
     batch_size: BatchSize = 8,
     cache: Cache = True,
     yes: Yes = False,

@@ -26,8 +26,10 @@ from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
     Results,
     Runs,
+    argument,
     complete_methods,
     listed,
+    option,
     output_option,
     run_script,
 )
@@ -63,19 +65,13 @@ _FIGURES = {
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
-    model_name: Annotated[str, typer.Option("--model-name", help="Name of the model in tables.")],
+    file: Annotated[Path, argument("predictions.json (Clotho) or predictions.parquet (MMAU-Pro).")],
+    model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
-    control: Annotated[
-        Literal["noise", "silence"] | None, typer.Option(help="Audio that the model heard instead of the clips.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of Clotho: take word weights from its whole split, not from the file.")
-    ] = None,
-    column: Annotated[str, typer.Option(help="Column of the parquet file with the replies.")] = "",
-    faithful: Annotated[
-        bool, typer.Option("--faithful", help="Score the reply ERROR as text, not as a failed sample.")
-    ] = False,
+    control: Annotated[Literal["noise", "silence"] | None, option("What the model heard instead of the clips.")] = None,
+    data: Annotated[Path | None, option("Folder of Clotho: weigh words by its whole split, not by the file.")] = None,
+    column: Annotated[str, option("Column of the parquet file with the replies.")] = "",
+    faithful: Annotated[bool, option("Score the reply ERROR as text, not as a failed sample.", "--faithful")] = False,
 ) -> int:
     """Turn replies that LALM Bench's scripts, or yours, wrote into a run.
 
@@ -89,8 +85,7 @@ def import_(
 
 
 def export(
-    runs: Runs,
-    output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")],
+    runs: Runs, output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
 ) -> None:
     """Write runs as LALM Bench's result files.
 
@@ -118,62 +113,40 @@ def export(
 
 
 def bench(
-    phase: Annotated[Phase, typer.Argument(help="run (both), inference (get replies) or eval (score them).")],
-    benchmark: Annotated[Bench, typer.Argument(help="Benchmark.")],
-    file: Annotated[Path | None, typer.Argument(help="eval: score this file of predictions.")] = None,
+    phase: Annotated[Phase, argument("run (both), inference (get replies) or eval (score them).")],
+    benchmark: Annotated[Bench, argument("Benchmark.")],
+    file: Annotated[Path | None, argument("eval: score this file of predictions.")] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help=f"Model; repeatable (default: {', '.join(_MODELS)}).")
+        list[str] | None, option(f"Model; repeatable (default: {', '.join(_MODELS)}).", "--model", "-m")
     ] = None,
-    output_root: Annotated[Path, typer.Option(help="Results folder, relative to LALM_Bench/.")] = Path("outputs"),
-    data: Annotated[
-        str | None,
-        typer.Option(help="Data root [env: AUDIOMARATHON_DATA]; for eval of a file, as in `import lalm`."),
-    ] = None,
-    input_: Annotated[
-        Path | None, typer.Option("--input", help="MMAU-Pro: test.parquet, beside its folder data.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Clotho: evaluation, validation, development or all.")] = "",
-    prompt: Annotated[str, typer.Option(help="Prompt to use (TASK_PROMPT).")] = "",
+    output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
+    data: Annotated[str | None, option("Data root [env: AUDIOMARATHON_DATA]; with FILE: as in `import lalm`.")] = None,
+    input_: Annotated[Path | None, option("MMAU-Pro: test.parquet, beside its folder data.", "--input")] = None,
+    split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
+    prompt: Annotated[str, option("Prompt to use (TASK_PROMPT).")] = "",
     sample_size: Annotated[
-        int, typer.Option("--sample_size", "--sample-size", min=0, help="Use N random samples, as published; 0 = all.")
+        int, option("Use N random samples, as published; 0 = all.", "--sample_size", "--sample-size", min=0)
     ] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="Use the first N rows; 0 = all.")] = 0,
-    use_white_noise: Annotated[bool, typer.Option(help="Play noise to the model instead of the clips.")] = False,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per batch (default 1); above 1, nothing is timed.")
-    ] = None,
-    methods: Annotated[
-        str, typer.Option(help="Compression methods A,B to run beside base.", autocompletion=complete_methods)
-    ] = "",
-    ratios: Annotated[str, typer.Option(help="Fractions to remove: a list, or first:last:step (default 0.5).")] = "",
-    judge: Annotated[
-        str, typer.Option(help="MMAU-Pro: judges A,B of open replies, as for audiomarathon judge --with.")
-    ] = "",
-    faithful: Annotated[
-        bool,
-        typer.Option(
-            "--faithful", help="Use the published prompts, 2048 tokens per reply, and print figures as published."
-        ),
-    ] = False,
+    limit: Annotated[int, option("Use the first N rows; 0 = all.", min=0)] = 0,
+    use_white_noise: Annotated[bool, option("Play noise to the model instead of the clips.")] = False,
+    batch_size: Annotated[int | None, option("Samples per batch (default 1); above 1 nothing is timed.", min=1)] = None,
+    methods: Annotated[str, option("Methods A,B to run beside base.", autocompletion=complete_methods)] = "",
+    ratios: Annotated[str, option("Fractions to remove: a list, or first:last:step (default 0.5).")] = "",
+    judge: Annotated[str, option("MMAU-Pro: judges A,B of open replies, as for audiomarathon judge --with.")] = "",
+    faithful: Annotated[bool, option("Prompts and figures as published, 2048 tokens a reply.", "--faithful")] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output_json_path", "--output", help="Folder for predictions, or folder or .json file for eval's scores."
-        ),
+        option("Folder for predictions, or folder or .json file for eval's scores.", "--output_json_path", "--output"),
     ] = None,
-    input_json: Annotated[Path | None, typer.Option("--input_json_path", help="eval: same as FILE.")] = None,
-    column: Annotated[str, typer.Option("--model_output_column", help="eval: column of FILE with the replies.")] = "",
-    save_attn: Annotated[bool, typer.Option(help="Save each sample's attention (about 0.3 MB) in attn/RUN/.")] = False,
-    attn_full: Annotated[
-        bool, typer.Option("--attn-full", help="Also save whole maps (attn.npy), up to 4,096 tokens.")
-    ] = False,
-    attn_layers: Annotated[list[str] | None, typer.Option(help="Layer to save; repeatable (default: all).")] = None,
-    attn_run_name: Annotated[str, typer.Option(help="Name of RUN (default: the time in UTC).")] = "",
-    attn_plot_now: Annotated[bool, typer.Option("--attn-plot-now", help="Draw the saved attention.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print replies.")] = False,
-    verbose_n: Annotated[
-        int, typer.Option("--verbose_n", "--verbose-n", min=0, help="Number of replies to print.")
-    ] = 5,
+    input_json: Annotated[Path | None, option("eval: same as FILE.", "--input_json_path")] = None,
+    column: Annotated[str, option("eval: column of FILE with the replies.", "--model_output_column")] = "",
+    save_attn: Annotated[bool, option("Save each sample's attention (about 0.3 MB) in attn/RUN/.")] = False,
+    attn_full: Annotated[bool, option("Also save whole maps (attn.npy), up to 4,096 tokens.", "--attn-full")] = False,
+    attn_layers: Annotated[list[str] | None, option("Layer to save; repeatable (default: all).")] = None,
+    attn_run_name: Annotated[str, option("Name of RUN (default: the time in UTC).")] = "",
+    attn_plot_now: Annotated[bool, option("Draw the saved attention.", "--attn-plot-now")] = False,
+    verbose: Annotated[bool, option("Print replies.", "--verbose")] = False,
+    verbose_n: Annotated[int, option("Number of replies to print.", "--verbose_n", "--verbose-n", min=0)] = 5,
     _t: Annotated[bool, typer.Option("-t", hidden=True)] = False,
 ) -> int:
     """Run LALM Bench's Clotho or MMAU-Pro on one model after the other, and write its result files.

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.plugins import Named
@@ -30,9 +31,9 @@ KINDS = {
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))],
-    name: Annotated[str, typer.Argument(help="Name of the package, also used in commands.")],
-    into: Annotated[Path, typer.Option(help="Parent folder of the new package.")] = Path(),
+    kind: Annotated[str, argument(f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))],
+    name: Annotated[str, argument("Name of the package, also used in commands.")],
+    into: Annotated[Path, option("Parent folder of the new package.")] = Path(),
 ) -> None:
     """Write a working package for your own method, task, model, judge or encoder, with a test.
 

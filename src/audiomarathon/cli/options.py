@@ -28,6 +28,21 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
+def option(text: str, *flags: str, **more: Any) -> Any:
+    """Return an option with a help text, for `Annotated`; without `flags` it has the parameter's name."""
+    return typer.Option(*flags, help=text, **more)
+
+
+def argument(text: str, **more: Any) -> Any:
+    """Return an argument with a help text, for `Annotated`."""
+    return typer.Argument(help=text, **more)
+
+
+def output_option(text: str) -> Any:
+    """Return the option `--output`."""
+    return option(text, "--output", "-o")
+
+
 def _names(kind: str) -> Callable[[str], list[str]]:
     """Return a function that completes names. It reads plug-ins' names without loading their code."""
 
@@ -56,32 +71,30 @@ def _names(kind: str) -> Callable[[str], list[str]]:
 complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "models", "methods"))
 Tasks = Annotated[
     list[str],
-    typer.Argument(
-        help="Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
+    argument(
+        "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
         autocompletion=complete_tasks,
     ),
 ]
-_MODEL = typer.Option(help="Model (audiomarathon list models).", autocompletion=complete_models)
+_MODEL = option("Model (audiomarathon list models).", autocompletion=complete_models)
 Model = Annotated[str, _MODEL]
 ModelOrNone = Annotated[str | None, _MODEL]
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain run folders.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Data root [env: AUDIOMARATHON_DATA].")]
-Results = Annotated[Path, typer.Option(help="Results folder [env: RESULTS_DIR].", envvar="RESULTS_DIR")]
+Runs = Annotated[list[Path], argument("Run folders, or folders that contain run folders.")]
+Data = Annotated[Path | None, option("Data root [env: AUDIOMARATHON_DATA].", "--data")]
+Results = Annotated[Path, option("Results folder [env: RESULTS_DIR].", envvar="RESULTS_DIR")]
 DEFAULT_RESULTS = Path("results")
-PlanRuns = Annotated[bool, typer.Option("--plan", help="Print runs, samples, estimated hours and memory, and stop.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of intervals and tests.")]
-DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Plan = Annotated[bool, typer.Option("--plan", help="Print calls, tokens and price, and stop.")]
+PlanRuns = Annotated[bool, option("Print runs, samples, estimated hours and memory, and stop.", "--plan")]
+Seed = Annotated[int, option("Seed of intervals and tests.", min=0)]
+DeviceName = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
+Plan = Annotated[bool, option("Print calls, tokens and price, and stop.", "--plan")]
 MOST_CALLS = 1_000  # made without asking
-Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Make more than {MOST_CALLS:,} calls without asking.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Texts or requests in a batch, or in flight.")]
-Cache = Annotated[bool, typer.Option(help="Reuse answers that this judge gave before, and store new ones.")]
+Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
+BatchSize = Annotated[int, option("Texts or requests in a batch, or in flight.", min=1)]
+Cache = Annotated[bool, option("Reuse answers that this judge gave before, and store new ones.")]
 Track = Annotated[
     str,
-    typer.Option(
-        "--track", help="Log runs to a tracker while they run: mlflow (docs/tracking.md).", rich_help_panel="Tracking"
-    ),
+    option("Log runs to a tracker while they run: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking"),
 ]
 
 
@@ -101,11 +114,6 @@ class Grouped(TyperCommand):
         for name, lines in groups.items():
             with formatter.section(name):
                 formatter.write_dl(lines)
-
-
-def output_option(text: str) -> Any:
-    """Return the option `--output`."""
-    return typer.Option("--output", "-o", help=text)
 
 
 def listed(text: str) -> list[str]:
@@ -210,14 +218,14 @@ def _option(setting: dataclasses.Field[Any]) -> Parameter:
     switch, default = isinstance(setting.default, bool), setting.default
     told = f"default: {default:d}; " if switch else f"default: {default}; " if default not in ("", None, ()) else ""
     values = setting.metadata["values"]
-    option = typer.Option(
+    shown = option(
+        f"{described(setting)} [{told}env: {setting.metadata['env']}]",
         *([f"{flag_of(setting)}/--no-{flag_of(setting)[2:]}"] if switch else []),
-        help=f"{described(setting)} [{told}env: {setting.metadata['env']}]",
         rich_help_panel=setting.metadata["group"],
         autocompletion=complete_methods if setting.name == "method" else (lambda: list(values)) if values else None,
     )
     kind = bool if switch else str
-    return Parameter(setting.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+    return Parameter(setting.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
 
 
 _SEVERAL = {"rich_help_panel": "Several GPUs or machines"}
@@ -225,17 +233,14 @@ _SEVERAL = {"rich_help_panel": "Several GPUs or machines"}
 
 def _executor(
     executor: Annotated[
-        str, typer.Option(help="local or ray (docs/scaling.md).", autocompletion=lambda: list(EXECUTORS), **_SEVERAL)
+        str, option("local or ray (docs/scaling.md).", autocompletion=lambda: list(EXECUTORS), **_SEVERAL)
     ] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join (default: start Ray here).", **_SEVERAL)
-    ] = None,
+    address: Annotated[str | None, option("Ray cluster to join (default: start Ray here).", **_SEVERAL)] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(help="Ray workers (default: one per GPU, or one per machine without GPUs).", **_SEVERAL),
+        int | None, option("Ray workers (default: one per GPU, or one per machine without GPUs).", **_SEVERAL)
     ] = None,
     gpus_per_worker: Annotated[
-        float | None, typer.Option(help="GPUs per Ray worker (default 1; fractions share a GPU).", **_SEVERAL)
+        float | None, option("GPUs per Ray worker (default 1; fractions share a GPU).", **_SEVERAL)
     ] = None,
 ) -> None:
     """Declare the options of :func:`with_executor`."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from audiomarathon.cli.options import Runs, output_option
+from audiomarathon.cli.options import Runs, option, output_option
 from audiomarathon.cli.output import say
 
 
 def plot(
     runs: Runs,
     output: Annotated[Path, output_option("Output folder.")] = Path("plots"),
-    kind: Annotated[str, typer.Option("--format", help="File format: png, pdf or svg.")] = "png",
+    kind: Annotated[str, option("File format: png, pdf or svg.", "--format")] = "png",
 ) -> None:
     """Plot score, LLM prefill and KV cache against the ratio, one line per method: a picture per task, and the mean.
 

@@ -5,28 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from audiomarathon.cli.options import Runs, output_option
+from audiomarathon.cli.options import Runs, option, output_option
 from audiomarathon.cli.output import say
 
 
 def report(
     runs: Runs,
     output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "AudioMarathon report",
-    samples: Annotated[
-        int, typer.Option(help="Most samples to browse; samples on which settings disagree come first.")
-    ] = 500,
-    audio: Annotated[
-        str, typer.Option(help="link (play clips from their files), embed (store them in the page) or none.")
-    ] = "link",
-    spectrograms: Annotated[bool, typer.Option(help="Draw each clip's spectrogram (decodes the clips).")] = True,
-    data: Annotated[Path | None, typer.Option(help="Data root (default: the runs' own).")] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(help="Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder."),
-    ] = None,
+    title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
+    samples: Annotated[int, option("Most samples to browse; samples on which settings disagree come first.")] = 500,
+    audio: Annotated[str, option("link (play clips from files), embed (store them in the page) or none.")] = "link",
+    spectrograms: Annotated[bool, option("Draw each clip's spectrogram (decodes the clips).")] = True,
+    data: Annotated[Path | None, option("Data root (default: the runs' own).")] = None,
+    figures: Annotated[Path | None, option("Folder for PDF figures, their CSV, tables (.md, .tex), records.")] = None,
 ) -> None:
     """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a sample browser.
 

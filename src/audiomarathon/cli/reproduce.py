@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from audiomarathon.cli.options import Model, complete_tasks, with_settings
+from audiomarathon.cli.options import Model, argument, complete_tasks, option, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
 
@@ -17,12 +15,10 @@ if TYPE_CHECKING:
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks (default: all ten), or jasco.", autocompletion=complete_tasks)
+        list[str] | None, argument("Tasks (default: all ten), or jasco.", autocompletion=complete_tasks)
     ] = None,
     model: Model = "qwen2.5-omni",
-    protocol: Annotated[
-        str, typer.Option(help="paper (the subsets of the public runs) or full (every sample).")
-    ] = "paper",
+    protocol: Annotated[str, option("paper (the subsets of the public runs) or full (every sample).")] = "paper",
     **flags: Any,
 ) -> int:
     """Run all ten tasks, or jasco, at base; score as the paper did, and show its scores beside ours.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type
 
 import typer
 
-from audiomarathon.cli.options import output_option, run_script, with_options
+from audiomarathon.cli.options import argument, option, output_option, run_script, with_options
 from audiomarathon.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ CORPORA = {
 
 
 _OUTPUT = output_option("Output folder, created if missing.")
-_LOW = typer.Option("--min", help="Shortest clip in seconds.")
-_HIGH = typer.Option("--max", help="Longest clip in seconds.")
+_LOW = option("Shortest clip in seconds.", "--min")
+_HIGH = option("Longest clip in seconds.", "--max")
 _GAP = "the corpus's default; 0 with --crossfade"
-_RATE = typer.Option(help="Sampling rate of the clips, in Hz.")
+_RATE = option("Sampling rate of the clips, in Hz.")
 
 
 def corpus_class(task: str) -> type[Corpus]:
@@ -56,18 +56,16 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
     corpus = corpus_class(task)
 
     def build(
-        raw: Annotated[list[Path], typer.Argument(help="Folders of the raw corpus.")],
+        raw: Annotated[list[Path], argument("Folders of the raw corpus.")],
         output: Annotated[Path, _OUTPUT],
         low: Annotated[float, _LOW] = corpus.seconds[0],
         high: Annotated[float, _HIGH] = corpus.seconds[1],
-        gap: Annotated[float | None, typer.Option(help="Silence between clips in seconds.", show_default=_GAP)] = None,
-        crossfade: Annotated[float, typer.Option(help="Overlap of clips in seconds, instead of a gap.")] = 0.0,
+        gap: Annotated[float | None, option("Silence between clips in seconds.", show_default=_GAP)] = None,
+        crossfade: Annotated[float, option("Overlap of clips in seconds, instead of a gap.")] = 0.0,
         rate: Annotated[int, _RATE] = corpus.rate,
-        seed: Annotated[int, typer.Option(help="Seed of lengths, order and options.")] = 42,
-        limit: Annotated[
-            int, typer.Option(min=0, help="Number of clips to make, spread over all groups; 0 = all.")
-        ] = 0,
-        jobs: Annotated[int, typer.Option(min=0, help="Groups to build at the same time.")] = 1,
+        seed: Annotated[int, option("Seed of lengths, order and options.")] = 42,
+        limit: Annotated[int, option("Number of clips to make, spread over all groups; 0 = all.", min=0)] = 0,
+        jobs: Annotated[int, option("Groups to build at the same time.", min=0)] = 1,
         **own: Any,
     ) -> None:
         from audiomarathon.segment.building import build as build_folder
@@ -105,14 +103,12 @@ def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
     usual = Cutting()
 
     def cut(
-        raw: Annotated[list[Path], typer.Argument(help="Recordings, or folders of recordings.")],
+        raw: Annotated[list[Path], argument("Recordings, or folders of recordings.")],
         output: Annotated[Path, _OUTPUT],
         low: Annotated[float, _LOW] = usual.low,
         high: Annotated[float, _HIGH] = usual.high,
         rate: Annotated[int, _RATE] = usual.rate,
-        silence: Annotated[
-            float, typer.Option(help="How many dB below loud passages counts as silence.")
-        ] = usual.silence,
+        silence: Annotated[float, option("How many dB below loud passages counts as silence.")] = usual.silence,
     ) -> None:
         with _reading():
             typer.echo(cut_recordings(raw, Cutting(low, high, rate, silence), output))

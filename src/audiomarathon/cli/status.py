@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from audiomarathon.cli.options import argument, option
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -19,13 +21,10 @@ if TYPE_CHECKING:
 
 
 def status(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run folders, or folders that contain run folders (default: RESULTS_DIR, else results)."),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until all runs have stopped.")] = False,
-    every: Annotated[float, typer.Option(help="With --watch: seconds between refreshes, at least 0.1.")] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per refresh.")] = False,
+    runs: Annotated[list[Path] | None, argument("Folders of runs (default: RESULTS_DIR, else results).")] = None,
+    watch: Annotated[bool, option("Refresh until all runs have stopped.", "--watch")] = False,
+    every: Annotated[float, option("With --watch: seconds between refreshes, at least 0.1.")] = 5.0,
+    as_json: Annotated[bool, option("Print JSON, one line per refresh.", "--json")] = False,
 ) -> int:
     """Show the progress of runs: finished samples, scores so far, speed, expected end, and which runs are active.
 

@@ -16,6 +16,7 @@ from audiomarathon.cli.options import (
     Track,
     complete_methods,
     listed,
+    option,
     with_executor,
     with_settings,
 )
@@ -39,27 +40,22 @@ def sweep(
     model: ModelOrNone = None,
     methods: Annotated[
         str,
-        typer.Option(
+        option(
+            "Methods (audiomarathon list methods), FILE.py:CLASS, or 'all', joined by commas [env: PRUNE_METHOD].",
             "--methods",
             "--method",
-            help="Methods (audiomarathon list methods), FILE.py:CLASS, or 'all', joined by commas [env: PRUNE_METHOD].",
             envvar="PRUNE_METHOD",
             show_envvar=False,
             autocompletion=complete_methods,
         ),
     ] = DEFAULT_METHOD,
     ratios: Annotated[
-        str,
-        typer.Option(
-            "--ratios", "--ratio", help="Fractions removed: first:last:step, a list 0.1,0.5, or one; 0 = base."
-        ),
+        str, option("Fractions removed: first:last:step, a list 0.1,0.5, or one; 0 = base.", "--ratios", "--ratio")
     ] = DEFAULT_RATIOS,
-    base: Annotated[bool, typer.Option("--base/--no-base", help="Also run base, to compare with.")] = True,
+    base: Annotated[bool, option("Also run base, to compare with.", "--base/--no-base")] = True,
     plan: PlanRuns = False,
-    tflops: Annotated[
-        float | None, typer.Option(help="With --plan: assumed TFLOP/s if no run has been timed yet.")
-    ] = None,
-    logs: Annotated[bool, typer.Option("--logs", help="Write a log per task into RESULTS/logs.")] = False,
+    tflops: Annotated[float | None, option("With --plan: assumed TFLOP/s if no run has been timed yet.")] = None,
+    logs: Annotated[bool, option("Write a log per task into RESULTS/logs.", "--logs")] = False,
     track: Track = "",
     ray: Ray | None = None,
     **settings: Any,

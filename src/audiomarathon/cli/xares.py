@@ -19,7 +19,7 @@ import typer
 
 from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
 from audiomarathon.benchmarks.xares.tasks import config_in, config_of, equipped, named
-from audiomarathon.cli.options import run_script
+from audiomarathon.cli.options import argument, option, run_script
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.data.zenodo import fetch
 from audiomarathon.encoders.encoder import Encoder
@@ -98,14 +98,12 @@ class XaresTask:
 
 
 def run(
-    encoder_py: Annotated[str, typer.Argument(help="Encoder, such as example/dasheng/dasheng_encoder.py.")],
-    tasks_py: Annotated[list[str], typer.Argument(help="Task files, such as src/tasks/*.py, or names of tasks.")],
-    max_jobs: Annotated[
-        int, typer.Option(min=0, help="Tasks to run in parallel, each in a process; 0 = in this process.")
-    ] = 1,
-    from_stage: Annotated[int, typer.Option(min=0, max=2, help="First stage: 0 download, 1 encode, 2 score.")] = 0,
-    to_stage: Annotated[int, typer.Option(min=0, max=2, help="Last stage.")] = 2,
-    results: Annotated[Path, typer.Option(help="Results folder.")] = Path("results"),
+    encoder_py: Annotated[str, argument("Encoder, such as example/dasheng/dasheng_encoder.py.")],
+    tasks_py: Annotated[list[str], argument("Task files, such as src/tasks/*.py, or names of tasks.")],
+    max_jobs: Annotated[int, option("Tasks to run in parallel, each in a process; 0 = in this process.", min=0)] = 1,
+    from_stage: Annotated[int, option("First stage: 0 download, 1 encode, 2 score.", min=0, max=2)] = 0,
+    to_stage: Annotated[int, option("Last stage.", min=0, max=2)] = 2,
+    results: Annotated[Path, option("Results folder.")] = Path("results"),
 ) -> int:
     """Evaluate an encoder on X-ARES' tasks; print X-ARES' table, then our scores with intervals.
 
