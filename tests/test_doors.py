@@ -16,7 +16,7 @@ from audiomarathon.benchmarks.lalm_bench.declared import Declared
 from audiomarathon.benchmarks.registry import BUILT_IN
 from audiomarathon.cli import app as cli
 from audiomarathon.models.registry import all_models, get_model
-from audiomarathon.settings import env_names
+from audiomarathon.settings import RunSettings, env_names
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted({model.folder for model in all_models() if model.folder})
@@ -109,7 +109,7 @@ def test_a_door_refuses_a_bad_setting_before_anything_else(tmp_path: Path) -> No
 def test_a_door_passes_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run_task` hands its names to the engine and leaves settings to the env vars."""
     seen: list[tuple[object, ...]] = []
-    monkeypatch.setattr(cli, "evaluate", lambda tasks, model, **flags: seen.append((tasks, model, flags)))
+    monkeypatch.setattr(cli, "evaluate", lambda tasks, model, settings: seen.append((tasks, model, settings)))
     monkeypatch.setattr(sys, "argv", ["TAU_test.py"])
     cli.run_task("tau", model="qwen2.5-omni")
-    assert seen == [(["tau"], "qwen2.5-omni", {})]
+    assert seen == [(["tau"], "qwen2.5-omni", RunSettings.read())]

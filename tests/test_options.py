@@ -28,8 +28,8 @@ def call(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     seen: list[tuple[RunSettings, dict[str, Any]]] = []
 
-    def evaluate(tasks: list[str], model: str | None, ray: object = None, track: str = "", **flags: Any) -> int:
-        seen.append((RunSettings.read(**flags), {"tasks": tasks, "model": model}))
+    def evaluate(tasks: list[str], model: str | None, settings: RunSettings, ray: object, track: str) -> int:
+        seen.append((settings, {"tasks": tasks, "model": model}))
         return 0
 
     def run_sweep(tasks, model, settings, methods, ratios, *, ray, **more: Any) -> int:

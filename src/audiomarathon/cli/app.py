@@ -33,6 +33,7 @@ from audiomarathon.cli.run import evaluate, run
 from audiomarathon.cli.status import status
 from audiomarathon.cli.sweep import sweep
 from audiomarathon.errors import AudioMarathonError
+from audiomarathon.settings import RunSettings, described, settings_fields
 
 
 class CommandGroups(TyperGroup):
@@ -189,12 +190,10 @@ def run_task(task: str, *, model: str) -> int:
     """
     if len(sys.argv) > 1:
         return _script_help(task, model)
-    return evaluate([task], model)
+    return evaluate([task], model, RunSettings.read())
 
 
 def _script_help(task: str, model: str) -> int:
-    from audiomarathon.settings import described, settings_fields
-
     say(f"Evaluates {model} on {task}. This script takes no arguments; set env vars instead:\n")
     for setting in settings_fields():
         say(f"  {setting.metadata['env']:20} {described(setting)}")

@@ -6,6 +6,7 @@ import datetime
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +22,14 @@ from audiomarathon.cli.options import (
     with_settings,
 )
 from audiomarathon.cli.output import say
+from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.settings import RunSettings, own_settings
 
 
-@with_settings(but=("save_attn",))
+@with_settings(but=("save_attn",), read=partial(RunSettings.read, save_attn=True))
 def capture(
+    settings: RunSettings,
     tasks: Tasks,
     model: ModelOrNone = None,
     sample: Annotated[list[str] | None, option("Capture only the sample with this id; repeatable.")] = None,
@@ -33,7 +37,6 @@ def capture(
         bool, option("Also write whole maps, 4·L·S² bytes per sample, for LALM Bench's tools.", "--attn-full", "--full")
     ] = False,
     yes: Annotated[bool, option("Also write whole maps of prompts over 4,096 tokens.", "--yes", "-y")] = False,
-    **settings: Any,
 ) -> int:
     """Capture what a model attends to, with any method. It takes one extra, untimed call per sample.
 
@@ -45,13 +48,10 @@ def capture(
     Each sample's attention (0.3 MB for 30 s of audio, 1.1 MB for 300 s) goes to attention/ in the run's folder. Samples
     without a stored reply are run first, as by `audiomarathon run --save-attn`; stored replies are kept.
     """
-    from audiomarathon.cli.run import evaluate_under
     from audiomarathon.engine.attention_capture import LONGEST_FULL
-    from audiomarathon.settings import RunSettings
 
-    read = RunSettings.read(**settings, save_attn=True)
     longest = (sys.maxsize if yes else LONGEST_FULL) if full else 0
-    return evaluate_under(tasks, model, replace(read, samples=tuple(sample or ()), attn_full=longest, attn_only=True))
+    return evaluate(tasks, model, replace(settings, samples=tuple(sample or ()), attn_full=longest, attn_only=True))
 
 
 def plot(
@@ -108,7 +108,6 @@ def visualize(
     from audiomarathon.models.prompt import Prompt
     from audiomarathon.models.registry import all_models
     from audiomarathon.report.attention_maps import Whole, draw_mean, draw_sample
-    from audiomarathon.settings import own_settings
 
     asked = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]
     flags = {"device": device, "dtype": dtype, "attn_layers": layers, "save_attn": True, "seed": seed}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from audiomarathon.cli.options import Model, listed, option, output_option, with_settings
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import check_writable, write_json
+from audiomarathon.settings import RunSettings, cache_folder
 
 if TYPE_CHECKING:
     from audiomarathon.certify.certificate import Certificate
@@ -18,11 +20,11 @@ _SHORTEST = 1.0
 
 @with_settings("model_path", "device", "device_map", "dtype", "attn_implementation")
 def certify(
+    settings: RunSettings,
     model: Model = "embedded",
     seconds: Annotated[float | None, option("Length of the clips; one is three times as long [default: 30].")] = None,
     methods: Annotated[str, option("Also check your own methods FILE.py:CLASS,….", "--methods", "--method")] = "",
     output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
-    **settings: Any,
 ) -> int:
     """Check on your machine and weights that every method does what it claims. Later runs record the result.
 
@@ -32,9 +34,6 @@ def certify(
 
     Takes minutes. Exit code 1 if a check fails.
     """
-    from audiomarathon.settings import RunSettings, cache_folder
-
-    read = RunSettings.read(**settings)
     if seconds is not None and not seconds >= _SHORTEST:
         raise SettingsError(f"--seconds {seconds:g}: not allowed; allowed: {_SHORTEST:g} and more")
     from audiomarathon.certify.certificate import certify as make
@@ -42,7 +41,6 @@ def certify(
     from audiomarathon.compression.external import Foreign
     from audiomarathon.compression.registry import find_method
     from audiomarathon.engine.engine import open_local
-    from audiomarathon.files import check_writable, write_json
     from audiomarathon.report.render import show
     from audiomarathon.terminal import showing_records
 
@@ -54,7 +52,7 @@ def certify(
         *([output.absolute().parent] if output else []),
     ):  # the certificate is written minutes later
         check_writable(folder)
-    certificate = make(open_local(model, read, (), say=say), seconds, say, own)
+    certificate = make(open_local(model, settings, (), say=say), seconds, say, own)
     path = store(certificate)
     if output is not None:
         write_json(output, certificate.as_json())

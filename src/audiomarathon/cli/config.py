@@ -21,7 +21,7 @@ _SETTINGS = {setting.name: setting for setting in settings_fields()}
 
 
 def with_config(command: Command) -> Command:
-    """Add `--config` and `--save-config`; the command also receives `file` and `where` for :meth:`RunSettings.read`.
+    """Add `--config` and `--save-config`; the command also receives `file` and `where`, as :func:`with_settings` reads.
 
     Click fills the command's own arguments from its `default_map`, after flags and env vars.
     """

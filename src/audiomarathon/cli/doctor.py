@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from audiomarathon.report.render import Table
 
 
-@with_settings("model_path", "dtype", "device", "device_map")
+@with_settings("model_path", "dtype", "device", "device_map", read=dict)
 def doctor(
+    settings: dict[str, Any],
     model: Annotated[
         str | None,
         option("Instead, estimate this model's memory, and whether it fits.", autocompletion=complete_models),
     ] = None,
-    **flags: Any,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.
 
@@ -27,8 +27,8 @@ def doctor(
     With --model: estimate from the checkpoint's config the memory for 90, 180 and 300 s of audio, and the longest audio
     that fits. Exit code 1 if 300 s do not fit this GPU. With --model openai: check whether the endpoint answers.
     """
-    if model is not None or flags["model_path"] is not None:
-        return _memory(model, flags)
+    if model is not None or settings["model_path"] is not None:
+        return _memory(model, settings)
     from audiomarathon.cli.doctor_checks import examine
 
     return _tell(examine())

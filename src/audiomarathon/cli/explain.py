@@ -20,10 +20,12 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.settings import RunSettings, own_settings
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
-    from audiomarathon.settings import RunSettings
+
+_SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class _Question:
     transcription: bool = False
 
 
-@with_settings("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
+@with_settings(*_SETTINGS, read=own_settings)
 def explain(
+    settings: RunSettings,
     sample: Annotated[list[str], argument("A sample's id (or task:id), or your own audio files.")],
     methods: Annotated[
         str, option("Methods with ratios, joined by commas; base is added.", autocompletion=complete_methods)
@@ -49,7 +52,6 @@ def explain(
     task: Annotated[str | None, option("The sample's task.", autocompletion=complete_tasks)] = None,
     prompt: Annotated[str | None, option("Question about your own files.")] = None,
     output: Annotated[Path, output_option("Picture to write.")] = Path("explain.png"),
-    **settings: Any,
 ) -> None:
     """Draw which moments of a sample's audio each method keeps, with the model's reply.
 
@@ -59,15 +61,11 @@ def explain(
 
     With the embedded model and no data root, samples come from the mini benchmark.
     """
-    from audiomarathon.settings import own_settings
-
-    read = own_settings(**settings)
     names = ["base", *(name for name in listed(methods) if name != "base")]
     if pathless := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
-    question = _question(sample, task, prompt, model, read)
-    path = _explained(question, names, model, read, output)
-
+    question = _question(sample, task, prompt, model, settings)
+    path = _explained(question, names, model, settings, output)
     say(f"picture: {path}")
 
 

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine.ray_options import EXECUTORS, read_executor
 from audiomarathon.errors import SettingsError
-from audiomarathon.settings import described, flag_of, settings_fields
+from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Loaded, Task
@@ -138,13 +138,20 @@ def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:
     return app
 
 
-def with_settings(*names: str, but: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Add an option for each setting, or for the named settings.
+def with_settings(
+    *names: str, but: Sequence[str] = (), read: Callable[..., Any] = RunSettings.read
+) -> Callable[[Command], Command]:
+    """Add an option for each setting, or for the named ones; the command receives `settings`, which `read` makes."""
+    chosen = {one.name: one for one in settings_fields() if (one.name in names or not names) and one.name not in but}
 
-    The command receives them by name, such as in `**flags` for :meth:`RunSettings.read`; None if not given.
-    """
-    chosen = [one for one in settings_fields() if (one.name in names or not names) and one.name not in but]
-    return lambda command: with_options(command, map(_option, chosen))
+    def add(command: Command) -> Command:
+        def call(**given: Any) -> Any:
+            flags = {name: given.pop(name) for name in (*chosen, "file", "where") if name in given}
+            return command(settings=read(**flags), **given)
+
+        return with_options(command, map(_option, chosen.values()), call, but="settings")
+
+    return add
 
 
 def with_executor(command: Command) -> Command:
@@ -163,7 +170,7 @@ def with_options(command: Command, options: Iterable[Parameter], call: Command |
     Parameters
     ----------
     options
-        Options to add; they replace the command's `**` parameter.
+        Options to add.
     call
         Function to call with all options instead of the command.
     but

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from audiomarathon.cli.options import Model, argument, complete_tasks, option, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
-
-if TYPE_CHECKING:
-    from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings
 
 
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
+    settings: RunSettings,
     tasks: Annotated[
         list[str] | None, argument("Tasks (default: all ten), or jasco.", autocompletion=complete_tasks)
     ] = None,
     model: Model = "qwen2.5-omni",
     protocol: Annotated[str, option("paper (the subsets of the public runs) or full (every sample).")] = "paper",
-    **flags: Any,
 ) -> int:
     """Run all ten tasks, or jasco, at base; score as the paper did, and show its scores beside ours.
 
@@ -42,14 +40,13 @@ def reproduce(
     from audiomarathon.models.registry import get_model
     from audiomarathon.report import render, tables
     from audiomarathon.results.reproduce import caveats, protocol_folder, protocol_settings, reproduced
-    from audiomarathon.settings import RunSettings
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
     if [task.key for task in chosen] == ["jasco"]:
-        return _reproduce_jasco(model, RunSettings.read(**flags))
+        return _reproduce_jasco(model, settings)
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: not a task of the paper; allowed: its ten tasks, or jasco alone")
-    settings, spec = protocol_settings(RunSettings.read(**flags), protocol), get_model(model)
+    settings, spec = protocol_settings(settings, protocol), get_model(model)
     settings = dataclasses.replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)
     if not swept.results:

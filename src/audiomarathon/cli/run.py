@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from audiomarathon.cli.config import with_config
 from audiomarathon.cli.options import ModelOrNone, Tasks, Track, with_executor, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.ray_options import Ray
-
-if TYPE_CHECKING:
-    from audiomarathon.settings import RunSettings
+from audiomarathon.settings import RunSettings
 
 
 @with_config
 @with_executor
 @with_settings()
-def run(tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | None = None, **settings: Any) -> int:
+def run(
+    settings: RunSettings, tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | None = None
+) -> int:
     """Evaluate a model on one or more tasks under one setting.
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100
@@ -25,28 +25,19 @@ def run(tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | N
     command resumes an interrupted run. --method my_pruner.py:Novelty loads your own class from a file. Without data and
     --model, the embedded toy model runs on the mini benchmark (--data mini).
     """
-    return evaluate(tasks, model, ray, track, **settings)
+    return evaluate(tasks, model, settings, ray, track)
 
 
-def evaluate(tasks: list[str], model: str | None, ray: Ray | None = None, track: str = "", **flags: Any) -> int:
+def evaluate(
+    tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None, track: str = ""
+) -> int:
     """Run tasks and print their results; return the exit code.
 
     Parameters
     ----------
     track
         Names of trackers, joined by commas.
-    **flags
-        See :meth:`RunSettings.read`.
     """
-    from audiomarathon.settings import RunSettings
-
-    return evaluate_under(tasks, model, RunSettings.read(**flags), ray, track)
-
-
-def evaluate_under(
-    tasks: list[str], model: str | None, settings: RunSettings, ray: Ray | None = None, track: str = ""
-) -> int:
-    """Run tasks under settings and print their results; return the exit code."""
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks

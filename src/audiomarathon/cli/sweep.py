@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +22,10 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.settings import RunSettings
 
 if TYPE_CHECKING:
     from audiomarathon.engine.sweep import Swept
-    from audiomarathon.settings import RunSettings
 
 #: Default method of a sweep.
 DEFAULT_METHOD = "dart"
@@ -36,6 +36,7 @@ DEFAULT_RATIOS = "0.1:0.9:0.1"
 @with_executor
 @with_settings(but=("method", "ratio"))
 def sweep(
+    settings: RunSettings,
     tasks: Tasks,
     model: ModelOrNone = None,
     methods: Annotated[
@@ -58,7 +59,6 @@ def sweep(
     logs: Annotated[bool, option("Write a log per task into RESULTS/logs.", "--logs")] = False,
     track: Track = "",
     ray: Ray | None = None,
-    **settings: Any,
 ) -> int:
     """Evaluate a model on tasks with every method at every ratio, each measured beside base.
 
@@ -68,28 +68,15 @@ def sweep(
     others. RESULTS/summary.txt, .csv and .json hold scores, times, and measured and ideal speed-ups. The same command
     resumes an interrupted sweep. Give joined methods their ratios: --methods fast_v:0.5+snapkv:0.3
     """
-    from audiomarathon.settings import RunSettings
-
-    read = RunSettings.read(**settings)
     return run_sweep(
-        tasks, model, read, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track
+        tasks, model, settings, methods, ratios, base=base, plan=plan, tflops=tflops, logs=logs, ray=ray, track=track
     )
 
 
 def run_sweep(
-    tasks: list[str],
-    model: str | None,
-    settings: RunSettings,
-    methods: str,
-    ratios: str,
-    *,
-    base: bool = True,
-    plan: bool = False,
-    tflops: float | None = None,
-    logs: bool = False,
-    ray: Ray | None = None,
-    track: str = "",
-) -> int:
+    tasks: list[str], model: str | None, settings: RunSettings, methods: str, ratios: str, *, base: bool, plan: bool,
+    logs: bool, ray: Ray | None, tflops: float | None = None, track: str = "",
+) -> int:  # fmt: skip
     """Sweep, then print and write the summary; return the exit code: 1 if a task or a sample failed.
 
     Parameters
