@@ -32,8 +32,10 @@ from audiomarathon.cli.reproduce import reproduce
 from audiomarathon.cli.run import evaluate, run
 from audiomarathon.cli.status import status
 from audiomarathon.cli.sweep import sweep
-from audiomarathon.errors import AudioMarathonError
+from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings, described, settings_fields
+from audiomarathon.version import __version__
 
 
 class CommandGroups(TyperGroup):
@@ -69,8 +71,6 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from audiomarathon.version import __version__
-
         typer.echo(f"audiomarathon {__version__}")
         raise typer.Exit
 
@@ -106,7 +106,6 @@ def score(runs: Runs) -> int:
 
 def list_command(what: Annotated[str, argument("tasks, models, methods, judges or all.")] = "all") -> None:
     """List tasks, models, methods and judges, including those of plug-ins."""
-    from audiomarathon.errors import SettingsError
     from audiomarathon.report.render import show as show_tables
     from audiomarathon.report.tables import LISTINGS
 
@@ -125,7 +124,6 @@ def download(
     fense stands for the two small models (about 700 MB) that the caption metric FENSE needs.
     """
     from audiomarathon.models.checkpoint import find_checkpoint
-    from audiomarathon.models.registry import get_local_model
 
     if model == "fense":
         _download_fense()

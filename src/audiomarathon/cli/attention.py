@@ -24,6 +24,8 @@ from audiomarathon.cli.options import (
 from audiomarathon.cli.output import say
 from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import file_name
+from audiomarathon.models.registry import all_models
 from audiomarathon.settings import RunSettings, own_settings
 
 
@@ -104,9 +106,7 @@ def visualize(
     from audiomarathon.compression.method import Base
     from audiomarathon.engine.attention_capture import LONGEST_FULL, capture_whole, check_layers
     from audiomarathon.engine.engine import open_local
-    from audiomarathon.files import file_name
     from audiomarathon.models.prompt import Prompt
-    from audiomarathon.models.registry import all_models
     from audiomarathon.report.attention_maps import Whole, draw_mean, draw_sample
 
     asked = list(_prompts(prompt, input_jsonl).items())[: limit_samples or None]

@@ -15,6 +15,8 @@ from audiomarathon.cli.options import PlanRuns, argument, option, run_script, wi
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError
+from audiomarathon.models.registry import all_models
+from audiomarathon.settings import RunSettings
 
 #: The folder of the KV presses; it has no model of its own.
 PRESSES = "kvpress"
@@ -79,7 +81,6 @@ def _batch(
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
-    from audiomarathon.settings import RunSettings
 
     names = dict(zip(("limit", "layer", "results"), flags, strict=True))
     try:
@@ -124,8 +125,6 @@ def _check_seen(gpus: list[str]) -> None:
 
 
 def _model_of(folder: str) -> str:
-    from audiomarathon.models.registry import all_models
-
     if folder == PRESSES:
         return _DEFAULT_MODEL
     for spec in all_models():

@@ -10,6 +10,7 @@ from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import check_writable, write_json
 from audiomarathon.settings import RunSettings, cache_folder
+from audiomarathon.terminal import showing_records
 
 if TYPE_CHECKING:
     from audiomarathon.certify.certificate import Certificate
@@ -42,7 +43,6 @@ def certify(
     from audiomarathon.compression.registry import find_method
     from audiomarathon.engine.engine import open_local
     from audiomarathon.report.render import show
-    from audiomarathon.terminal import showing_records
 
     own = [find_method(name, 0.0) for name in listed(methods)]
     if foreign := [method.key for method in own if isinstance(method, Foreign)]:

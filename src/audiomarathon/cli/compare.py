@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from audiomarathon.cli.options import Runs, Seed, option, output_option
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import write_text
+from audiomarathon.terminal import console
+from audiomarathon.text import plain
 
 if TYPE_CHECKING:
     from audiomarathon.results.compare import Compared
@@ -41,8 +44,6 @@ def compare(
     from audiomarathon.results.best import ranking_of
     from audiomarathon.results.compare import compare_with
     from audiomarathon.results.systems import missing_controls, read_systems
-    from audiomarathon.terminal import console
-    from audiomarathon.text import plain
 
     for name, share in (("--at-latency", at_latency), ("--at-score", at_score)):
         if share is not None and not 0 < share < float("inf"):
@@ -75,7 +76,6 @@ def _write(path: Path, compared: Compared, missing: list[str], answers: list[dic
     import json
     from dataclasses import asdict
 
-    from audiomarathon.files import write_text
     from audiomarathon.report import render, tables
 
     if path.suffix == ".json":

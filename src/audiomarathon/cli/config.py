@@ -12,6 +12,7 @@ import typer
 from audiomarathon.cli.options import Command, option, with_options
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import read_plain, write_text
 from audiomarathon.settings import PATH_ENDING, RunSettings, settings_fields
 from audiomarathon.text import did_you_mean, plain
 
@@ -70,8 +71,6 @@ def _read(ctx: typer.Context, path: Path | None) -> None:
 def _root(path: Path) -> Any:
     """Return the root node of a YAML file."""
     import yaml
-
-    from audiomarathon.files import read_plain
 
     try:
         return yaml.compose(read_plain(path), yaml.BaseLoader)
@@ -136,8 +135,6 @@ def _key(parameter: Any) -> str:
 def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: RunSettings) -> int:
     """Write the values that differ from the defaults. Keys and tokens are not settings, so none is written."""
     import yaml
-
-    from audiomarathon.files import write_text
 
     content: dict[str, Any] = {}
     for one in ctx.command.params:

@@ -20,6 +20,8 @@ from audiomarathon.cli.options import (
     output_option,
 )
 from audiomarathon.cli.output import say
+from audiomarathon.errors import MissingDataError, SettingsError
+from audiomarathon.files import named_folder, write_json
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -55,7 +57,6 @@ def download(
     from audiomarathon.data.archive import OpenSource, Source, UnpackedSource, from_web, open_source
     from audiomarathon.data.download import download as fetch
     from audiomarathon.data.hub import HubSource
-    from audiomarathon.errors import SettingsError
 
     if not tasks:
         raise SettingsError("name at least one task (smallest: vesus, under 1 GB) or 'all' (59 GB)")
@@ -113,7 +114,6 @@ def verify(
     Without names, at least one task must be found.
     """
     from audiomarathon.data.verify import verify as verify_task
-    from audiomarathon.files import write_json
     from audiomarathon.report import tables
     from audiomarathon.report.render import show
 
@@ -191,7 +191,6 @@ def controls(
     """
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.data.controls import KINDS, build_controls
-    from audiomarathon.errors import SettingsError
 
     try:
         lengths: list[float | None] = [float(part) for part in listed(durations)]
@@ -268,7 +267,6 @@ def card(
 def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loaded]]:
     """Return the named tasks, or without names the tasks found; raise if none is found."""
     from audiomarathon.benchmarks import task_folder
-    from audiomarathon.errors import MissingDataError
 
     found = []
     for task in _named(tasks):
@@ -296,8 +294,6 @@ def _named(names: list[str] | None) -> list[Task]:
 
 
 def _root(data: Path | None) -> Path | None:
-    from audiomarathon.files import named_folder
-
     return named_folder(data) if data else None
 
 

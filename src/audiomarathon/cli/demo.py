@@ -9,6 +9,9 @@ from typing import Annotated
 
 from audiomarathon.cli.options import option
 from audiomarathon.cli.output import say, show
+from audiomarathon.errors import AudioMarathonError
+from audiomarathon.files import writing
+from audiomarathon.settings import RunSettings, cache_folder
 
 
 def demo(
@@ -22,11 +25,8 @@ def demo(
     from audiomarathon.compression.registry import get_method
     from audiomarathon.embedded.mini_benchmark import mini_benchmark
     from audiomarathon.engine.run import run
-    from audiomarathon.errors import AudioMarathonError
-    from audiomarathon.files import writing
     from audiomarathon.report.charts import library
     from audiomarathon.report.pictures import plot_settings
-    from audiomarathon.settings import RunSettings, cache_folder
 
     try:
         library("vl_convert")

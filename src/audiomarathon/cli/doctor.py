@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from audiomarathon.cli.options import complete_models, option, with_settings
+from audiomarathon.errors import SettingsError
+from audiomarathon.models.registry import get_model
+from audiomarathon.settings import RunSettings
+from audiomarathon.terminal import console
 
 if TYPE_CHECKING:
     from audiomarathon.cli.doctor_checks import Check
@@ -48,10 +52,6 @@ def _tell(checks: list[Check]) -> int:
 
 
 def _memory(model: str | None, flags: dict[str, Any]) -> int:
-    from audiomarathon.errors import SettingsError
-    from audiomarathon.models.registry import get_model
-    from audiomarathon.settings import RunSettings
-
     if model is None:
         raise SettingsError(f"--model-path {flags['model_path']}: name the checkpoint's model with --model")
     spec = get_model(model)
@@ -62,7 +62,6 @@ def _memory(model: str | None, flags: dict[str, Any]) -> int:
         return _tell(list(examine_endpoint(settings.model_path)))
     from audiomarathon.costs.config_facts import LENGTHS, plan_memory
     from audiomarathon.report.render import show
-    from audiomarathon.terminal import console
 
     plan = plan_memory(spec, settings)
     show(_table(plan, LENGTHS))

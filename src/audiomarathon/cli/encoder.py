@@ -16,15 +16,17 @@ from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, group, o
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
+from audiomarathon.encoders.encoder import Encoder, all_encoders, load_encoder
 from audiomarathon.engine.ray_options import Ray
-from audiomarathon.errors import AudioMarathonError, SettingsError
+from audiomarathon.errors import AudioMarathonError, EncoderError, SettingsError
 from audiomarathon.files import file_name
+from audiomarathon.models.registry import all_models
+from audiomarathon.settings import cache_folder
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
     from audiomarathon.encoders.check import Checked
-    from audiomarathon.encoders.encoder import Encoder
     from audiomarathon.engine.run import Result
     from audiomarathon.report.charts import Chart
     from audiomarathon.results.encoders import Score
@@ -128,8 +130,6 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
     tests ten minutes of audio.
     """
     from audiomarathon.encoders.check import check_encoder
-    from audiomarathon.encoders.encoder import load_encoder
-    from audiomarathon.errors import EncoderError
     from audiomarathon.probing.evaluate import checked_device
 
     try:
@@ -142,8 +142,6 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
 def list_(what: Annotated[str, argument("tasks or encoders.")] = "tasks") -> None:
     """List the tasks, or the named encoders."""
     from audiomarathon.benchmarks.xares.tasks import TASKS
-    from audiomarathon.encoders.encoder import all_encoders
-    from audiomarathon.models.registry import all_models
     from audiomarathon.report import render
 
     if what not in ("tasks", "encoders"):
@@ -422,7 +420,6 @@ def _probed(
 ) -> tuple[list[Run], int]:  # fmt: skip
     """Load a model, do the work on each task, and return the runs and the exit code."""
     from audiomarathon.embedded import without_data
-    from audiomarathon.encoders.encoder import load_encoder
     from audiomarathon.probing.evaluate import checked_device, data_root, read_tasks, tried
     from audiomarathon.probing.towers import check_labels
     from audiomarathon.runs.read import Run
@@ -481,7 +478,6 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
     from audiomarathon.data import zenodo
     from audiomarathon.probing.encode import encode_own, hear
     from audiomarathon.probing.store import FrameStore, Store
-    from audiomarathon.settings import cache_folder
 
     store = Store(cache_folder(), encoder.identity)
     for task, data in there:

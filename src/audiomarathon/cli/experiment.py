@@ -24,13 +24,15 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import check_writable, write_json, write_lines, write_text
+from audiomarathon.judges.judgements import reading_of
+from audiomarathon.records import Record, Verdict
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.protocol import Protocol
     from audiomarathon.metrics.statistics import Estimate
-    from audiomarathon.records import Record
     from audiomarathon.runs.read import Run
 
 _RUN = "Run folder, or LALM Bench's predictions.json or .parquet."
@@ -55,7 +57,6 @@ def similarity(
 
     Example: audiomarathon experiment similarity results/lalm/mmau_pro/m/base-0 results-noise/lalm/mmau_pro/m/base-0
     """
-    from audiomarathon.files import write_json, write_text
     from audiomarathon.report import render
     from audiomarathon.results.similarity import as_published
     from audiomarathon.results.similarity import similarity as compare
@@ -96,7 +97,6 @@ def references(
     import pandas as pd
 
     from audiomarathon.benchmarks.lalm_bench.references import OUTLIER, compare_captions, scores_without
-    from audiomarathon.files import write_json, write_text
     from audiomarathon.report import render
     from audiomarathon.scoring.caption_models import ENCODER, SentenceEncoder
 
@@ -150,10 +150,7 @@ def write(
     another model can fill in clips whose first answer was unreadable.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import MergeRubric, WriteRubric, read_rubrics, with_criteria
-    from audiomarathon.files import check_writable, write_lines
-    from audiomarathon.judges.judgements import reading_of
     from audiomarathon.judges.registry import open_judges
-    from audiomarathon.records import Record
 
     judges = open_judges(with_, batch_size=batch_size, download=not plan)
     if len(judges) > 1:
@@ -197,10 +194,8 @@ def judge(
     Answers are kept in the run's folder; the same command asks only for missing ones.
     """
     from audiomarathon.benchmarks.lalm_bench.rubrics import RubricScore, read_rubrics, with_criteria
-    from audiomarathon.files import write_json
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.metrics.statistics import Resampler
-    from audiomarathon.records import Verdict
     from audiomarathon.report import render
 
     read, known, scorer = _run(run), read_rubrics(rubrics), RubricScore()

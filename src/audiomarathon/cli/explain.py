@@ -20,7 +20,10 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.models.registry import get_model
+from audiomarathon.records import Record
 from audiomarathon.settings import RunSettings, own_settings
+from audiomarathon.text import did_you_mean
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
@@ -92,7 +95,6 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     from audiomarathon.benchmarks import get_task, task_folder
     from audiomarathon.benchmarks.locate import path_variable
     from audiomarathon.embedded.without_data import MINI, data_root
-    from audiomarathon.text import did_you_mean
 
     task = get_task(name)
     named = settings.data
@@ -115,8 +117,6 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
 
 
 def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None]]:
-    from audiomarathon.records import Record
-
     def judge(reply: str) -> tuple[str, bool | None]:
         record = Record(sample.id, sample.cluster, reply=reply, reference=task.reference(sample))
         if not task.scorer.instant:
@@ -136,7 +136,6 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     from audiomarathon.engine.batches import sample_seed
     from audiomarathon.engine.engine import open_local
     from audiomarathon.models.prompt import Prompt, by_clip
-    from audiomarathon.models.registry import get_model
     from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
 
     methods = [as_method(name, settings) for name in names]

@@ -25,11 +25,14 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import DataError, SettingsError
+from audiomarathon.files import file_name, write_json, write_text
+from audiomarathon.judges.judgements import Judgement, read_judgements, request_of, second_of
+from audiomarathon.records import Record, Verdict
+from audiomarathon.settings import cache_folder
+from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
-    from audiomarathon.judges.judgements import Judgement
-    from audiomarathon.records import Record, Verdict
     from audiomarathon.results.systems import System
     from audiomarathon.runs.read import Run
 
@@ -45,7 +48,6 @@ def example(
     """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""
     from audiomarathon.benchmarks.jasco.exchange import REPLY
     from audiomarathon.benchmarks.jasco.exchange import example as rows
-    from audiomarathon.files import write_text
 
     _task, loaded = load_task("jasco", data)
     write_text(output, rows(loaded.samples))
@@ -61,8 +63,6 @@ def speech(
     from audiomarathon.audio.decode import decode, probe
     from audiomarathon.benchmarks.jasco.exchange import as_csv
     from audiomarathon.benchmarks.jasco.speech import SPEECH_FILE, find_speech
-    from audiomarathon.files import write_text
-    from audiomarathon.terminal import progress_of
 
     _task, loaded = load_task("jasco", data)
     clips = {sample.cluster: clip for sample in loaded.samples for clip in sample.clips}
@@ -96,7 +96,6 @@ def import_(
     """
     from audiomarathon.benchmarks.jasco.exchange import read_whole
     from audiomarathon.engine.run import as_run
-    from audiomarathon.files import file_name
 
     records = read_whole(file, allow_missing=allow_missing)
     folder = results / "jasco" / file_name(model_name) / "imported"
@@ -122,9 +121,6 @@ def evaluate(
     from audiomarathon.benchmarks.jasco.exchange import JUDGEMENT, as_csv, judged_columns, read_replies
     from audiomarathon.benchmarks.jasco.figures import CoReasoning
     from audiomarathon.benchmarks.jasco.rubric import AsPublished, Strict
-    from audiomarathon.files import write_text
-    from audiomarathon.judges.judgements import request_of, second_of
-    from audiomarathon.records import Verdict
 
     rows = read_replies(input_file)
     scorer, protocols = get_task("jasco").scorer, (Strict(judge_prompt, anchored=False), AsPublished(judge_prompt))
@@ -161,7 +157,6 @@ def table(
 ) -> None:
     """Print best-means by judge and what replies depend on, one row per model and setting."""
     from audiomarathon.benchmarks import get_task
-    from audiomarathon.files import write_text
     from audiomarathon.report import render, tables
     from audiomarathon.scoring.judged import judges_of
 
@@ -199,7 +194,6 @@ def survival(
     controls speech-first and speech-last (audiomarathon data controls jasco); figures are then the mean of both.
     """
     from audiomarathon.benchmarks.jasco.speech import read_speech
-    from audiomarathon.files import write_json, write_text
     from audiomarathon.report import charts, render
     from audiomarathon.report import survival as shown
     from audiomarathon.results.survival import left_out, survivals
@@ -224,7 +218,6 @@ def survival(
 def beside_published(runs: Sequence[Path], model: str) -> None:
     """Print a model's figures beside the published ones, and name the judges of both."""
     from audiomarathon.benchmarks.jasco.benchmark import DEPENDENCE, JASCO, JUDGES
-    from audiomarathon.judges.judgements import read_judgements
     from audiomarathon.judges.registry import KNOWN
     from audiomarathon.report import render
 
@@ -271,8 +264,6 @@ def _judged(
     from audiomarathon.judges.registry import open_judges
     from audiomarathon.judges.room import Bench, Case, judge_run
     from audiomarathon.runs.folder import read_records
-    from audiomarathon.settings import cache_folder
-    from audiomarathon.terminal import progress_of
 
     if "," in judge:
         raise SettingsError(f"{judge}: name one judge; several judge a run: audiomarathon judge RUN --with A,B,C")

@@ -13,6 +13,9 @@ import typer
 from audiomarathon.cli.options import MOST_CALLS, BatchSize, Cache, Plan, Runs, Yes, option
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
+from audiomarathon.judges.judgements import judgements_file, lines_in
+from audiomarathon.settings import cache_folder
+from audiomarathon.terminal import progress_of
 
 if TYPE_CHECKING:
     from audiomarathon.judges import cache as answer_cache
@@ -67,9 +70,7 @@ def ask(
     int or None
         Number of failed requests; None if nothing was asked, because of --plan or because the user declined.
     """
-    from audiomarathon.judges.judgements import judgements_file, lines_in
     from audiomarathon.judges.room import Bench, judge_run, plan_of
-    from audiomarathon.terminal import progress_of
 
     tasks, calls, failed = [], 0, 0
     for name, one in judges.items():
@@ -111,7 +112,6 @@ def _confirmed(calls: int) -> bool:
 
 def _cache(judge: Judge) -> answer_cache.Cache | None:
     from audiomarathon.judges import cache as answer_cache
-    from audiomarathon.settings import cache_folder
 
     with suppress(ModelError):  # the checkpoint is missing; judging reports it, planning does not need it
         return answer_cache.Cache(cache_folder(), judge.identity())

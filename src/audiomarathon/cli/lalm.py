@@ -35,12 +35,14 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError
-from audiomarathon.files import file_name, link, write_bytes, write_json, write_text, writing
+from audiomarathon.files import file_name, link, read_plain, write_bytes, write_json, write_text, writing
+from audiomarathon.models.registry import get_model
+from audiomarathon.settings import RunSettings
+from audiomarathon.version import __version__
 
 if TYPE_CHECKING:
     from audiomarathon.engine.run import Result
     from audiomarathon.runs.read import Run
-    from audiomarathon.settings import RunSettings
 
 Phase = Literal["run", "inference", "eval"]
 Bench = Literal["clotho", "mmau-pro"]
@@ -160,7 +162,6 @@ def bench(
     """
     from audiomarathon.engine.attention_capture import LONGEST_FULL
     from audiomarathon.judges.registry import open_judges
-    from audiomarathon.models.registry import get_model
 
     root = Path(os.environ.get("LALM_BENCH_ROOT", "")).absolute() / output_root.expanduser()
     captions = Path(data).expanduser() if data else None
@@ -284,7 +285,6 @@ class _Door:
         from audiomarathon.benchmarks.task import storable
         from audiomarathon.data.controls import build_controls
         from audiomarathon.engine.run import load_task
-        from audiomarathon.settings import RunSettings
 
         settings, task = RunSettings.read(**flags), get_task(_TASKS[self.bench])
         loaded = load_task(task, settings, lambda _line: None)  # the run prints the same lines
@@ -551,7 +551,6 @@ def _write_predictions(run: Run, target: Path) -> Path:
 def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES) -> list[Path]:
     """Write a run's scores in the original's format; return the files."""
     from audiomarathon.benchmarks.lalm_bench.exchange import comprehensive, debug_info, scores
-    from audiomarathon.version import __version__
 
     summary = _summary(run)
     own = {"audiomarathon": {"version": __version__, "run": str(run.folder), "summary": summary}}
@@ -599,8 +598,6 @@ def _place_of(run: Run, target: Path) -> Path:
 
 
 def _content(file: Path) -> bytes:
-    from audiomarathon.files import read_plain
-
     try:
         return read_plain(file)
     except OSError as error:

@@ -15,7 +15,10 @@ import typer
 
 from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import say
+from audiomarathon.encoders.encoder import all_encoders
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import write_bytes, writing
+from audiomarathon.models.registry import all_models
 from audiomarathon.plugins import Named
 
 _TEMPLATES = Path(__file__).parent / "new_templates"
@@ -59,9 +62,7 @@ def _taken(kind: str) -> set[str]:
     """Return the names in use for this kind, in lower case."""
     from audiomarathon.benchmarks import all_tasks
     from audiomarathon.compression.registry import all_methods
-    from audiomarathon.encoders.encoder import all_encoders
     from audiomarathon.judges.registry import plugged_in
-    from audiomarathon.models.registry import all_models
 
     known: Mapping[str, Callable[[], Sequence[Named]]] = {
         "method": all_methods,
@@ -84,7 +85,6 @@ def _is_installed(name: str) -> bool:
 
 def _write(template: Path, folder: Path, name: str) -> None:
     """Copy a template under a name, all of it or nothing."""
-    from audiomarathon.files import write_bytes, writing
 
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     unfinished = folder.with_name(f".{folder.name}.new")

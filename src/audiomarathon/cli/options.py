@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine.ray_options import EXECUTORS, read_executor
 from audiomarathon.errors import SettingsError
+from audiomarathon.models.registry import BUILT_IN as MODELS
 from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ def _names(kind: str) -> Callable[[str], list[str]]:
 
             own = ["all", *(task.key for one in BENCHMARKS for task in one.tasks if not task.probed)]
         elif kind == "models":
-            from audiomarathon.models.registry import BUILT_IN as MODELS
-
             own = [name for model in MODELS for name in (model.key, *model.aliases)]
         else:
             from audiomarathon.compression.registry import BUILT_IN as METHODS

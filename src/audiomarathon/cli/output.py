@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from audiomarathon.errors import AudioMarathonError
-from audiomarathon.terminal import standard_streams
+from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
 P = ParamSpec("P")
@@ -67,7 +67,6 @@ def show(results: list[Any], title: str = "", *, folders: bool = True) -> int:
     """Print results and, unless `folders` is False, their folders; return the exit code: 1 if samples failed."""
     from audiomarathon.report import render, tables
     from audiomarathon.runs.folder import what_failed
-    from audiomarathon.terminal import showing_records
 
     with showing_records():
         render.show(tables.results(results, title))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from audiomarathon.cli.options import Runs, option, output_option
 from audiomarathon.cli.output import say
+from audiomarathon.files import write_text
 
 
 def report(
@@ -30,7 +31,6 @@ def report(
     """
     from tqdm import tqdm
 
-    from audiomarathon.files import write_text
     from audiomarathon.report.page import PageOptions, page
     from audiomarathon.report.page_data import PageData
     from audiomarathon.results.systems import read_systems

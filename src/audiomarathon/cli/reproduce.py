@@ -7,6 +7,8 @@ from typing import Annotated
 from audiomarathon.cli.options import Model, argument, complete_tasks, option, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import write_text
+from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 
 
@@ -36,8 +38,6 @@ def reproduce(
     from audiomarathon.benchmarks.registry import get_task
     from audiomarathon.compression.registry import get_method
     from audiomarathon.engine.sweep import sweep
-    from audiomarathon.files import write_text
-    from audiomarathon.models.registry import get_model
     from audiomarathon.report import render, tables
     from audiomarathon.results.reproduce import caveats, protocol_folder, protocol_settings, reproduced
 
@@ -73,7 +73,6 @@ def _reproduce_jasco(model: str, settings: RunSettings) -> int:
     from audiomarathon.cli.jasco import beside_published
     from audiomarathon.compression.registry import get_method
     from audiomarathon.engine.sweep import sweep
-    from audiomarathon.models.registry import get_model
 
     swept = sweep([get_task("jasco")], model, settings, [get_method("base")], say=say)
     if swept.results:

@@ -9,6 +9,7 @@ from audiomarathon.cli.options import ModelOrNone, Tasks, Track, with_executor, 
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.settings import RunSettings
+from audiomarathon.tracking.registry import open_trackers
 
 
 @with_config
@@ -41,7 +42,6 @@ def evaluate(
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.embedded.without_data import toy_or_real
     from audiomarathon.engine.run import run as run_tasks
-    from audiomarathon.tracking.registry import open_trackers
 
     names: list[Any] = list(AUDIOMARATHON.tasks) if tasks == ["all"] else list(tasks)
     model, settings = toy_or_real(model, names, settings, say)

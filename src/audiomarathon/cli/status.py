@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from audiomarathon.cli.options import argument, option
+from audiomarathon.errors import SettingsError
+from audiomarathon.settings import RunSettings
+from audiomarathon.terminal import console
+from audiomarathon.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +38,7 @@ def status(
     sweep's tasks appear once they have started. Name the folder of `reproduce` to see its runs.
     Exit code: 0 if all runs are complete, 1 if not, 2 if there are none.
     """
-    from audiomarathon.errors import SettingsError
     from audiomarathon.results.status import read_status
-    from audiomarathon.settings import RunSettings
 
     if not every >= 0.1:
         raise SettingsError(f"--every={every:g}: not allowed; allowed: seconds from 0.1")
@@ -72,7 +74,6 @@ def _print(found: Sequence[RunStatus], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([one.as_json() for one in found]))
         return
-    from audiomarathon.terminal import console
 
     out = console()
     out.print(_rendered(found, out.width))
@@ -87,7 +88,6 @@ def _rendered(found: Sequence[RunStatus], width: int) -> RenderableType:
 
     from audiomarathon.report import tables
     from audiomarathon.report.render import for_width
-    from audiomarathon.text import plain
 
     now = datetime.datetime.now().astimezone()
     readable = [one for one in found if one.task and one.problem is None]

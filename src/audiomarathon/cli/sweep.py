@@ -22,7 +22,10 @@ from audiomarathon.cli.options import (
 )
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.models.registry import get_local_model
 from audiomarathon.settings import RunSettings
+from audiomarathon.terminal import console, showing_records
+from audiomarathon.tracking.registry import open_trackers
 
 if TYPE_CHECKING:
     from audiomarathon.engine.sweep import Swept
@@ -96,11 +99,8 @@ def run_sweep(
     from audiomarathon.engine.plan import plan_sweep
     from audiomarathon.engine.sweep import grid, parse_ratios
     from audiomarathon.engine.sweep import sweep as sweep_tasks
-    from audiomarathon.models.registry import get_local_model
     from audiomarathon.report.sweep_report import print_outcome, write_outcome
     from audiomarathon.results.sweep_summary import read_outcome
-    from audiomarathon.terminal import console, showing_records
-    from audiomarathon.tracking.registry import open_trackers
 
     chosen = list(AUDIOMARATHON.tasks) if tasks == ["all"] else [get_task(name) for name in tasks]
     model, settings = toy_or_real(model, chosen, settings, say)

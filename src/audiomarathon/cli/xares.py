@@ -195,7 +195,6 @@ def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -
 
 
 def _child(word: str, device: str, encoder_py: str, to_stage: int, results: Path) -> None:
-
     def work() -> None:
         encoder = ready(encoder_py, device=device)
         job = XaresTask(_config(word, encoder), results)
