@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, group, option, with_executor
+from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, group, listed, option, with_executor
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
@@ -26,9 +26,9 @@ from audiomarathon.text import counted
 
 if TYPE_CHECKING:
     from audiomarathon.benchmarks.xares.task import Dataset, EncoderTask
-    from audiomarathon.encoders.check import Checked
     from audiomarathon.engine.run import Result
     from audiomarathon.report.charts import Chart
+    from audiomarathon.report.render import Table
     from audiomarathon.results.encoders import Score
     from audiomarathon.runs.read import Run
 
@@ -89,36 +89,22 @@ def run(
     $AUDIOMARATHON_CACHE, so the same command resumes and encodes nothing twice. With --executor ray, package, encoder
     and data must have the same paths on every machine.
     """
-    from audiomarathon.benchmarks.xares.tasks import equipped
-    from audiomarathon.embedded import without_data
-    from audiomarathon.probing.evaluate import check_protocol, data_root, probe_task, read_tasks, tried
+    from audiomarathon.probing.evaluate import check_protocol, probe_task, read_tasks
     from audiomarathon.probing.run import found_for
-    from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
-    from audiomarathon.runs.folder import what_failed
 
     check_protocol(protocol)
     loaded = _loaded(encoder, encoder_arg, device)
-    chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
-    root = without_data.data_root(str(data or "")) or data_root()
+    chosen, root = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer), _root(data)
     there, missing = read_tasks(chosen, root, limit=limit, mini=mini, plan=plan, bad=allow_bad_rows, say=say)
     if plan:
         for task, _ in there:
             found_for(task, protocol, say)
         _plan(loaded, there, missing)
         return 0
+    work = partial(probe_task, results=results, protocol=protocol, seeds=seeds, say=say)
     with _shared(loaded, encoder, encoder_arg, device, ray) as shared:
-        works = [
-            probe_task(shared, task, found, results, protocol=protocol, seeds=seeds, say=say) for task, found in there
-        ]
-        done, failed = tried(works, say)
-    if done:
-        render.show(encoder_scores(_scores_of(done)))
-        say(f"records in {results}")
-    for one in done:
-        if errors := one.summary["errors"]:
-            say(f"error: {one.folder}: {what_failed(one.folder, errors)}")
-    return int(failed or not all(one.summary["complete"] for one in done))
+        return _finish([work(shared, *one) for one in there], results, encoder_scores)
 
 
 def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName = "auto", long: bool = False) -> int:
@@ -133,10 +119,17 @@ def check(encoder: _Encoder, encoder_arg: _Arguments = None, device: DeviceName 
     from audiomarathon.probing.evaluate import checked_device
 
     try:
-        return _told_of(check_encoder(load_encoder(encoder, _given(encoder_arg), checked_device(device)), long=long))
+        checked = check_encoder(load_encoder(encoder, _given(encoder_arg), checked_device(device)), long=long)
     except EncoderError as error:
         say(f"error: {error}")
         return 1
+    for line in checked.errors:
+        say(f"error: {line}")
+    for finding in checked.findings:
+        typer.echo(f"finding: {finding.name}: {finding.line}")
+    if not checked.errors:
+        typer.echo("the encoder follows X-ARES' interface")
+    return int(bool(checked.errors))
 
 
 def list_(what: Annotated[str, argument("tasks or encoders.")] = "tasks") -> None:
@@ -189,8 +182,7 @@ def download(
             if source:
                 zenodo.from_folder(task, source, root)
             elif plan:
-                said = zenodo.plan(task)
-                say(f"{task.name}: {said.size / 1e9:.2f} GB, licence {said.licence}, record {task.zenodo}")
+                _say_size(task)
             else:
                 zenodo.fetch(task, root, say)
         except AudioMarathonError as error:
@@ -251,11 +243,14 @@ def compare(
 
 def table(runs: Runs) -> None:
     """Show stored scores: every encoder on every task, and its means."""
+    from audiomarathon.benchmarks.xares.task import EncoderTask
     from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
     from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.read import read_runs
 
-    render.show(encoder_scores(task_scores(_runs(runs))))
+    found = [run for run in read_runs(runs) if isinstance(run.task, EncoderTask)]
+    render.show(encoder_scores(task_scores(found)))
 
 
 @with_executor
@@ -276,9 +271,7 @@ def reproduce(
     Example: audiomarathon encoder reproduce whisper --tasks esc50,gtzan_genre
     """
     from audiomarathon.benchmarks.xares.published import ENCODERS, TABLES, published
-    from audiomarathon.benchmarks.xares.tasks import equipped
-    from audiomarathon.probing.evaluate import data_root, probe_task, read_tasks, tried
-    from audiomarathon.report import render
+    from audiomarathon.probing.evaluate import probe_task, read_tasks
     from audiomarathon.report.encoder_tables import beside_published
     from audiomarathon.runs.read import REPRODUCED
 
@@ -287,17 +280,14 @@ def reproduce(
         raise SettingsError(f"the table {table!r} has no encoder {encoder!r}; allowed: {allowed}")
     name, folder = f"baseline:{encoder}", results / f"{REPRODUCED}{table}"
     loaded = _loaded(name, encoder_arg, device)
-    chosen = [equipped(task, llm=llm, tokenizer=tokenizer) for task in _named(tasks, loaded.module)]
+    chosen = _named(tasks, loaded.module, llm=llm, tokenizer=tokenizer)
     if unknown := [task.name for task in chosen if published(table, encoder, task.name)[0] is None]:
         say(f"left out: {', '.join(unknown)}: not in the table {table!r}")
     chosen = [task for task in chosen if task.name not in unknown]
-    there, _missing = read_tasks(chosen, data or data_root(), mini=table == "first", say=say)
+    there, _missing = read_tasks(chosen, _root(data), mini=table == "first", say=say)
     with _shared(loaded, name, encoder_arg, device, ray) as shared:
         works = [probe_task(shared, task, found, folder, protocol="as_published", say=say) for task, found in there]
-        done, failed = tried(works, say)
-    if done:
-        render.show(beside_published(_scores_of(done), encoder, table))
-    return int(failed or not all(one.summary["complete"] for one in done))
+        return _finish(works, folder, partial(beside_published, encoder=encoder, table=table))
 
 
 def import_(
@@ -311,32 +301,26 @@ def import_(
 
     Example: audiomarathon encoder import env --encoder DashengEncoder --tasks esc50
     """
-    from audiomarathon.benchmarks.xares.tasks import equipped
-    from audiomarathon.probing.evaluate import tried
     from audiomarathon.probing.imported import probe_stored
-    from audiomarathon.report import render
     from audiomarathon.report.encoder_tables import encoder_scores
 
-    chosen = [equipped(task, tokenizer=tokenizer) for task in _named(tasks)]
-    done, failed = tried(probe_stored(env, encoder, chosen, results, say=say), say)
-    if done:
-        render.show(encoder_scores(_scores_of(done)))
-    return int(failed)
+    works = probe_stored(env, encoder, _named(tasks, tokenizer=tokenizer), results, say=say)
+    return _finish(works, results, encoder_scores)
 
 
 def demo(results: _Results = Path("encoder_demo")) -> int:
     """Probe the control encoders on synthetic sounds and write a page; offline, under a minute."""
     from audiomarathon.embedded.sounds import write_task
     from audiomarathon.probing.evaluate import probe_task
+    from audiomarathon.report.encoder_tables import encoder_scores
 
     (task,) = _named(str(write_task(results / "env")))
     data = task.read(results / "env")
-    for encoder in ("logmel", "random", "length-loudness", "noise"):
-        for _ in probe_task(_loaded(f"control:{encoder}", (), "cpu"), task, data, results, protocol="both", say=say):
-            pass
-    table([results])
+    loaded = [_loaded(f"control:{name}", (), "cpu") for name in ("logmel", "random", "length-loudness", "noise")]
+    works = [probe_task(one, task, data, results, protocol="both", say=say) for one in loaded]
+    code = _finish(works, results, encoder_scores)
     report([results], output=results / "report.html", audio="embed")
-    return 0
+    return code
 
 
 def layers(
@@ -396,12 +380,11 @@ def prune(
 
     if at not in ("layer", "input"):
         raise SettingsError(f"--at {at}: allowed: layer, input")
-    names = ["random", *(one.strip() for one in methods.split(",") if one.strip())]
-    chosen = grid([*dict.fromkeys(names)], parse_ratios(ratios), layer=layer, at=at)
+    chosen = grid([*dict.fromkeys(["random", *listed(methods)])], parse_ratios(ratios), layer=layer, at=at)
     check_methods(chosen)
     if not any(method.ratio for method in chosen):
         raise SettingsError(f"--ratios {ratios}: nothing is dropped; allowed: at least one ratio above 0")
-    work = partial(probe_pruned, results=results, methods=chosen, points=[one.strip() for one in points.split(",")])
+    work = partial(probe_pruned, results=results, methods=chosen, points=listed(points))
     runs, code = _probed(model, tasks, data, limit, encoder_arg, device, work)
     for name in dict.fromkeys(run.checkpoint for run in runs):
         compared = compare_with(systems_of([run for run in runs if run.checkpoint == name]), None)
@@ -419,19 +402,38 @@ def _probed(
     work: Callable[..., Iterator[Result]],
 ) -> tuple[list[Run], int]:  # fmt: skip
     """Load a model, do the work on each task, and return the runs and the exit code."""
-    from audiomarathon.embedded import without_data
-    from audiomarathon.probing.evaluate import checked_device, data_root, read_tasks, tried
+    from audiomarathon.probing.evaluate import checked_device, read_tasks, tried
     from audiomarathon.probing.towers import check_labels
     from audiomarathon.runs.read import Run
 
     tell = cache(say)  # each line once, for many points
     check_labels(chosen := _named(tasks))
-    root = without_data.data_root(str(data or "")) or data_root()
-    there, _missing = read_tasks(chosen, root, limit=limit, say=tell)
+    there, _missing = read_tasks(chosen, _root(data), limit=limit, say=tell)
     encoder = load_encoder(f"tower:{model}", _given(arguments), checked_device(device))
     done, failed = tried([work(encoder, task, found, say=tell) for task, found in there], say)
-    runs = [Run.read(one.folder) for one in done]
-    return runs, int(failed or not all(one.summary["complete"] for one in done))
+    return [Run.read(one.folder) for one in done], _code(done, failed)
+
+
+def _finish(works: Sequence[Iterator[Result]], results: Path, view: Callable[[list[Score]], Table]) -> int:
+    """Run the probes, show a view of their scores, and return the exit code."""
+    from audiomarathon.probing.evaluate import tried
+    from audiomarathon.report import render
+    from audiomarathon.results.encoders import task_scores
+    from audiomarathon.runs.folder import what_failed
+    from audiomarathon.runs.read import Run
+
+    done, failed = tried(works, say)
+    if done:
+        render.show(view(task_scores([Run.read(one.folder) for one in done])))
+        say(f"records in {results}")
+    for one in done:
+        if errors := one.summary["errors"]:
+            say(f"error: {one.folder}: {what_failed(one.folder, errors)}")
+    return _code(done, failed)
+
+
+def _code(done: Sequence[Result], failed: bool) -> int:
+    return int(failed or not all(one.summary["complete"] for one in done))
 
 
 def _draw(charts: Mapping[str, Chart], results: Path, what: str) -> None:
@@ -465,17 +467,31 @@ def _given(arguments: Sequence[str] | None) -> dict[str, str]:
     return dict(one.split("=", 1) for one in arguments or ())
 
 
-def _named(tasks: str, encoder: object = None) -> list[EncoderTask]:
+def _named(tasks: str, encoder: object = None, *, llm: str = "", tokenizer: str = "") -> list[EncoderTask]:
     from audiomarathon.benchmarks.long import encoder_tasks
+    from audiomarathon.benchmarks.xares.tasks import equipped
 
-    return encoder_tasks(tasks.split(","), encoder)
+    return [equipped(task, llm=llm, tokenizer=tokenizer) for task in encoder_tasks(tasks.split(","), encoder)]
+
+
+def _root(data: Path | None) -> Path:
+    from audiomarathon.embedded import without_data
+    from audiomarathon.probing.evaluate import data_root
+
+    return without_data.data_root(str(data or "")) or data_root()
+
+
+def _say_size(task: EncoderTask) -> None:
+    from audiomarathon.data import zenodo
+
+    said = zenodo.plan(task)
+    say(f"{task.name}: {said.size / 1e9:.2f} GB to download, licence {said.licence}, record {task.zenodo}")
 
 
 def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missing: Sequence[EncoderTask]) -> None:
     """Estimate the encoding time from some clips, and list missing downloads."""
     import time
 
-    from audiomarathon.data import zenodo
     from audiomarathon.probing.encode import encode_own, hear
     from audiomarathon.probing.store import FrameStore, Store
 
@@ -497,34 +513,9 @@ def _plan(encoder: Encoder, there: Sequence[tuple[EncoderTask, Dataset]], missin
         )
     for task in missing:
         try:
-            said = zenodo.plan(task)
-            say(f"{task.name}: to download, {said.size / 1e9:.2f} GB, licence {said.licence}")
+            _say_size(task)
         except AudioMarathonError as error:
             say(f"{task.name}: {error}")
-
-
-def _told_of(checked: Checked) -> int:
-    for error in checked.errors:
-        say(f"error: {error}")
-    for finding in checked.findings:
-        typer.echo(f"finding: {finding.name}: {finding.line}")
-    if not checked.errors:
-        typer.echo("the encoder follows X-ARES' interface")
-    return int(bool(checked.errors))
-
-
-def _scores_of(done: Sequence[Result]) -> list[Score]:
-    from audiomarathon.results.encoders import task_scores
-    from audiomarathon.runs.read import Run
-
-    return task_scores([Run.read(one.folder) for one in done])
-
-
-def _runs(paths: Sequence[Path]) -> list[Run]:
-    from audiomarathon.benchmarks.xares.task import EncoderTask
-    from audiomarathon.runs.read import read_runs
-
-    return [run for run in read_runs(paths) if isinstance(run.task, EncoderTask)]
 
 
 encoder_app = group(

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 Phase = Literal["run", "inference", "eval"]
 Bench = Literal["clotho", "mmau-pro"]
 _TASKS = {"clotho": "lalm/clotho", "mmau-pro": "lalm/mmau_pro"}
+_BENCHES = {task: bench for bench, task in _TASKS.items()}
 _TITLES = {"clotho": "Clotho", "mmau-pro": "MMAU-Pro"}
 _MODELS = ("gemma3n", "qwen2_5-omni", "qwen3-omni")
 _OUR_NAMES = {"qwen2_5-omni": "qwen2.5-omni"}
@@ -100,7 +101,7 @@ def export(
         if run.key in _TASKS.values():
             _check_finished(run)  # before anything is written
             model = file_name(run.checkpoint) + _suffix(run.control)
-            place = _place_of(run, output / model / _bench_of_run(run))
+            place = _place_of(run, output / model / _BENCHES[run.key])
             if place in targets:
                 raise RecordError(
                     f"{run.folder}: its files would overwrite those of {targets[place].folder}; name one of the two"
@@ -160,67 +161,48 @@ def bench(
 
     The same command resumes an interrupted one.
     """
-    from audiomarathon.engine.attention_capture import LONGEST_FULL
     from audiomarathon.judges.registry import open_judges
 
     root = Path(os.environ.get("LALM_BENCH_ROOT", "")).absolute() / output_root.expanduser()
-    captions = Path(data).expanduser() if data else None
+    captions, predictions = Path(data).expanduser() if data else None, input_json or file
     kept = file_name(attn_run_name or utc_name()) if save_attn or attn_full else ""
-    asked = _Door(
-        benchmark,
-        root,
-        output,
-        judge,
-        captions,
-        faithful=faithful,
-        noise=use_white_noise,
-        kept=kept,
-        drawn=attn_plot_now,
-    )
-    odd = (
-        phase != "eval" and input_ and (benchmark == "clotho" or input_.name != "test.parquet" or not input_.is_file())
-    )
+    names = list(dict.fromkeys(model or _MODELS))
+    unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
+    unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
+    unread |= {"--save-attn": save_attn, "--attn-full": attn_full, "--data": benchmark == "mmau-pro" and data}
+    given = ", ".join(name for name, value in unread.items() if value)
+    is_test = benchmark == "mmau-pro" and input_ and input_.name == "test.parquet" and input_.is_file()
     refused = {
-        "--attn-…: attention is not saved; add --save-attn": (attn_layers or attn_run_name or attn_plot_now)
-        and not kept,
+        "--attn-…: attention is not saved; add --save-attn": not kept
+        and (attn_layers or attn_run_name or attn_plot_now),
         "--judge: captions need no judge; leave it out": judge and benchmark == "clotho",
         "--sample_size and --limit: give only one": sample_size and limit,
-        f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": odd,
+        f"{given}: not used by eval; allowed with inference only": phase == "eval" and given,
+        f"--input {input_}: must be the file test.parquet of MMAU-Pro, beside its folder data": input_ and not is_test,
+        f"{predictions}: a file of predictions is only for eval": phase != "eval" and predictions,
+        "--output needs a single model; name it with --model": output and len(names) > 1 and not predictions,
     }
     if why := next((text for text, holds in refused.items() if holds), ""):
         raise SettingsError(why)
     if judge:
         open_judges(judge, download=False)  # refuse unknown judges before hours of inference
-    unread = {"--split": split, "--limit": limit, "--sample_size": sample_size, "--prompt": prompt, "--input": input_}
-    unread |= {"--methods": methods, "--ratios": ratios, "--batch-size": batch_size, "--verbose": verbose}
-    unread |= {"--save-attn": save_attn, "--attn-full": attn_full}
-    unread |= {"--data": data} if benchmark == "mmau-pro" else {}
-    if phase == "eval" and (given := [option for option, value in unread.items() if value]):
-        raise SettingsError(f"{', '.join(given)}: not used by eval; allowed with inference only")
-    if (predictions := input_json or file) is not None:
-        if phase != "eval":
-            raise SettingsError(f"{predictions}: a file of predictions is only for eval")
+    asked = _Door(benchmark, root, output, judge, captions, faithful, use_white_noise, kept, attn_plot_now)
+    if predictions:
         return asked.eval_file(predictions, column)
-    names = list(dict.fromkeys(model or _MODELS))
     for name in names:
         get_model(_OUR_NAMES.get(name, name))
-    if output and len(names) > 1:
-        raise SettingsError("--output needs a single model; name it with --model")
-    data_and_settings = None
+    chosen = None
     if phase != "eval":
         flags: dict[str, Any] = {"split": split, "prompt": prompt, "batch_size": batch_size or 1}
         flags |= {"data": str(input_.parent) if input_ else data, "timing": False if (batch_size or 1) > 1 else None}
         flags |= {"save_attn": bool(kept) or None, "attn_layers": ",".join(attn_layers or ()) or None}
         if faithful:
-            form = prompt or {"mmau-pro": "as_published"}.get(benchmark, "")
+            form = prompt or "as_published" * (benchmark == "mmau-pro")
             flags |= {"max_new_tokens": _FAITHFUL_TOKENS, "prompt": form}
-        data_and_settings = asked.choose(flags, sample_size, limit)
-        if attn_full:
-            settings = replace(data_and_settings.settings, attn_full=LONGEST_FULL)
-            data_and_settings = replace(data_and_settings, settings=settings)
+        chosen = asked.choose(flags, sample_size, limit, whole=attn_full)
     code = 0
     for name in names:
-        code |= asked.one_model(phase, name, data_and_settings, methods, ratios or "0.5", verbose_n * verbose)
+        code |= asked.one_model(phase, name, chosen, methods, ratios or "0.5", verbose_n * verbose)
         gc.collect()  # frees the last model's weights
     return code
 
@@ -231,12 +213,7 @@ def door(folder: Path, *arguments: str) -> None:
     run_script(bench, [*arguments, *sys.argv[1:]], no_args_is_help=True)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Settings with their samples, and the folder name for runs with these settings."""
-
-    settings: RunSettings
-    part: str
+_Chosen = tuple[RunSettings, str]  # settings with their samples, and the folder name for runs with these settings
 
 
 @dataclass(frozen=True)
@@ -269,7 +246,7 @@ class _Door:
     kept: str
     drawn: bool
 
-    def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int) -> _Chosen:
+    def choose(self, flags: Mapping[str, Any], sample_size: int, limit: int, *, whole: bool) -> _Chosen:
         """Find the data, choose samples in file order without bad rows, and make their noise clips if asked.
 
         Raises
@@ -284,6 +261,7 @@ class _Door:
         from audiomarathon.benchmarks.rows import read_parquet, shown
         from audiomarathon.benchmarks.task import storable
         from audiomarathon.data.controls import build_controls
+        from audiomarathon.engine.attention_capture import LONGEST_FULL
         from audiomarathon.engine.run import load_task
 
         settings, task = RunSettings.read(**flags), get_task(_TASKS[self.bench])
@@ -304,7 +282,7 @@ class _Door:
             if not ids:
                 raise DataError(told)
             say(f"{told}; left out")
-        settings = replace(settings, samples=tuple(ids))
+        settings = replace(settings, samples=tuple(ids), attn_full=whole * LONGEST_FULL)
         part = [split, settings.prompt, "faithful" * self.faithful, "untimed" * (not settings.timing)]
         if self.noise:
             heard = set(ids)
@@ -315,7 +293,7 @@ class _Door:
             if not (out / "noise").is_dir():
                 build_controls([(task, some)], out, seconds=None, kind="noise")
             settings = replace(settings, data=str(out / "noise"), data_paths=())
-        return _Chosen(settings, file_name("-".join(filter(None, part))))
+        return settings, file_name("-".join(filter(None, part)))
 
     def one_model(self, phase: str, model: str, chosen: _Chosen | None, methods: str, ratios: str, replies: int) -> int:
         """Run the phases for one model and write its files; return 1 if a phase or a sample failed."""
@@ -360,7 +338,7 @@ class _Door:
         from audiomarathon.engine.sweep import grid, parse_ratios
         from audiomarathon.runs.folder import what_failed
 
-        settings = replace(chosen.settings, results=runs / chosen.part)
+        settings = replace(chosen[0], results=runs / chosen[1])
         swept = grid(listed(methods), parse_ratios(ratios), **settings.places) if methods.strip(" ,") else None
         found = list(run([_TASKS[self.bench]], _OUR_NAMES.get(model, model), settings, swept, say=say))
         for one in found:
@@ -503,14 +481,7 @@ def _bench_of(file: Path) -> str:
 
 
 def _imported(
-    file: Path,
-    place: Path,
-    name: str,
-    *,
-    control: str | None = None,
-    data: Path | None = None,
-    column: str = "",
-    faithful: bool = False,
+    file: Path, place: Path, name: str, *, control: str | None, data: Path | None, column: str, faithful: bool
 ) -> Result:
     """Turn a file of predictions into a run folder."""
     from audiomarathon.benchmarks.lalm_bench.exchange import REPLY, corpus_of, read_answers, read_captions
@@ -532,7 +503,7 @@ def _write_predictions(run: Run, target: Path) -> Path:
     from audiomarathon.benchmarks.lalm_bench.exchange import answers, predictions
 
     records = [*run.records.values()]
-    file = target / _PREDICTIONS[_bench_of_run(run)]
+    file = target / _PREDICTIONS[_BENCHES[run.key]]
     if file.suffix == ".json":
         content = json.dumps(predictions(records), indent=4, ensure_ascii=False).encode("utf-8", "backslashreplace")
     else:
@@ -554,7 +525,7 @@ def _write_scores(run: Run, target: Path, predictions: Path, name: str = _SCORES
 
     summary = _summary(run)
     own = {"audiomarathon": {"version": __version__, "run": str(run.folder), "summary": summary}}
-    if _bench_of_run(run) == "clotho":
+    if _BENCHES[run.key] == "clotho":
         found = {name: scores(summary, datetime.datetime.now().isoformat()) | own}
     else:
         verdicts = list(run.verdicts.values())
@@ -583,10 +554,6 @@ def _read(folder: Path) -> Run:
     from audiomarathon.runs.read import Run
 
     return Run.read(folder)
-
-
-def _bench_of_run(run: Run) -> str:
-    return next(bench for bench, key in _TASKS.items() if key == run.key)
 
 
 def _place_of(run: Run, target: Path) -> Path:
