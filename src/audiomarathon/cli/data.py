@@ -18,10 +18,11 @@ from audiomarathon.cli.options import (
     load_task,
     option,
     output_option,
+    places,
 )
 from audiomarathon.cli.output import say
 from audiomarathon.errors import MissingDataError, SettingsError
-from audiomarathon.files import named_folder, write_json
+from audiomarathon.files import write_json
 from audiomarathon.text import counted
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def download(
 
     if not tasks:
         raise SettingsError("name at least one task (smallest: vesus, under 1 GB) or 'all' (59 GB)")
-    root = _root(data) or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
+    root = places(data)[0] or Path(os.environ.get("AUDIOMARATHON_DATA", "").strip() or "data").expanduser()
     chosen = _named(tasks)
     keys = sorted({benchmark_of(task.key) for task in chosen})
     if len(keys) > 1:
@@ -117,9 +118,7 @@ def verify(
     from audiomarathon.report import tables
     from audiomarathon.report.render import show
 
-    reports = [
-        verify_task(task, _root(data), _env(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)
-    ]
+    reports = [verify_task(task, *places(data), deep=deep, jobs=jobs, tolerance=tolerance) for task in _named(tasks)]
     show(tables.verification(reports))
     wrong = [one for one in reports if one.state == "wrong"]
     missing = [one for one in reports if one.state == "missing"]
@@ -245,7 +244,7 @@ def review(
     """Show and play a task's samples one by one, and store whether each is right; resumes an earlier review."""
     from audiomarathon.data.review import review as ask_for_verdicts
 
-    chosen, loaded = load_task(task, _root(data))
+    chosen, loaded = load_task(task, data)
     verdicts = output or Path(f"review-{chosen.key.replace('/', '-')}.jsonl")
     count = ask_for_verdicts(loaded, verdicts, seed=seed, share=share, ask=input, show=typer.echo, play=play)
     say(f"{count['accept']} accepted, {count['reject']} rejected, {count['left']} left; verdicts in {verdicts}")
@@ -271,7 +270,7 @@ def _present(tasks: list[str] | None, data: Path | None) -> list[tuple[Task, Loa
     found = []
     for task in _named(tasks):
         try:
-            folder = task_folder(task, _root(data), _env(data))
+            folder = task_folder(task, *places(data))
         except MissingDataError as error:
             if tasks:
                 raise
@@ -291,15 +290,6 @@ def _named(names: list[str] | None) -> list[Task]:
     if not names:
         return list(all_tasks())
     return list(AUDIOMARATHON.tasks) if names == ["all"] else [get_task(name) for name in dict.fromkeys(names)]
-
-
-def _root(data: Path | None) -> Path | None:
-    return named_folder(data) if data else None
-
-
-def _env(data: Path | None) -> dict[str, str]:
-    """Return the env vars used to find tasks; --data overrides all of them."""
-    return {} if data else dict(os.environ)
 
 
 data_app = group(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +19,7 @@ from audiomarathon.cli.options import (
     group,
     option,
     output_option,
+    places,
     run_script,
 )
 from audiomarathon.cli.output import say
@@ -259,7 +259,7 @@ def _captions(
         allowed = f"{', '.join(task.splits)}, {ALL}" if isinstance(task, Captioning) else "clotho, audiocaps, FILE.csv"
         raise SettingsError(f"{captions} {split}: allowed: {allowed}")
     split = split or next(iter(task.splits))
-    tables = task.tables(task_folder(task, data, {} if data else dict(os.environ)), split)
+    tables = task.tables(task_folder(task, *places(data)), split)
     clips: list[tuple[str, Sequence[str]]] = [(storable(one[0]), one[2]) for own in tables.values() for one in own]
     return f"{task.aliases[0]}_%s_{split}.csv", clips, {}
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from audiomarathon.benchmarks.task import Sample, Task
 
 _SETTINGS = ("layer", "at", "scope", "data", "model_path", "device", "dtype", "max_new_tokens", "seed")
+_PLACES = {"input": "\nat input"}
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
 
 def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
     from audiomarathon.audio import decode as audio
+    from audiomarathon.compression.composed import Composed
     from audiomarathon.compression.registry import as_method
     from audiomarathon.engine.answer import generations
     from audiomarathon.engine.batches import sample_seed
@@ -155,18 +157,8 @@ def _explained(question: _Question, names: list[str], model: str, settings: RunS
     for method, generation in generations(lm, inputs, methods, limit, keep_entries=True):
         shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
         reply, right = question.judge(generation.replies[0].text)
-        parts: list[Any] = [getattr(method, "first", method), getattr(method, "second", None)]
-        key = "+".join(part.key for part in parts if part is not None)
-        strips.append(Strip(key, _label(method), shares, reply, right))
+        parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
+        label = "\n+ ".join(f"{one.key} {one.ratio:g}{_PLACES.get(getattr(one, 'at', ''), '')}" for one in parts)
+        key = "+".join(one.key for one in parts)
+        strips.append(Strip(key, "base" if key == "base" else label, shares, reply, right))
     return draw(question.title, clips, strips, get_model(model).tokens_per_second, output)
-
-
-def _label(method: Any) -> str:
-    """Return a method's label for the picture: `fast_v 0.5`, one line per part."""
-    if method.key == "base":
-        return "base"
-    parts = [part for part in (getattr(method, "first", None), getattr(method, "second", None)) if part is not None]
-    places = {True: "\nat input", False: ""}
-    return "\n+ ".join(
-        f"{part.key} {part.ratio:g}{places[getattr(part, 'at', '') == 'input']}" for part in parts or [method]
-    )

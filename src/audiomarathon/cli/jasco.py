@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from audiomarathon.cli.judge import ask
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
     BatchSize,
@@ -28,7 +29,6 @@ from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import file_name, write_json, write_text
 from audiomarathon.judges.judgements import Judgement, read_judgements, request_of, second_of
 from audiomarathon.records import Record, Verdict
-from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
 from audiomarathon.text import counted
 
@@ -260,22 +260,17 @@ def _judged(
 ) -> tuple[str, list[Record]]:
     """Let a judge answer the questions of both protocols; return its name, and the records with its answers."""
     from audiomarathon.engine.run import as_run
-    from audiomarathon.judges.cache import Cache
     from audiomarathon.judges.registry import open_judges
-    from audiomarathon.judges.room import Bench, Case, judge_run
+    from audiomarathon.judges.room import Case
     from audiomarathon.runs.folder import read_records
 
     if "," in judge:
         raise SettingsError(f"{judge}: name one judge; several judge a run: audiomarathon judge RUN --with A,B,C")
-    ((name, opened),) = open_judges(judge, batch_size=batch_size).items()
-    bench = Bench(name, opened, None if opened.stored else Cache(cache_folder(), opened.identity()))
+    judges = open_judges(judge, batch_size=batch_size)
     as_run(folder, "jasco", file, file.stem, records)
-    for protocol in protocols:
-        case = Case(folder, records, protocol)
-        with progress_of(len(records), name, "judgement") as step:
-            judge_run(case, bench, step=step)
+    ask([Case(folder, records, protocol) for protocol in protocols], judges, yes=True)
     known = read_records(folder)
-    return name, [known[one.id] for one in records]
+    return next(iter(judges)), [known[one.id] for one in records]
 
 
 def _print_figures(scorer: Any, verdicts: Sequence[Verdict]) -> None:

@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 from audiomarathon.cli.output import reporting_errors
 from audiomarathon.engine.ray_options import EXECUTORS, read_executor
 from audiomarathon.errors import SettingsError
+from audiomarathon.files import named_folder
 from audiomarathon.models.registry import BUILT_IN as MODELS
 from audiomarathon.settings import RunSettings, described, flag_of, settings_fields
 
@@ -120,12 +121,17 @@ def listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def places(data: Path | None) -> tuple[Path | None, Mapping[str, str]]:
+    """Return the data root and the env vars in which to find tasks; --data overrides all of them."""
+    return (named_folder(data), {}) if data else (None, os.environ)
+
+
 def load_task(name: str, data: Path | None) -> tuple[Task, Loaded]:
-    """Return a task and its samples, from a data root or from the environment's."""
+    """Return a task and its samples."""
     from audiomarathon.benchmarks import get_task, task_folder
 
     task = get_task(name)
-    return task, task.load(task_folder(task, data, {} if data else dict(os.environ)))
+    return task, task.load(task_folder(task, *places(data)))
 
 
 def group(about: str, commands: Mapping[str, Command]) -> typer.Typer:

@@ -6,10 +6,9 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Annotated
 
@@ -175,22 +174,19 @@ def _side_by_side(many: int, words: Sequence[str], how: tuple[str, int, Path]) -
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus, start = torch.cuda.device_count(), multiprocessing.get_context("spawn").Process
     devices = [f"cuda:{place % gpus}" if gpus else "cpu" for place in range(len(words))]
-    waiting = [
-        start(target=_child, name=word, args=(word, device, *how), daemon=True)
-        for word, device in zip(words, devices, strict=True)
-    ]
-    running: list[SpawnProcess] = []
+
+    def run_one(word: str, device: str) -> int | None:
+        child = start(target=_child, name=word, args=(word, device, *how), daemon=True)
+        child.start()
+        child.join()
+        return child.exitcode
+
     failed: set[str] = set()
-    while waiting or running:
-        while waiting and len(running) < many:
-            running.append(waiting.pop(0))
-            running[-1].start()
-        wait([one.sentinel for one in running])
-        for one in [one for one in running if not one.is_alive()]:
-            running.remove(one)
-            if one.exitcode:
-                failed.add(one.name)
-                say(f"error: {one.name}: its process ended with exit code {one.exitcode}")
+    with ThreadPoolExecutor(many) as pool:
+        for word, code in zip(words, pool.map(run_one, words, devices), strict=True):
+            if code:
+                failed.add(word)
+                say(f"error: {word}: its process ended with exit code {code}")
     return failed
 
 
