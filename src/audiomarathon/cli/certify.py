@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from audiomarathon.cli.options import Model, listed, option, output_option, with_settings
 from audiomarathon.cli.output import say
@@ -12,11 +12,8 @@ from audiomarathon.files import check_writable, write_json
 from audiomarathon.settings import RunSettings, cache_folder
 from audiomarathon.terminal import showing_records
 
-if TYPE_CHECKING:
-    from audiomarathon.certify.certificate import Certificate
-    from audiomarathon.report.render import Table
-
 _SHORTEST = 1.0
+_MARKS = {"pass": "good", "fail": "bad"}
 
 
 @with_settings("model_path", "device", "device_map", "dtype", "attn_implementation")
@@ -42,43 +39,34 @@ def certify(
     from audiomarathon.compression.external import Foreign
     from audiomarathon.compression.registry import find_method
     from audiomarathon.engine.engine import open_local
-    from audiomarathon.report.render import show
+    from audiomarathon.report.render import Table, show
 
     own = [find_method(name, 0.0) for name in listed(methods)]
     if foreign := [method.key for method in own if isinstance(method, Foreign)]:
         raise SettingsError(f"--methods: {foreign[0]} does not say what it keeps; allowed: TokenPruner, KVPress")
-    for folder in (
-        cache_folder(),
-        *([output.absolute().parent] if output else []),
-    ):  # the certificate is written minutes later
-        check_writable(folder)
+    for folder in (cache_folder(), output and output.absolute().parent):  # the certificate is written minutes later
+        if folder:
+            check_writable(folder)
     certificate = make(open_local(model, settings, (), say=say), seconds, say, own)
     path = store(certificate)
     if output is not None:
         write_json(output, certificate.as_json())
-    with showing_records():
-        show(_table(certificate))
-    say(f"certificate: {output or path}; later runs of this checkpoint on this machine record it")
-    return 0 if certificate.verdict == "pass" else 1
-
-
-def _table(certificate: Certificate) -> Table:
-    from audiomarathon.report.render import Table
-
     about = certificate.about
     title = (
         f"{certificate.model} on {about['device']}, {about['dtype']}, {about['attention']}: "
         f"{certificate.verdict.upper()} ({certificate.took_seconds:.0f} s)"
     )
-    marks = {"pass": "good", "fail": "bad"}
     rows = [
         {
             "check": check.name,
             "verdict": finding.verdict,
-            "verdict_mark": marks.get(finding.verdict, "dim"),
+            "verdict_mark": _MARKS.get(finding.verdict, "dim"),
             "figure": finding.figure,
             "when it fails": check.meaning,
         }
         for check, finding in certificate.rows
     ]
-    return Table.of(rows, title=title, least=("when it fails",))
+    with showing_records():
+        show(Table.of(rows, title=title, least=("when it fails",)))
+    say(f"certificate: {output or path}; later runs of this checkpoint on this machine record it")
+    return 0 if certificate.verdict == "pass" else 1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from audiomarathon.cli.options import Runs, Seed, option, output_option
 from audiomarathon.errors import SettingsError
-from audiomarathon.files import write_text
+from audiomarathon.files import write_json, write_text
 from audiomarathon.terminal import console
 from audiomarathon.text import plain
-
-if TYPE_CHECKING:
-    from audiomarathon.results.compare import Compared
 
 
 def compare(
@@ -69,27 +67,17 @@ def compare(
     for line in lines:
         out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
     if output is not None:
-        _write(output, compared, list(missing), answers, lines)
-
-
-def _write(path: Path, compared: Compared, missing: list[str], answers: list[dict[str, Any]], lines: list[str]) -> None:
-    import json
-    from dataclasses import asdict
-
-    from audiomarathon.report import render, tables
-
-    if path.suffix == ".json":
-        content = {
-            "reference": compared.reference,
-            "rows": [asdict(row) for row in compared.rows],
-            "left_out": [asdict(one) for one in compared.left_out],
-            "controls_not_run": missing,
-            "answers": answers,
-            "notes": lines,
-        }
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    elif path.suffix == ".md":
-        text = render.markdown(tables.comparison(compared, missing, lines))
-    else:
-        text = render.csv(tables.comparison(compared))
-    write_text(path, text)
+        if output.suffix == ".json":
+            content = {
+                "reference": compared.reference,
+                "rows": [asdict(row) for row in compared.rows],
+                "left_out": [asdict(one) for one in compared.left_out],
+                "controls_not_run": list(missing),
+                "answers": answers,
+                "notes": lines,
+            }
+            write_json(output, content)
+        elif output.suffix == ".md":
+            write_text(output, render.markdown(tables.comparison(compared, list(missing), lines)))
+        else:
+            write_text(output, render.csv(tables.comparison(compared)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
+from audiomarathon.cli.jasco import beside_published
 from audiomarathon.cli.options import Model, argument, complete_tasks, option, with_settings
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
-from audiomarathon.files import write_text
+from audiomarathon.files import write_json, write_text
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings
 
@@ -31,9 +33,6 @@ def reproduce(
     Prompts and parsing are ours, so expect differences of a few points. F1 is macro-F1; weighted F1, which some of the
     release's scripts use, is shown too. A task that fails does not stop the others. Writes a .md and a .json file.
     """
-    import dataclasses
-    import json
-
     from audiomarathon.benchmarks.audiomarathon.benchmark import AUDIOMARATHON
     from audiomarathon.benchmarks.registry import get_task
     from audiomarathon.compression.registry import get_method
@@ -43,11 +42,14 @@ def reproduce(
 
     chosen = dict.fromkeys(map(get_task, tasks)) if tasks else AUDIOMARATHON.tasks
     if [task.key for task in chosen] == ["jasco"]:
-        return _reproduce_jasco(model, settings)
+        swept = sweep([*chosen], model, settings, [get_method("base")], say=say)
+        if swept.results:
+            beside_published([result.folder for result in swept.results], get_model(model).key)
+        return int(not swept.complete)
     if foreign := [task.key for task in chosen if task not in AUDIOMARATHON.tasks]:
         raise SettingsError(f"{', '.join(foreign)}: not a task of the paper; allowed: its ten tasks, or jasco alone")
     settings, spec = protocol_settings(settings, protocol), get_model(model)
-    settings = dataclasses.replace(settings, results=protocol_folder(settings.results, protocol))
+    settings = replace(settings, results=protocol_folder(settings.results, protocol))
     swept = sweep(list(chosen), model, settings, [get_method("base")], say=say)
     if not swept.results:
         return 1
@@ -60,21 +62,7 @@ def reproduce(
     render.show(tables.reproduction(rows, title))
     for note in notes:
         say(note)
-    text = json.dumps({"title": title, "rows": rows, "notes": notes}, indent=2, allow_nan=False) + "\n"
-    write_text(settings.results / f"{checkpoint}.json", text)
+    write_json(settings.results / f"{checkpoint}.json", {"title": title, "rows": rows, "notes": notes})
     write_text(settings.results / f"{checkpoint}.md", render.markdown(tables.reproduction(rows, f"# {title}", notes)))
     say(f"written: {settings.results / checkpoint}.md and .json")
     return show(swept.results, "The same runs, scored our way", folders=False) or int(not swept.complete)
-
-
-def _reproduce_jasco(model: str, settings: RunSettings) -> int:
-    """Run JASCO at base if needed, and show the judged figures beside the published figures."""
-    from audiomarathon.benchmarks import get_task
-    from audiomarathon.cli.jasco import beside_published
-    from audiomarathon.compression.registry import get_method
-    from audiomarathon.engine.sweep import sweep
-
-    swept = sweep([get_task("jasco")], model, settings, [get_method("base")], say=say)
-    if swept.results:
-        beside_published([result.folder for result in swept.results], get_model(model).key)
-    return int(not swept.complete)
