@@ -15,7 +15,7 @@ import task_folders
 from conftest import call
 
 from audiomarathon.cli import attention as command
-from audiomarathon.cli.options import run_script
+from audiomarathon.cli.command import run_script
 from audiomarathon.engine import attention_capture
 from audiomarathon.errors import SettingsError
 from audiomarathon.report.attention import draw, read_seen

@@ -21,8 +21,8 @@ from pyarrow import parquet
 
 from audiomarathon.benchmarks.lalm_bench.exchange import read_answers
 from audiomarathon.benchmarks.lalm_bench.open_ended import OpenEnded
+from audiomarathon.cli.command import run_script
 from audiomarathon.cli.lalm import bench
-from audiomarathon.cli.options import run_script
 from audiomarathon.engine import run as engine
 from audiomarathon.errors import ModelError
 from audiomarathon.files import file_name

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from audiomarathon.cli.attention import attention_app
 from audiomarathon.cli.certify import certify
+from audiomarathon.cli.command import Grouped, group
 from audiomarathon.cli.compare import compare
 from audiomarathon.cli.data import data_app
 from audiomarathon.cli.demo import demo
@@ -24,7 +25,7 @@ from audiomarathon.cli.judge import judge
 from audiomarathon.cli.lalm import export as export_lalm
 from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.new import new
-from audiomarathon.cli.options import Grouped, Runs, argument, complete_models, group, option
+from audiomarathon.cli.options import Runs, argument, complete_models, option
 from audiomarathon.cli.output import reporting_errors, say, show
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report

@@ -10,17 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from audiomarathon.cli.options import (
-    DeviceName,
-    ModelOrNone,
-    Runs,
-    Tasks,
-    group,
-    option,
-    output_option,
-    run_script,
-    with_settings,
-)
+from audiomarathon.cli.command import group, run_script, with_settings
+from audiomarathon.cli.options import DeviceName, ModelOrNone, Runs, Tasks, option, output_option
 from audiomarathon.cli.output import say
 from audiomarathon.cli.run import evaluate
 from audiomarathon.errors import DataError, SettingsError

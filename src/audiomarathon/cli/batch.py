@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from audiomarathon.cli.options import PlanRuns, argument, option, run_script, with_options
+from audiomarathon.cli.command import run_script, with_options
+from audiomarathon.cli.options import PlanRuns, argument, option
 from audiomarathon.cli.sweep import DEFAULT_METHOD, DEFAULT_RATIOS, run_sweep
 from audiomarathon.engine.ray_options import read_executor
 from audiomarathon.errors import SettingsError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from audiomarathon.cli.options import Model, listed, option, output_option, with_settings
+from audiomarathon.cli.command import with_settings
+from audiomarathon.cli.options import Model, listed, option, output_option
 from audiomarathon.cli.output import say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import check_writable, write_json

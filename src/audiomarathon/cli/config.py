@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from audiomarathon.cli.options import Command, option, with_options
+from audiomarathon.cli.command import Command, with_options
+from audiomarathon.cli.options import option
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import read_plain, write_text

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from audiomarathon.cli.command import group
 from audiomarathon.cli.options import (
     Data,
     Runs,
     argument,
     complete_tasks,
-    group,
     listed,
     load_task,
     option,

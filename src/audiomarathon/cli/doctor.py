@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from audiomarathon.cli.options import complete_models, option, with_settings
+from audiomarathon.cli.command import with_settings
+from audiomarathon.cli.options import complete_models, option
 from audiomarathon.errors import SettingsError
 from audiomarathon.models.registry import get_model
 from audiomarathon.settings import RunSettings

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, group, listed, option, with_executor
+from audiomarathon.cli.command import group, with_executor
+from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, listed, option
 from audiomarathon.cli.output import say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status

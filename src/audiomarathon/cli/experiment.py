@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from audiomarathon.cli.command import group, run_script
 from audiomarathon.cli.judge import ask
-from audiomarathon.cli.options import (
-    BatchSize,
-    Cache,
-    Data,
-    Plan,
-    Yes,
-    argument,
-    group,
-    option,
-    output_option,
-    places,
-    run_script,
-)
+from audiomarathon.cli.options import BatchSize, Cache, Data, Plan, Yes, argument, option, output_option, places
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.files import check_writable, write_json, write_lines, write_text

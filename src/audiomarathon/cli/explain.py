@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from audiomarathon.cli.options import (
-    Model,
-    argument,
-    complete_methods,
-    complete_tasks,
-    listed,
-    option,
-    output_option,
-    with_settings,
-)
+from audiomarathon.cli.command import with_settings
+from audiomarathon.cli.options import Model, argument, complete_methods, complete_tasks, listed, option, output_option
 from audiomarathon.cli.output import say
 from audiomarathon.errors import DataError, SettingsError
 from audiomarathon.models.registry import get_model

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from audiomarathon.cli.command import group, run_script
 from audiomarathon.cli.judge import ask
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
@@ -18,11 +19,9 @@ from audiomarathon.cli.options import (
     Results,
     Runs,
     argument,
-    group,
     load_task,
     option,
     output_option,
-    run_script,
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import DataError, SettingsError

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 
 from audiomarathon.cli.attention import utc_name
+from audiomarathon.cli.command import run_script
 from audiomarathon.cli.options import (
     DEFAULT_RESULTS,
     Results,
@@ -31,7 +32,6 @@ from audiomarathon.cli.options import (
     listed,
     option,
     output_option,
-    run_script,
 )
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import AudioMarathonError, DataError, RecordError, SettingsError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
+from audiomarathon.cli.command import with_settings
 from audiomarathon.cli.jasco import beside_published
-from audiomarathon.cli.options import Model, argument, complete_tasks, option, with_settings
+from audiomarathon.cli.options import Model, argument, complete_tasks, option
 from audiomarathon.cli.output import say, show
 from audiomarathon.errors import SettingsError
 from audiomarathon.files import write_json, write_text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import ModelOrNone, Tasks, Track, with_executor, with_settings
+from audiomarathon.cli.options import ModelOrNone, Tasks, Track
 from audiomarathon.cli.output import say, show
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.settings import RunSettings

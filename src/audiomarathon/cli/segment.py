@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_origin, get_type
 
 import typer
 
-from audiomarathon.cli.options import argument, option, output_option, run_script, with_options
+from audiomarathon.cli.command import run_script, with_options
+from audiomarathon.cli.options import argument, option, output_option
 from audiomarathon.errors import DataError
 
 if TYPE_CHECKING:

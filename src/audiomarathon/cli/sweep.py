@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from audiomarathon.cli.command import with_executor, with_settings
 from audiomarathon.cli.config import with_config
-from audiomarathon.cli.options import (
-    ModelOrNone,
-    PlanRuns,
-    Tasks,
-    Track,
-    complete_methods,
-    listed,
-    option,
-    with_executor,
-    with_settings,
-)
+from audiomarathon.cli.options import ModelOrNone, PlanRuns, Tasks, Track, complete_methods, listed, option
 from audiomarathon.cli.output import say
 from audiomarathon.engine.ray_options import Ray
 from audiomarathon.models.registry import get_local_model

@@ -18,7 +18,8 @@ import typer
 
 from audiomarathon.benchmarks.xares.foreign import TaskConfig, task_of
 from audiomarathon.benchmarks.xares.tasks import config_in, config_of, equipped, named
-from audiomarathon.cli.options import argument, option, run_script
+from audiomarathon.cli.command import run_script
+from audiomarathon.cli.options import argument, option
 from audiomarathon.cli.output import reporting_errors, say
 from audiomarathon.data.zenodo import fetch
 from audiomarathon.encoders.encoder import Encoder
