@@ -78,9 +78,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, option("Show the version and exit.", "--version", is_eager=True, callback=_show_version)
-    ] = False,
+    version: Annotated[bool, option("Show the version.", "--version", is_eager=True, callback=_show_version)] = False,
 ) -> None:
     pass
 
@@ -116,9 +114,7 @@ def list_command(what: Annotated[str, argument("tasks, models, methods, judges o
 
 
 def download(
-    model: Annotated[
-        str, argument("Model (audiomarathon list models), hub id, or fense.", autocompletion=complete_models)
-    ],
+    model: Annotated[str, argument("Model (audiomarathon list models), hub id, or fense.", complete=complete_models)],
 ) -> None:
     """Download a checkpoint into the hub's cache; the same command resumes an interrupted download.
 

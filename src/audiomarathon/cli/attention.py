@@ -70,7 +70,7 @@ def plot(
 def visualize(
     prompt: Annotated[str, option("Prompt to draw.")] = "",
     input_jsonl: Annotated[
-        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
+        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, also "id".')
     ] = None,
     model: Annotated[str, option("Model (audiomarathon list models) or hub id.")] = "gemma3n",
     model_path: Annotated[str, option("Checkpoint to load instead of the model's default.")] = "",

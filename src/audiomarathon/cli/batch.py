@@ -57,14 +57,11 @@ def _batch(
     folder: str,
     tasks: Annotated[list[str] | None, argument("Tasks (default: all ten).")] = None,
     gpu_id: Annotated[
-        str | None, option("GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0].", "--gpu-id", "-g")
+        str | None, option("GPUs 0,1,2 [env: CUDA_VISIBLE_DEVICES; default 0].", "--gpu-id", "-g")
     ] = None,
-    sample_limit: Annotated[
-        str | None, option("Samples per task; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")
-    ] = None,
+    sample_limit: Annotated[str | None, option("Samples; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")] = None,
     pruned_layer: Annotated[
-        str | None,
-        option("Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2].", "--pruned-layer", "-l"),
+        str | None, option("Layer to drop tokens at [env: PRUNE_LAYER_IDX; default 2].", "--pruned-layer", "-l")
     ] = None,
     ratios: Annotated[str, option("Fractions removed: 0.1,0.5 or first:last:step.", "--ratios", "-r")] = DEFAULT_RATIOS,
     methods: Annotated[str | None, option("Methods A,B,C or all [env: PRUNE_METHOD].", "--methods", "-m")] = None,

@@ -142,25 +142,19 @@ def _option(setting: dataclasses.Field[Any]) -> Parameter:
         f"{described(setting)} [{told}env: {setting.metadata['env']}]",
         *([f"{flag_of(setting)}/--no-{flag_of(setting)[2:]}"] if switch else []),
         rich_help_panel=setting.metadata["group"],
-        autocompletion=complete_methods if setting.name == "method" else (lambda: list(values)) if values else None,
+        complete=complete_methods if setting.name == "method" else (lambda: list(values)) if values else None,
     )
     kind = bool if switch else str
     return Parameter(setting.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
 
 
-_SEVERAL = {"rich_help_panel": "Several GPUs or machines"}
+_several = functools.partial(option, rich_help_panel="Several GPUs or machines")
 
 
 def _executor(
-    executor: Annotated[
-        str, option("local or ray (docs/scaling.md).", autocompletion=lambda: list(EXECUTORS), **_SEVERAL)
-    ] = "local",
-    address: Annotated[str | None, option("Ray cluster to join (default: start Ray here).", **_SEVERAL)] = None,
-    workers: Annotated[
-        int | None, option("Ray workers (default: one per GPU, or one per machine without GPUs).", **_SEVERAL)
-    ] = None,
-    gpus_per_worker: Annotated[
-        float | None, option("GPUs per Ray worker (default 1; fractions share a GPU).", **_SEVERAL)
-    ] = None,
+    executor: Annotated[str, _several("local or ray (docs/scaling.md).", complete=lambda: list(EXECUTORS))] = "local",
+    address: Annotated[str | None, _several("Ray cluster to join (default: start Ray here).")] = None,
+    workers: Annotated[int | None, _several("Ray workers (default: one per GPU, or machine without GPUs).")] = None,
+    gpus_per_worker: Annotated[float | None, _several("GPUs per worker (default 1; fractions share a GPU).")] = None,
 ) -> None:
     """Declare the options of :func:`with_executor`."""

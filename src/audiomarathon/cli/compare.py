@@ -17,8 +17,7 @@ def compare(
     runs: Runs,
     against: Annotated[str | None, option("Setting or method to compare with (default: base, else the first).")] = None,
     at_latency: Annotated[
-        float | None,
-        option("Find the best score within this share of the reference's time to first token, such as 0.5."),
+        float | None, option("Find the best score within this share of the reference's time to first token.")
     ] = None,
     at_score: Annotated[float | None, option("Find the fastest with this share of the reference's score.")] = None,
     output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,

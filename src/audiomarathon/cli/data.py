@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 20
 
-Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all found).", autocompletion=complete_tasks)]
+Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all found).", complete=complete_tasks)]
 Jobs = Annotated[int, option("Threads; 0 = one per core.", min=0)]
 
 
 def download(
-    tasks: Annotated[list[str] | None, argument("Tasks, or 'all' (59 GB).", autocompletion=complete_tasks)] = None,
+    tasks: Annotated[list[str] | None, argument("Tasks, or 'all' (59 GB).", complete=complete_tasks)] = None,
     data: Data = None,
     limit: Annotated[int, option("Download only the samples that a run with this limit uses; 0 = all.", min=0)] = 0,
     seed: Annotated[int, option("Seed of that run.", min=0)] = 42,
@@ -168,7 +168,7 @@ def durations(
 
 
 def controls(
-    tasks: Annotated[list[str], argument("Tasks, or 'all'.", autocompletion=complete_tasks)],
+    tasks: Annotated[list[str], argument("Tasks, or 'all'.", complete=complete_tasks)],
     output: Annotated[Path, output_option("Output folder; each variant in it is a data root.")],
     data: Data = None,
     durations: Annotated[str, option("Clip lengths in seconds, such as 30,60,90,180,300.")] = "",
@@ -234,7 +234,7 @@ def plot_controls(
 
 
 def review(
-    task: Annotated[str, argument("Task.", autocompletion=complete_tasks)],
+    task: Annotated[str, argument("Task.", complete=complete_tasks)],
     data: Data = None,
     share: Annotated[float, option("Share of the task's samples to review.", min=0, max=1)] = 0.1,
     seed: Annotated[int, option("Seed that chooses the samples.", min=0)] = 42,

@@ -40,19 +40,11 @@ _Encoder = Annotated[
         "encoders)."
     ),
 ]
-_Tasks = Annotated[
-    str,
-    option("Task names joined by commas, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks"),
-]
+_Tasks = Annotated[str, option("Tasks A,B, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks")]
 _Data = Annotated[Path | None, option("Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env).")]
 _Results = Annotated[Path, option("Results folder.")]
 _Arguments = Annotated[list[str] | None, option("name=value for the encoder's class; repeatable.", "--encoder-arg")]
-_Llm = Annotated[
-    str,
-    option(
-        "Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.", envvar="XARES_LLM"
-    ),
-]
+_Llm = Annotated[str, option("Recognition's LM: hub id or folder (X-ARES: Qwen/Qwen2.5-0.5B).", envvar="XARES_LLM")]
 _Tokenizer = Annotated[str, option("Captions' tokenizer: hub id or folder (default BERT's).", envvar="XARES_TOKENIZER")]
 _Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
 _Limit = Annotated[int, option("Clips per part, at least one per class; 0 = all.", min=0)]

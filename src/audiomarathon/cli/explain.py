@@ -42,10 +42,10 @@ def explain(
     settings: RunSettings,
     sample: Annotated[list[str], argument("A sample's id (or task:id), or your own audio files.")],
     methods: Annotated[
-        str, option("Methods with ratios, joined by commas; base is added.", autocompletion=complete_methods)
+        str, option("Methods with ratios, joined by commas; base is added.", complete=complete_methods)
     ] = "fast_v:0.5,frame:0.5,random:0.5",
     model: Model = "embedded",
-    task: Annotated[str | None, option("The sample's task.", autocompletion=complete_tasks)] = None,
+    task: Annotated[str | None, option("The sample's task.", complete=complete_tasks)] = None,
     prompt: Annotated[str | None, option("Question about your own files.")] = None,
     output: Annotated[Path, output_option("Picture to write.")] = Path("explain.png"),
 ) -> None:

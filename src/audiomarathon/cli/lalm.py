@@ -50,6 +50,7 @@ _TASKS = {"clotho": "lalm/clotho", "mmau-pro": "lalm/mmau_pro"}
 _BENCHES = {task: bench for bench, task in _TASKS.items()}
 _TITLES = {"clotho": "Clotho", "mmau-pro": "MMAU-Pro"}
 _MODELS = ("gemma3n", "qwen2_5-omni", "qwen3-omni")
+_ALL = ", ".join(_MODELS)
 _OUR_NAMES = {"qwen2_5-omni": "qwen2.5-omni"}
 _PREDICTIONS = {"clotho": "predictions.json", "mmau-pro": "predictions.parquet"}
 _SCORES, _DEBUG = "scores.json", "debug_info.json"
@@ -119,21 +120,17 @@ def bench(
     phase: Annotated[Phase, argument("run (both), inference (get replies) or eval (score them).")],
     benchmark: Annotated[Bench, argument("Benchmark.")],
     file: Annotated[Path | None, argument("eval: score this file of predictions.")] = None,
-    model: Annotated[
-        list[str] | None, option(f"Model; repeatable (default: {', '.join(_MODELS)}).", "--model", "-m")
-    ] = None,
+    model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
     data: Annotated[str | None, option("Data root [env: AUDIOMARATHON_DATA]; with FILE: as in `import lalm`.")] = None,
     input_: Annotated[Path | None, option("MMAU-Pro: test.parquet, beside its folder data.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
     prompt: Annotated[str, option("Prompt to use (TASK_PROMPT).")] = "",
-    sample_size: Annotated[
-        int, option("Use N random samples, as published; 0 = all.", "--sample_size", "--sample-size", min=0)
-    ] = 0,
+    sample_size: Annotated[int, option("N random samples; 0 = all.", "--sample_size", "--sample-size", min=0)] = 0,
     limit: Annotated[int, option("Use the first N rows; 0 = all.", min=0)] = 0,
     use_white_noise: Annotated[bool, option("Play noise to the model instead of the clips.")] = False,
     batch_size: Annotated[int | None, option("Samples per batch (default 1); above 1 nothing is timed.", min=1)] = None,
-    methods: Annotated[str, option("Methods A,B to run beside base.", autocompletion=complete_methods)] = "",
+    methods: Annotated[str, option("Methods A,B to run beside base.", complete=complete_methods)] = "",
     ratios: Annotated[str, option("Fractions to remove: a list, or first:last:step (default 0.5).")] = "",
     judge: Annotated[str, option("MMAU-Pro: judges A,B of open replies, as for audiomarathon judge --with.")] = "",
     faithful: Annotated[bool, option("Prompts and figures as published, 2048 tokens a reply.", "--faithful")] = False,

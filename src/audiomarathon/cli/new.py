@@ -34,7 +34,7 @@ KINDS = {
 
 
 def new(
-    kind: Annotated[str, argument(f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS))],
+    kind: Annotated[str, argument(f"{', '.join(KINDS)}.", complete=lambda: list(KINDS))],
     name: Annotated[str, argument("Name of the package, also used in commands.")],
     into: Annotated[Path, option("Parent folder of the new package.")] = Path(),
 ) -> None:

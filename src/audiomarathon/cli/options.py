@@ -16,15 +16,17 @@ from audiomarathon.models.registry import BUILT_IN as MODELS
 if TYPE_CHECKING:
     from audiomarathon.benchmarks import Loaded, Task
 
+Completion = Callable[..., list[str]]
 
-def option(text: str, *flags: str, **more: Any) -> Any:
+
+def option(text: str, *flags: str, complete: Completion | None = None, **more: Any) -> Any:
     """Return an option with a help text, for `Annotated`; without `flags` it has the parameter's name."""
-    return typer.Option(*flags, help=text, **more)
+    return typer.Option(*flags, help=text, autocompletion=complete, **more)
 
 
-def argument(text: str, **more: Any) -> Any:
+def argument(text: str, complete: Completion | None = None) -> Any:
     """Return an argument with a help text, for `Annotated`."""
-    return typer.Argument(help=text, **more)
+    return typer.Argument(help=text, autocompletion=complete)
 
 
 def output_option(text: str) -> Any:
@@ -60,10 +62,10 @@ Tasks = Annotated[
     list[str],
     argument(
         "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
-        autocompletion=complete_tasks,
+        complete=complete_tasks,
     ),
 ]
-_MODEL = option("Model (audiomarathon list models).", autocompletion=complete_models)
+_MODEL = option("Model (audiomarathon list models).", complete=complete_models)
 Model = Annotated[str, _MODEL]
 ModelOrNone = Annotated[str | None, _MODEL]
 
@@ -79,10 +81,7 @@ MOST_CALLS = 1_000  # made without asking
 Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
 BatchSize = Annotated[int, option("Texts or requests in a batch, or in flight.", min=1)]
 Cache = Annotated[bool, option("Reuse answers that this judge gave before, and store new ones.")]
-Track = Annotated[
-    str,
-    option("Log runs to a tracker while they run: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking"),
-]
+Track = Annotated[str, option("Log to a tracker: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking")]
 
 
 def listed(text: str) -> list[str]:

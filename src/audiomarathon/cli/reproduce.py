@@ -18,9 +18,7 @@ from audiomarathon.settings import RunSettings
 @with_settings("limit", "results", "model_path", "data", "device", "dtype", "allow_bad_rows")
 def reproduce(
     settings: RunSettings,
-    tasks: Annotated[
-        list[str] | None, argument("Tasks (default: all ten), or jasco.", autocompletion=complete_tasks)
-    ] = None,
+    tasks: Annotated[list[str] | None, argument("Tasks (default: all ten), or jasco.", complete=complete_tasks)] = None,
     model: Model = "qwen2.5-omni",
     protocol: Annotated[str, option("paper (the subsets of the public runs) or full (every sample).")] = "paper",
 ) -> int:

@@ -41,7 +41,7 @@ def sweep(
             "--method",
             envvar="PRUNE_METHOD",
             show_envvar=False,
-            autocompletion=complete_methods,
+            complete=complete_methods,
         ),
     ] = DEFAULT_METHOD,
     ratios: Annotated[
