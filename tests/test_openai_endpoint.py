@@ -31,7 +31,7 @@ from builders import records_in
 from endpoint_server import KEY
 
 from audiomarathon.cli import app as cli
-from audiomarathon.cli.doctor_endpoint import examine_endpoint
+from audiomarathon.cli.doctor_checks import examine_endpoint
 from audiomarathon.compression.registry import get_method
 from audiomarathon.endpoint.client import Answer, Endpoint, EndpointError, Prices, _seconds, proxy_of, without_key
 from audiomarathon.engine.batches import Plan, heard

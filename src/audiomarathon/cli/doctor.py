@@ -29,11 +29,24 @@ def doctor(
     With --model: estimate from the checkpoint's config the memory for 90, 180 and 300 s of audio, and the longest audio
     that fits. Exit code 1 if 300 s do not fit this GPU. With --model openai: check whether the endpoint answers.
     """
-    if model is not None or settings["model_path"] is not None:
-        return _memory(model, settings)
-    from audiomarathon.cli.doctor_checks import examine
+    from audiomarathon.cli.doctor_checks import examine, examine_endpoint
 
-    return _tell(examine())
+    if model is None:
+        if settings["model_path"] is not None:
+            raise SettingsError(f"--model-path {settings['model_path']}: name the checkpoint's model with --model")
+        return _tell(examine())
+    spec, read = get_model(model), RunSettings.read(**settings)
+    if spec.remote:
+        return _tell([*examine_endpoint(read.model_path)])
+    from audiomarathon.costs.config_facts import LENGTHS, plan_memory
+    from audiomarathon.report.render import show
+
+    plan = plan_memory(spec, read)
+    show(_table(plan, LENGTHS))
+    out = console()
+    for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
+        out.print(line, markup=False, soft_wrap=True)
+    return 1 if plan.fits(LENGTHS[-1]) is False else 0
 
 
 def _tell(checks: list[Check]) -> int:
@@ -47,26 +60,6 @@ def _tell(checks: list[Check]) -> int:
         if check.remedy:
             console.print(f"   {check.remedy}", markup=False)
     return 1 if any(check.fatal for check in checks) else 0
-
-
-def _memory(model: str | None, flags: dict[str, Any]) -> int:
-    if model is None:
-        raise SettingsError(f"--model-path {flags['model_path']}: name the checkpoint's model with --model")
-    spec = get_model(model)
-    settings = RunSettings.read(**flags)
-    if spec.remote:
-        from audiomarathon.cli.doctor_endpoint import examine_endpoint
-
-        return _tell(list(examine_endpoint(settings.model_path)))
-    from audiomarathon.costs.config_facts import LENGTHS, plan_memory
-    from audiomarathon.report.render import show
-
-    plan = plan_memory(spec, settings)
-    show(_table(plan, LENGTHS))
-    out = console()
-    for line in (*_lines(plan, LENGTHS[-1]), *plan.limits):
-        out.print(line, markup=False, soft_wrap=True)
-    return 1 if plan.fits(LENGTHS[-1]) is False else 0
 
 
 def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:

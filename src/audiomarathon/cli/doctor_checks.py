@@ -1,4 +1,4 @@
-"""Check versions, devices, checkpoints, data and disk for `audiomarathon doctor`."""
+"""Check versions, devices, checkpoints, data and disk, or an endpoint, for `audiomarathon doctor`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from audiomarathon.benchmarks import all_tasks, task_folder
 from audiomarathon.benchmarks.registry import all_benchmarks
-from audiomarathon.errors import AudioMarathonError, ConfigError, MissingDataError, WeightsError
+from audiomarathon.errors import (
+    AudioMarathonError,
+    ConfigError,
+    MissingDataError,
+    ModelError,
+    SettingsError,
+    WeightsError,
+)
 from audiomarathon.models.checkpoint import find_checkpoint, hub_cache
 from audiomarathon.models.registry import EMBEDDED, all_models
 from audiomarathon.text import counted
+
+_LIMIT_S = 20.0  # for an endpoint to answer
+_SHOWN = 8  # of its models
 
 
 @dataclass(frozen=True)
@@ -162,4 +172,43 @@ def _disk() -> Check:
     free = shutil.disk_usage(place).free / 1e9
     return Check(
         free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model needs 23 GB"
+    )
+
+
+def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterator[Check]:
+    """Check the address, the key and the list of models. No model is called, so this costs nothing."""
+    from audiomarathon.endpoint.client import Endpoint, EndpointError
+
+    env = os.environ if env is None else env
+    try:
+        endpoint = Endpoint.from_env(model or "unnamed", env)
+    except SettingsError as error:
+        yield Check(False, str(error), fatal=True)
+        return
+    endpoint.limit_s = _LIMIT_S
+    address = endpoint.url + (f", through the proxy {endpoint.via}" if endpoint.via else "")
+    yield Check(True, f"OPENAI_BASE_URL: {address}" if env.get("OPENAI_BASE_URL") else f"the default, {address}")
+    yield Check(True, f"OPENAI_API_KEY is {'set' if endpoint.key else 'not set; no key is sent'}")
+    try:
+        names = endpoint.models()
+    except ModelError as error:
+        yield Check(False, str(error), fatal=True)
+    except EndpointError as error:
+        remedy = "is the server up, and OPENAI_BASE_URL its address up to and with /v1?"
+        yield Check(False, f"{endpoint.host}: {error}", remedy, fatal=True)
+    else:
+        yield Check(True, f"{endpoint.host} answers" + (", and accepts the key" if endpoint.key else ""))
+        yield _named(model, names)
+
+
+def _named(model: str, names: list[str]) -> Check:
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    if not model:
+        return Check(
+            False, f"no model is named; the endpoint lists: {shown or 'none'}", "--model-path NAME (MODEL_PATH)"
+        )
+    if model in names:
+        return Check(True, f"it lists {model}; only a run shows whether that model accepts audio")
+    return Check(
+        False, f"it does not list {model}; it lists: {shown or 'none'}", "some endpoints accept unlisted names"
     )
