@@ -26,7 +26,7 @@ from audiomarathon.cli.lalm import export as export_lalm
 from audiomarathon.cli.lalm import import_ as import_lalm
 from audiomarathon.cli.new import new
 from audiomarathon.cli.options import Runs, argument, complete_models, option
-from audiomarathon.cli.output import reporting_errors, say, show
+from audiomarathon.cli.output import one_by_one, reporting_errors, say, show
 from audiomarathon.cli.plot import plot
 from audiomarathon.cli.report import report
 from audiomarathon.cli.reproduce import reproduce
@@ -91,14 +91,8 @@ def score(runs: Runs) -> int:
     from audiomarathon.engine.run import score as score_run
     from audiomarathon.runs.read import run_folders
 
-    results, folders = [], run_folders(runs)
-    for folder in folders:
-        try:
-            results.append(score_run(folder))
-        except AudioMarathonError as error:  # one bad folder is named, and hides no other
-            if len(folders) == 1:
-                raise
-            say(f"error: {error}")
+    folders = run_folders(runs)
+    results = one_by_one(folders, score_run)
     code = show(results) if results else 2
     return code if len(results) == len(folders) else 2
 

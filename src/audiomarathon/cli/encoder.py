@@ -14,7 +14,7 @@ import typer
 
 from audiomarathon.cli.command import group, with_executor
 from audiomarathon.cli.options import DeviceName, Runs, Seed, argument, listed, option
-from audiomarathon.cli.output import say
+from audiomarathon.cli.output import one_by_one, say
 from audiomarathon.cli.report import report
 from audiomarathon.cli.status import status
 from audiomarathon.encoders.encoder import Encoder, all_encoders, load_encoder
@@ -166,24 +166,19 @@ def download(
     from audiomarathon.data import zenodo
     from audiomarathon.probing.evaluate import data_root
 
-    root, failed = data or data_root(), False
-    chosen = _named(tasks)
+    root, chosen = data or data_root(), _named(tasks)
     if source and len(chosen) > 1:
         raise SettingsError(f"--from: it holds one task's files, but {len(chosen)} tasks are named; name one")
-    for task in chosen:
-        try:
-            if source:
-                zenodo.from_folder(task, source, root)
-            elif plan:
-                _say_size(task)
-            else:
-                zenodo.fetch(task, root, say)
-        except AudioMarathonError as error:
-            if len(chosen) == 1:
-                raise
-            failed = True
-            say(f"error: {error}")
-    return int(failed)
+
+    def get(task: EncoderTask) -> None:
+        if source:
+            zenodo.from_folder(task, source, root)
+        elif plan:
+            _say_size(task)
+        else:
+            zenodo.fetch(task, root, say)
+
+    return int(len(one_by_one(chosen, get)) < len(chosen))
 
 
 def compare(

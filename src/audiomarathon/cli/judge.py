@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from audiomarathon.cli.options import MOST_CALLS, BatchSize, Cache, Plan, Runs, Yes, option
-from audiomarathon.cli.output import say, show
-from audiomarathon.errors import AudioMarathonError, ModelError, SettingsError
+from audiomarathon.cli.output import one_by_one, say, show
+from audiomarathon.errors import ModelError, SettingsError
 from audiomarathon.judges.judgements import judgements_file, lines_in
 from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
@@ -124,20 +124,16 @@ def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[
     from audiomarathon.runs.read import Run, run_folders
     from audiomarathon.scoring.judged import Judged
 
-    found = []
-    for folder in (folders := run_folders(paths)):
-        try:
-            run = Run.read(folder)
-            if run.task is None or not isinstance(run.task.scorer, Judged):
-                raise SettingsError(f"{folder}: the task {run.key!r} is not judged by models")
-            asked = {one.name: one for one in run.task.scorer.protocols}
-            if (name := protocol or next(iter(asked))) not in asked:
-                raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(asked)}")
-            found.append(Case(folder, list(run.records.values()), asked[name], anchors_only))
-        except AudioMarathonError as error:
-            if len(folders) == 1:
-                raise
-            say(f"left out: {error}")
+    def case_of(folder: Path) -> Case:
+        run = Run.read(folder)
+        if run.task is None or not isinstance(run.task.scorer, Judged):
+            raise SettingsError(f"{folder}: the task {run.key!r} is not judged by models")
+        asked = {one.name: one for one in run.task.scorer.protocols}
+        if (name := protocol or next(iter(asked))) not in asked:
+            raise SettingsError(f"{run.key}: unknown protocol {name!r}; allowed: {', '.join(asked)}")
+        return Case(folder, list(run.records.values()), asked[name], anchors_only)
+
+    found = one_by_one(run_folders(paths), case_of, "left out")
     if not found:
         raise SettingsError(f"{', '.join(map(str, paths))}: no run of a task that is judged by models")
     return found

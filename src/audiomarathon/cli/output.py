@@ -7,20 +7,35 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any, ParamSpec
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from audiomarathon.errors import AudioMarathonError
 from audiomarathon.terminal import showing_records, standard_streams
 from audiomarathon.text import counted, plain
 
 P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def say(line: str) -> None:
     """Print a line on stderr. A closed terminal or a full log disk does not end the run."""
     with contextlib.suppress(OSError):
         print(plain(line), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def one_by_one(items: Sequence[T], work: Callable[[T], R], said: str = "error") -> list[R]:
+    """Do the work on each item; print the error of an item that fails, but raise that of the only item."""
+    done = []
+    for item in items:
+        try:
+            done.append(work(item))
+        except AudioMarathonError as error:
+            if len(items) == 1:
+                raise
+            say(f"{said}: {error}")
+    return done
 
 
 def reporting_errors(command: Callable[P, int | None]) -> Callable[P, None]:
