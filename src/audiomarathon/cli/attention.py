@@ -69,9 +69,7 @@ def plot(
 
 def visualize(
     prompt: Annotated[str, option("Prompt to draw.")] = "",
-    input_jsonl: Annotated[
-        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, also "id".')
-    ] = None,
+    input_jsonl: Annotated[Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, and "id".')] = None,
     model: Annotated[str, option("Model (audiomarathon list models) or hub id.")] = "gemma3n",
     model_path: Annotated[str, option("Checkpoint to load instead of the model's default.")] = "",
     device: DeviceName = "auto",

@@ -56,9 +56,7 @@ def batch(folder: str, arguments: Sequence[str]) -> None:
 def _batch(
     folder: str,
     tasks: Annotated[list[str] | None, argument("Tasks (default: all ten).")] = None,
-    gpu_id: Annotated[
-        str | None, option("GPUs 0,1,2 [env: CUDA_VISIBLE_DEVICES; default 0].", "--gpu-id", "-g")
-    ] = None,
+    gpu_id: Annotated[str | None, option("GPUs 0,1 [env: CUDA_VISIBLE_DEVICES; default 0].", "--gpu-id", "-g")] = None,
     sample_limit: Annotated[str | None, option("Samples; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")] = None,
     pruned_layer: Annotated[
         str | None, option("Layer to drop tokens at [env: PRUNE_LAYER_IDX; default 2].", "--pruned-layer", "-l")
@@ -117,9 +115,7 @@ def _check_seen(gpus: list[str]) -> None:
 
     if (seen := torch.cuda.device_count()) < len(gpus):
         found = "none" if len(gpus) == 1 or not seen else f"only {seen}"
-        raise SettingsError(
-            f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name others, or leave it out"
-        )
+        raise SettingsError(f"--gpu-id={','.join(gpus)}: PyTorch sees {found} of these GPUs here; name others or none")
 
 
 def _model_of(folder: str) -> str:

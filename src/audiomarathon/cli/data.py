@@ -206,9 +206,7 @@ def controls(
                 f"{'; '.join([', '.join(KINDS), *more])}"
             )
     if lengths and (own := [kind for kind in kinds if kind not in KINDS]):
-        raise SettingsError(
-            f"--durations={durations}: not allowed with --control {own[0]}, which keeps the clips' lengths"
-        )
+        raise SettingsError(f"--durations={durations}: not allowed with --control {own[0]}, which keeps clips' lengths")
     if not lengths and "audio" in kinds:
         raise SettingsError("--control audio needs --durations: without it nothing changes")
     loaded = _present(tasks, data)
@@ -221,9 +219,7 @@ def controls(
             say(f"wrote {root}; run it with: --data {root} --results results/{root.name}")
 
 
-def plot_controls(
-    runs: Runs, output: Annotated[Path, output_option("Picture to write.")] = Path("controls.png")
-) -> None:
+def plot_controls(runs: Runs, output: Annotated[Path, output_option("Picture.")] = Path("controls.png")) -> None:
     """Plot score against duration, one line per control, from finished runs on a task and its variants."""
     from audiomarathon.report.controls import control_runs, plot
     from audiomarathon.report.render import show

@@ -87,9 +87,7 @@ def _table(plan: MemoryPlan, lengths: tuple[int, ...]) -> Table:
 def _lines(plan: MemoryPlan, most: int) -> list[str]:
     kib = plan.facts.kv_bytes / 1024
     lines = [f"{plan.source}; a cached token takes {kib:.0f} KiB; the LM head sees one position."]
-    lines.append(
-        "An estimate, not a measurement. It leaves out the memory that the audio encoder needs before the LLM runs."
-    )
+    lines.append("An estimate, not a measurement. It leaves out the memory of the audio encoder before the LLM runs.")
     if plan.room is None:
         if card := plan.card(most):
             lines.append(f"No GPU here. On one of {card} GB: up to {_length(plan.longest(card * 2**30 * 0.95))}.")

@@ -170,9 +170,7 @@ def _disk() -> Check:
     cache = hub_cache()
     place = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(place).free / 1e9
-    return Check(
-        free > 30, f"{free:.0f} GB free for checkpoints in {cache}", "" if free > 30 else "a 7B model needs 23 GB"
-    )
+    return Check(free > 30, f"{free:.0f} GB free for models in {cache}", "" if free > 30 else "a 7B model needs 23 GB")
 
 
 def examine_endpoint(model: str, env: Mapping[str, str] | None = None) -> Iterator[Check]:

@@ -97,9 +97,7 @@ def _of_task(id_: str, name: str, model: str, settings: RunSettings) -> _Questio
     samples = {sample.id: sample for sample in task.load(folder).samples}
     if id_ not in samples:
         shown = ", ".join(list(samples)[:3])
-        raise DataError(
-            f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; there are {len(samples)}: {shown}, …"
-        )
+        raise DataError(f"{task.key}: no sample {id_!r}{did_you_mean(id_, samples)}; of {len(samples)}: {shown}, …")
     sample = samples[id_]
     if not sample.clips:
         raise DataError(f"{task.key}: {id_}: has no clip to draw")

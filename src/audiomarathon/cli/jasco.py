@@ -41,9 +41,7 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 _LEANINGS = ("audio", "both", "speech", "neither")
 
 
-def example(
-    output: Annotated[Path, output_option("CSV file to write.")] = Path("jasco.csv"), data: Data = None
-) -> None:
+def example(output: Annotated[Path, output_option("CSV to write.")] = Path("jasco.csv"), data: Data = None) -> None:
     """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""
     from audiomarathon.benchmarks.jasco.exchange import REPLY
     from audiomarathon.benchmarks.jasco.exchange import example as rows
@@ -151,9 +149,7 @@ def evaluate(
     return 1 if missing else 0
 
 
-def table(
-    runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
-) -> None:
+def table(runs: Runs, output: Annotated[Path | None, output_option("CSV file for the exact values.")] = None) -> None:
     """Print best-means by judge and what replies depend on, one row per model and setting."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.report import render, tables

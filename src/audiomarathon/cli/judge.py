@@ -88,9 +88,7 @@ def ask(
             tasks.append((bench, case, todo.calls + todo.cached))
             calls += 0 if one.stored else todo.calls
     if len(tasks) > 1:
-        say(
-            f"in all {calls:,} calls" + ("; requests that runs share are sent once" if cache and len(cases) > 1 else "")
-        )
+        say(f"in all {calls:,} calls" + ("; shared requests are sent once" if cache and len(cases) > 1 else ""))
     if plan or (calls > MOST_CALLS and not yes and not _confirmed(calls)):
         return None
     for bench, case, requests in tasks:

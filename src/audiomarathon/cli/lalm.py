@@ -88,9 +88,7 @@ def import_(
     return show([_imported(file, place, model_name, control=control, data=data, column=column, faithful=faithful)])
 
 
-def export(
-    runs: Runs, output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
-) -> None:
+def export(runs: Runs, output: Annotated[Path, output_option("Folder for MODEL/clotho and MODEL/mmau-pro.")]) -> None:
     """Write runs as LALM Bench's result files.
 
     Example: audiomarathon export lalm results/lalm -o outputs
@@ -104,9 +102,7 @@ def export(
             model = file_name(run.checkpoint) + _suffix(run.control)
             place = _place_of(run, output / model / _BENCHES[run.key])
             if place in targets:
-                raise RecordError(
-                    f"{run.folder}: its files would overwrite those of {targets[place].folder}; name one of the two"
-                )
+                raise RecordError(f"{run.folder}: its files would overwrite {targets[place].folder}'s; name one")
             targets[place] = run
     if not targets:
         raise DataError(f"{', '.join(map(str, runs))}: no run of {' or '.join(_TASKS.values())} there")

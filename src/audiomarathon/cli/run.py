@@ -16,9 +16,7 @@ from audiomarathon.tracking.registry import open_trackers
 @with_config
 @with_executor
 @with_settings()
-def run(
-    settings: RunSettings, tasks: Tasks, model: ModelOrNone = None, track: Track = "", ray: Ray | None = None
-) -> int:
+def run(settings: RunSettings, ray: Ray | None, tasks: Tasks, model: ModelOrNone = None, track: Track = "") -> int:
     """Evaluate a model on one or more tasks under one setting.
 
     Example: audiomarathon run tau gtzan --model qwen2.5-omni --method frame --ratio 0.5 --limit 100

@@ -88,9 +88,8 @@ class XaresTask:
         pairs: list[Scored] = []
         for probe, name in zip(PUBLISHED, ("mlp", "knn"), strict=True):
             found = score.by_probe.get(probe)
-            left_out = (
-                float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0
-            )  # X-ARES reports 0 for a probe that it does not run
+            # X-ARES reports 0 for a probe that it does not run.
+            left_out = float("nan") if self.task.lacking and probe == PUBLISHED[0] else 0
             pairs.append((float(found.value), self.config.eval_weight) if found else (left_out, 0))
             if found:
                 write_text(files / f"{name}_score.txt", "{}\n{}".format(*pairs[-1]))
