@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -293,25 +294,22 @@ class _Door:
         title, short = _TITLES[self.bench], self.bench.replace("-", "_")
         noun = {"run": "benchmark", "inference": "inference", "eval": "evaluation"}[phase]
         folder = self.root / (file_name(model) + _suffix("noise" * self.noise))
-        results = _Results(folder / f"result_{short}{'' if phase == 'run' else f'_{noun}'}.txt")
-        results.add(f"{title} {noun.capitalize()} Results for {model}", f"Started at: {_now()}", "=" * 33)
+        file = folder / f"result_{short}{'' if phase == 'run' else f'_{noun}'}.txt"
+        write_text(file, "")
+        _add(file, f"{title} {noun.capitalize()} Results for {model}", f"Started at: {_now()}", "=" * 33)
         target, found, runs = self.output or folder / self.bench, list[Path](), list[Path]()
         code: int | None = 0
         if chosen:
-            found, code = results.phase(
-                f"{title} inference",
-                folder / f"{self.bench}_infer.stderr.log",
-                lambda: self._infer(model, chosen, folder / "runs", target, methods, ratios, replies),
-            )
+            log = folder / f"{self.bench}_infer.stderr.log"
+            work = partial(self._infer, model, chosen, folder / "runs", target, methods, ratios, replies)
+            found, code = _phase(file, f"{title} inference", log, work)
         if phase != "inference" and code is not None:
-            runs, scored = results.phase(
-                f"{title} evaluation",
-                folder / f"{self.bench}_eval.stderr.log",
-                lambda: self._evaluate(model, found, folder / "runs", target),
-            )
+            log = folder / f"{self.bench}_eval.stderr.log"
+            scoring = partial(self._evaluate, model, found, folder / "runs", target)
+            runs, scored = _phase(file, f"{title} evaluation", log, scoring)
             code = None if scored is None else code | scored
-        results.add(*self._score_lines(runs), *(f"Run: {one}" for one in runs or found))
-        results.add(f"Finished at: {_now()}", f"=== Completed {title} {noun} for {model} ===")
+        _add(file, *self._score_lines(runs), *(f"Run: {one}" for one in runs or found))
+        _add(file, f"Finished at: {_now()}", f"=== Completed {title} {noun} for {model} ===")
         return 1 if code is None else code
 
     def eval_file(self, file: Path, column: str) -> int:
@@ -413,41 +411,37 @@ class _Door:
         return lines
 
 
-class _Results:
-    """The text of `result_….txt`; each new line is printed and rewrites the file."""
+def _add(file: Path, *lines: str) -> None:
+    """Print lines, and add them to the text of `result_….txt`."""
+    with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+    for line in lines:
+        typer.echo(line)
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._lines: list[str] = []
 
-    def add(self, *lines: str) -> None:
-        """Add lines."""
-        self._lines += lines
-        write_text(self._file, "\n".join(self._lines) + "\n")
-        for line in lines:
-            typer.echo(line)
-
-    def phase(self, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]) -> tuple[list[Path], int | None]:
-        """Run one phase with stderr copied to a log; the code is None if it failed."""
-        self.add(f"[{name}] Started at {_now()}")
-        begun = time.monotonic()
-        found: tuple[list[Path], int | None] = [], None
-        with writing(log):
-            stream = log.open("w", encoding="utf-8", errors="backslashreplace")
-        with stream, redirect_stderr(_Both(sys.stderr, stream)):
-            try:
-                found = work()
-            except AudioMarathonError as error:
-                say(f"error: {error}")
-            except Exception:  # a failing model must not stop the others
-                traceback.print_exc()
-        phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
-        if found[1] is not None:
-            self.add(f"✅ {phase} completed {took}")
-        else:
-            tail = log.read_text(encoding="utf-8").splitlines()[-_TAIL:]
-            self.add(f"❌ {phase} failed {took}. See {log}", "--- stderr (tail) ---", *tail)
-        return found
+def _phase(
+    file: Path, name: str, log: Path, work: Callable[[], tuple[list[Path], int]]
+) -> tuple[list[Path], int | None]:
+    """Run one phase with stderr copied to a log; the code is None if it failed."""
+    _add(file, f"[{name}] Started at {_now()}")
+    begun = time.monotonic()
+    found: tuple[list[Path], int | None] = [], None
+    with writing(log):
+        stream = log.open("w", encoding="utf-8", errors="backslashreplace")
+    with stream, redirect_stderr(_Both(sys.stderr, stream)):
+        try:
+            found = work()
+        except AudioMarathonError as error:
+            say(f"error: {error}")
+        except Exception:  # a failing model must not stop the others
+            traceback.print_exc()
+    phase, took = name.rpartition(" ")[2], f"({time.monotonic() - begun:.0f}s)"
+    if found[1] is not None:
+        _add(file, f"✅ {phase} completed {took}")
+    else:
+        tail = log.read_text(encoding="utf-8").splitlines()[-_TAIL:]
+        _add(file, f"❌ {phase} failed {took}. See {log}", "--- stderr (tail) ---", *tail)
+    return found
 
 
 class _Both(io.TextIOBase):
