@@ -88,17 +88,9 @@ def _batch(
     if gpus and settings.device != "cpu" and not plan:  # plans are often made on machines without GPUs
         _check_seen(gpus)
     methods = methods or os.environ.get("PRUNE_METHOD") or (_all_presses() if folder == PRESSES else DEFAULT_METHOD)
-    return run_sweep(
-        tasks or [task.key for task in AUDIOMARATHON.tasks],
-        model or _model_of(folder),
-        settings,
-        methods,
-        ratios,
-        base=not no_base,
-        plan=plan,
-        logs=True,
-        ray=read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None,
-    )
+    chosen, model = tasks or [task.key for task in AUDIOMARATHON.tasks], model or _model_of(folder)
+    ray = read_executor("ray", workers=len(gpus)) if len(gpus) > 1 else None
+    return run_sweep(chosen, model, settings, methods, ratios, base=not no_base, plan=plan, logs=True, ray=ray)
 
 
 def _gpus(given: str | None) -> list[str]:

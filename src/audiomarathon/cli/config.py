@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,20 +152,15 @@ def _save(path: Path, ctx: typer.Context, given: Mapping[str, Any], settings: Ru
     return 0
 
 
-_FILE = {"rich_help_panel": "Config file"}
+_file = functools.partial(option, rich_help_panel="Config file")
 
 
 def _options(
     ctx: typer.Context,
     config: Annotated[
         Path | None,
-        option(
-            "YAML file with this command's options; flags and env vars override it.",
-            callback=_read,
-            is_eager=True,
-            **_FILE,
-        ),
+        _file("YAML file with this command's options; flags and env vars override it.", callback=_read, is_eager=True),
     ] = None,
-    save_config: Annotated[Path | None, option("Write these options to a --config file, and stop.", **_FILE)] = None,
+    save_config: Annotated[Path | None, _file("Write these options to a --config file, and stop.")] = None,
 ) -> None:
     """Declare the options of :func:`with_config`."""

@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 _Encoder = Annotated[
     str,
-    argument(
-        "PATH_encoder.py[:Class], hf:ID or hf:FOLDER, tower:MODEL[@point], baseline:…, control:… (encoder list "
-        "encoders)."
-    ),
+    argument("PATH_encoder.py[:Class], hf:ID or FOLDER, tower:MODEL[@point], baseline:…, control:… (list encoders)."),
 ]
 _Tasks = Annotated[str, option("Tasks A,B, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks")]
 _Data = Annotated[Path | None, option("Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env).")]

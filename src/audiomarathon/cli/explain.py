@@ -57,11 +57,41 @@ def explain(
 
     With the embedded model and no data root, samples come from the mini benchmark.
     """
+    from audiomarathon.audio import decode as audio
+    from audiomarathon.compression.composed import Composed
+    from audiomarathon.compression.registry import as_method
+    from audiomarathon.engine.answer import generations
+    from audiomarathon.engine.batches import sample_seed
+    from audiomarathon.engine.engine import open_local
+    from audiomarathon.models.prompt import Prompt, by_clip
+    from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
+
     names = ["base", *(name for name in listed(methods) if name != "base")]
     if pathless := [name for name in names[1:] if ":" not in name]:
         raise SettingsError(f"--methods {pathless[0]}: name its ratio too, such as {pathless[0]}:0.5")
     question = _question(sample, task, prompt, model, settings)
-    path = _explained(question, names, model, settings, output)
+    chosen = [as_method(name, settings) for name in names]
+    for path in question.clips:
+        audio.probe(path)
+    lm = open_local(model, settings, chosen).lm
+    waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
+    clips = [
+        Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())
+        for index, (path, wave) in enumerate(zip(question.clips, waves, strict=True))
+    ]
+    id_ = question.title.splitlines()[0].partition(":")[2]
+    seed = sample_seed(settings.seed, id_)
+    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=question.transcription)])
+    limit = settings.max_new_tokens or question.max_new_tokens
+    strips = []
+    for method, generation in generations(lm, inputs, chosen, limit, keep_entries=True):
+        shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
+        reply, right = question.judge(generation.replies[0].text)
+        parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
+        label = "\n+ ".join(f"{one.key} {one.ratio:g}{_PLACES.get(getattr(one, 'at', ''), '')}" for one in parts)
+        key = "+".join(one.key for one in parts)
+        strips.append(Strip(key, "base" if key == "base" else label, shares, reply, right))
+    path = draw(question.title, clips, strips, get_model(model).tokens_per_second, output)
     say(f"picture: {path}")
 
 
@@ -118,37 +148,3 @@ def _judge(task: Task, sample: Sample) -> Callable[[str], tuple[str, bool | None
         return shown if says_all else f"{shown}: {reply.strip()}", task.scorer.right(verdict)
 
     return judge
-
-
-def _explained(question: _Question, names: list[str], model: str, settings: RunSettings, output: Path) -> Path:
-    from audiomarathon.audio import decode as audio
-    from audiomarathon.compression.composed import Composed
-    from audiomarathon.compression.registry import as_method
-    from audiomarathon.engine.answer import generations
-    from audiomarathon.engine.batches import sample_seed
-    from audiomarathon.engine.engine import open_local
-    from audiomarathon.models.prompt import Prompt, by_clip
-    from audiomarathon.report.explain import Clip, Strip, draw, shares_kept
-
-    methods = [as_method(name, settings) for name in names]
-    for path in question.clips:
-        audio.probe(path)
-    lm = open_local(model, settings, methods).lm
-    waves = tuple(audio.decode(path, lm.sampling_rate) for path in question.clips)
-    clips = [
-        Clip(path.name, wave, lm.sampling_rate, question.events if index == 0 else ())
-        for index, (path, wave) in enumerate(zip(question.clips, waves, strict=True))
-    ]
-    id_ = question.title.splitlines()[0].partition(":")[2]
-    seed = sample_seed(settings.seed, id_)
-    inputs = lm.prepare([Prompt(question.prompt, waves, seed, transcription=question.transcription)])
-    limit = settings.max_new_tokens or question.max_new_tokens
-    strips = []
-    for method, generation in generations(lm, inputs, methods, limit, keep_entries=True):
-        shares = by_clip(shares_kept(inputs, generation), inputs, [clip.seconds for clip in clips])
-        reply, right = question.judge(generation.replies[0].text)
-        parts: list[Any] = [method.first, method.second] if isinstance(method, Composed) else [method]
-        label = "\n+ ".join(f"{one.key} {one.ratio:g}{_PLACES.get(getattr(one, 'at', ''), '')}" for one in parts)
-        key = "+".join(one.key for one in parts)
-        strips.append(Strip(key, "base" if key == "base" else label, shares, reply, right))
-    return draw(question.title, clips, strips, get_model(model).tokens_per_second, output)

@@ -18,7 +18,6 @@ from audiomarathon.settings import cache_folder
 from audiomarathon.terminal import progress_of
 
 if TYPE_CHECKING:
-    from audiomarathon.judges import cache as answer_cache
     from audiomarathon.judges.judge import Judge
     from audiomarathon.judges.room import Case
 
@@ -70,12 +69,16 @@ def ask(
     int or None
         Number of failed requests; None if nothing was asked, because of --plan or because the user declined.
     """
+    from audiomarathon.judges import cache as answer_cache
     from audiomarathon.judges.room import Bench, judge_run, plan_of
 
     tasks, calls, failed = [], 0, 0
     for name, one in judges.items():
-        bench = Bench(name, one, _cache(one) if cache and not one.stored else None)
-        planned = set[str]()
+        kept = None
+        if cache and not one.stored:
+            with suppress(ModelError):  # the checkpoint is missing; judging reports it, planning does not need it
+                kept = answer_cache.Cache(cache_folder(), one.identity())
+        bench, planned = Bench(name, one, kept), set[str]()
         for case in cases:
             todo, prices = plan_of(case, bench, planned), one.prices()
             sent = todo.characters // _CHARACTERS_A_TOKEN
@@ -106,14 +109,6 @@ def _confirmed(calls: int) -> bool:
     if not sys.stdin.isatty():
         raise SettingsError(f"{calls:,} calls need your consent, and there is no terminal to ask on; add --yes")
     return typer.confirm(f"Make {calls:,} calls?", err=True)
-
-
-def _cache(judge: Judge) -> answer_cache.Cache | None:
-    from audiomarathon.judges import cache as answer_cache
-
-    with suppress(ModelError):  # the checkpoint is missing; judging reports it, planning does not need it
-        return answer_cache.Cache(cache_folder(), judge.identity())
-    return None
 
 
 def _cases(paths: Sequence[Path], protocol: str, *, anchors_only: bool) -> list[Case]:

@@ -64,13 +64,8 @@ def _taken(kind: str) -> set[str]:
     from audiomarathon.compression.registry import all_methods
     from audiomarathon.judges.registry import plugged_in
 
-    known: Mapping[str, Callable[[], Sequence[Named]]] = {
-        "method": all_methods,
-        "task": all_tasks,
-        "model": all_models,
-        "judge": plugged_in,
-        "encoder": all_encoders,
-    }
+    registries = (all_methods, all_tasks, all_models, plugged_in, all_encoders)
+    known: Mapping[str, Callable[[], Sequence[Named]]] = dict(zip(KINDS, registries, strict=True))
     forms = {"endpoint", "local", "openai", "replay"} if kind == "judge" else set()  # before a colon after --with
     return {*forms, *(word.lower() for one in known[kind]() for word in (one.key, *one.aliases))}
 

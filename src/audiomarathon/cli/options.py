@@ -61,8 +61,7 @@ complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "model
 Tasks = Annotated[
     list[str],
     argument(
-        "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
-        complete=complete_tasks,
+        "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for the ten.", complete=complete_tasks
     ),
 ]
 _MODEL = option("Model (audiomarathon list models).", complete=complete_models)

@@ -88,12 +88,8 @@ def door(task: str, arguments: Sequence[str] | None = None) -> NoReturn:
         for name, kind in get_type_hints(corpus, include_extras=True).items()
         if get_origin(kind) is Annotated
     ]
-    _script(
-        with_options(build, options),
-        arguments,
-        about,
-        f"{corpus.example}\n\nThe same command resumes an interrupted build.",
-    )
+    example = f"{corpus.example}\n\nThe same command resumes an interrupted build."
+    _script(with_options(build, options), arguments, about, example)
 
 
 def cut_door(arguments: Sequence[str] | None = None) -> NoReturn:
