@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from audiomarathon.cli.options import Model, complete_methods, run_script, with_settings
+from audiomarathon.cli.command import run_script, with_settings
+from audiomarathon.cli.options import Model, argument, complete_methods, option
 from audiomarathon.engine.answer import Answer, answers
 from audiomarathon.settings import own_settings
 
@@ -46,18 +46,19 @@ def timing_table(shown: Sequence[Answer]) -> Table:
     return table
 
 
-@with_settings(
-    "layer", "at", "scope", "model_path", "device", "dtype", "attn_implementation", "max_new_tokens", "decode_tokens"
-)
+_SETTINGS = (
+    "layer", "at", "scope", "model_path", "device", "dtype", "attn_implementation", "max_new_tokens", "decode_tokens",
+)  # fmt: skip
+
+
+@with_settings(*_SETTINGS, read=dict)
 def pipeline(
-    audio: Annotated[list[Path], typer.Argument(help="Audio files: WAV, FLAC, OGG, MP3, at any rate.")],
-    prompt: Annotated[str, typer.Option(help="What to ask; plain text, clips come before it.")],
-    press: Annotated[
-        list[str], typer.Option(help="Method, or method:ratio; repeatable.", autocompletion=complete_methods)
-    ] = [],  # noqa: B006
-    ratio: Annotated[str, typer.Option(help="Fraction of audio removed, for presses without their own.")] = "0.5",
+    settings: dict[str, Any],
+    audio: Annotated[list[Path], argument("Audio files: WAV, FLAC, OGG, MP3, at any rate.")],
+    prompt: Annotated[str, option("What to ask; plain text, clips come before it.")],
+    press: Annotated[list[str], option("Method, or method:ratio; repeatable.", complete=complete_methods)] = [],  # noqa: B006
+    ratio: Annotated[str, option("Fraction of audio removed, for presses without their own.")] = "0.5",
     model: Model = "embedded",
-    **flags: Any,
 ) -> None:
     """Ask a model about your own audio, with part of the audio dropped, and see what that buys beside the whole.
 
@@ -71,13 +72,13 @@ def pipeline(
     press that is named is run, and `base` (nothing dropped) beside them; the audio is encoded once. Replies end at 256
     tokens unless told otherwise. What no flag says, the env vars of a run do, but for PRUNE_METHOD and PRUNE_RATIO.
     """
-    settings = own_settings(ratio=ratio, **flags)
+    read = own_settings(ratio=ratio, **settings)
     methods = ["base:0", *(one for one in press if one != "base")]
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     shown: list[Answer] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("once", category=UserWarning)
-        for one in answers(audio, prompt, methods, model=model, settings=settings):
+        for one in answers(audio, prompt, methods, model=model, settings=read):
             cut = " (cut by the token limit)" if one.generation.replies[0].finish == "length" else ""
             console.print(f"{one.method}: {one.text.strip()}{cut}", markup=False, soft_wrap=True)
             shown.append(one)
