@@ -69,7 +69,9 @@ def plot(
 
 def visualize(
     prompt: Annotated[str, option("Prompt to draw.")] = "",
-    input_jsonl: Annotated[Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, and "id".')] = None,
+    input_jsonl: Annotated[
+        Path | None, option('Lines "prompt", {"prompt": …} or {"messages": […]}, optionally with "id".')
+    ] = None,
     model: Annotated[str, option("Model (audiomarathon list models) or hub id.")] = "gemma3n",
     model_path: Annotated[str, option("Checkpoint to load instead of the model's default.")] = "",
     device: DeviceName = "auto",
@@ -81,7 +83,9 @@ def visualize(
     run_name: Annotated[str, option("Subfolder; default the time in UTC.")] = "",
     seed: Annotated[int, option("Seed of random methods.", min=0)] = 42,
     yes: Annotated[bool, option("Also draw prompts over 4,096 tokens.", "--yes", "-y")] = False,
-    faithful: Annotated[bool, option("Cut prompts to the shortest for the mean, as published.", "--faithful")] = False,
+    faithful: Annotated[
+        bool, option("Average unequal prompts as the original does: cut all to the shortest.", "--faithful")
+    ] = False,
 ) -> None:
     """Draw a model's whole attention maps on prompts; called like LALM Bench's script.
 

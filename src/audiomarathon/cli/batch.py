@@ -56,13 +56,22 @@ def batch(folder: str, arguments: Sequence[str]) -> None:
 def _batch(
     folder: str,
     tasks: Annotated[list[str] | None, argument("Tasks (default: all ten).")] = None,
-    gpu_id: Annotated[str | None, option("GPUs 0,1 [env: CUDA_VISIBLE_DEVICES; default 0].", "--gpu-id", "-g")] = None,
-    sample_limit: Annotated[str | None, option("Samples; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")] = None,
-    pruned_layer: Annotated[
-        str | None, option("Layer to drop tokens at [env: PRUNE_LAYER_IDX; default 2].", "--pruned-layer", "-l")
+    gpu_id: Annotated[
+        str | None, option("GPUs to use, 0,1,2 [env: CUDA_VISIBLE_DEVICES; default: 0].", "--gpu-id", "-g")
     ] = None,
-    ratios: Annotated[str, option("Fractions removed: 0.1,0.5 or first:last:step.", "--ratios", "-r")] = DEFAULT_RATIOS,
-    methods: Annotated[str | None, option("Methods A,B,C or all [env: PRUNE_METHOD].", "--methods", "-m")] = None,
+    sample_limit: Annotated[
+        str | None, option("Samples per task; 0 = all [env: SAMPLE_LIMIT].", "--sample-limit", "-s")
+    ] = None,
+    pruned_layer: Annotated[
+        str | None,
+        option("Layer at which tokens are dropped [env: PRUNE_LAYER_IDX; default: 2].", "--pruned-layer", "-l"),
+    ] = None,
+    ratios: Annotated[
+        str, option("Fractions to remove: 0.5, a list 0.1,0.5 or first:last:step.", "--ratios", "-r")
+    ] = DEFAULT_RATIOS,
+    methods: Annotated[
+        str | None, option("Methods joined by commas, or all [env: PRUNE_METHOD].", "--methods", "-m")
+    ] = None,
     output_dir: Annotated[str | None, option("Results folder [env: RESULTS_DIR].", "--output-dir", "-o")] = None,
     model: Annotated[str | None, option("Model (default: the folder's); set its checkpoint with MODEL_PATH.")] = None,
     no_base: Annotated[bool, option("Do not run base (then savings cannot be measured).", "--no-base")] = False,

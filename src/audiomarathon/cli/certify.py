@@ -21,8 +21,12 @@ _MARKS = {"pass": "good", "fail": "bad"}
 def certify(
     settings: RunSettings,
     model: Model = "embedded",
-    seconds: Annotated[float | None, option("Length of the clips; one is three times as long [default: 30].")] = None,
-    methods: Annotated[str, option("Also check your own methods FILE.py:CLASS,….", "--methods", "--method")] = "",
+    seconds: Annotated[
+        float | None, option("Length of the synthetic clips; one clip is three times as long [default: 30].")
+    ] = None,
+    methods: Annotated[
+        str, option("Your own methods to check too: FILE.py:CLASS, joined by commas.", "--methods", "--method")
+    ] = "",
     output: Annotated[Path | None, output_option("Also write the certificate to this JSON file.")] = None,
 ) -> int:
     """Check on your machine and weights that every method does what it claims. Later runs record the result.

@@ -15,11 +15,17 @@ from audiomarathon.text import plain
 
 def compare(
     runs: Runs,
-    against: Annotated[str | None, option("Setting or method to compare with (default: base, else the first).")] = None,
-    at_latency: Annotated[
-        float | None, option("Find the best score within this share of the reference's time to first token.")
+    against: Annotated[
+        str | None, option("Setting to compare with, or its method (default: base, else the first).")
     ] = None,
-    at_score: Annotated[float | None, option("Find the fastest with this share of the reference's score.")] = None,
+    at_latency: Annotated[
+        float | None,
+        option("Find the best score within this share of the reference's time to first token, such as 0.5."),
+    ] = None,
+    at_score: Annotated[
+        float | None,
+        option("Find the fastest setting with at least this share of the reference's score, such as 0.95."),
+    ] = None,
     output: Annotated[Path | None, output_option("Also write the rows to this .json, .csv or .md file.")] = None,
     seed: Seed = 42,
 ) -> None:

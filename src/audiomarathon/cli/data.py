@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 20
 
-Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all found).", complete=complete_tasks)]
+Tasks = Annotated[list[str] | None, argument("Tasks, or 'all' (default: all tasks found).", complete=complete_tasks)]
 Jobs = Annotated[int, option("Threads; 0 = one per core.", min=0)]
 
 
@@ -39,7 +39,9 @@ def download(
     data: Data = None,
     limit: Annotated[int, option("Download only the samples that a run with this limit uses; 0 = all.", min=0)] = 0,
     seed: Annotated[int, option("Seed of that run.", min=0)] = 42,
-    source: Annotated[Path | None, option("Read this folder or archive (.zip, .tar.gz, .7z).", "--from")] = None,
+    source: Annotated[
+        Path | None, option("Folder or archive (.zip, .tar, .tar.gz, .7z) to read instead of the hub.", "--from")
+    ] = None,
     split: Annotated[str, option("Part of the data, such as clotho's evaluation, validation or development.")] = "",
     dry_run: Annotated[bool, option("Only show what would be downloaded.", "--dry-run")] = False,
 ) -> None:

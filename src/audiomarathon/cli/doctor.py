@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @with_settings("model_path", "dtype", "device", "device_map", read=dict)
 def doctor(
     settings: dict[str, Any],
-    model: Annotated[str | None, option("Estimate this model's memory instead.", complete=complete_models)] = None,
+    model: Annotated[
+        str | None, option("Instead, estimate this model's memory, and whether it fits.", complete=complete_models)
+    ] = None,
 ) -> int:
     """Check versions, GPU, model cache and data; say what is missing and how to fix it.
 

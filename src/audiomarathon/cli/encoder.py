@@ -35,14 +35,27 @@ if TYPE_CHECKING:
 
 _Encoder = Annotated[
     str,
-    argument("PATH_encoder.py[:Class], hf:ID or FOLDER, tower:MODEL[@point], baseline:…, control:… (list encoders)."),
+    argument(
+        "PATH_encoder.py[:Class], hf:ID or hf:FOLDER, tower:MODEL[@point], baseline:…, control:… "
+        "(encoder list encoders)."
+    ),
 ]
-_Tasks = Annotated[str, option("Tasks A,B, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks")]
+_Tasks = Annotated[
+    str,
+    option("Task names joined by commas, a domain (speech, …, long), all, private, or a *_task.py file.", "--tasks"),
+]
 _Data = Annotated[Path | None, option("Data folder (default: $AUDIOMARATHON_ENCODER_DATA, $XARES_ENV_ROOT, else env).")]
 _Results = Annotated[Path, option("Results folder.")]
 _Arguments = Annotated[list[str] | None, option("name=value for the encoder's class; repeatable.", "--encoder-arg")]
-_Llm = Annotated[str, option("Recognition's LM: hub id or folder (X-ARES: Qwen/Qwen2.5-0.5B).", envvar="XARES_LLM")]
-_Tokenizer = Annotated[str, option("Captions' tokenizer: hub id or folder (default BERT's).", envvar="XARES_TOKENIZER")]
+_Llm = Annotated[
+    str,
+    option(
+        "Causal LM of the recognition probe: a hub id or folder; X-ARES uses Qwen/Qwen2.5-0.5B.", envvar="XARES_LLM"
+    ),
+]
+_Tokenizer = Annotated[
+    str, option("Tokenizer of captions: a hub id or folder (default: BERT's).", envvar="XARES_TOKENIZER")
+]
 _Model = Annotated[str, argument("An audio LLM: audiomarathon list models.")]
 _Limit = Annotated[int, option("Clips per part, at least one per class; 0 = all.", min=0)]
 _RESULTS, _POINTS = Path("results"), "llm.2,llm.last"
@@ -183,7 +196,9 @@ def compare(
     probe: Annotated[str, option("Probe: linear, knn, knn-centred, or a probe of X-ARES.")] = "linear",
     against: Annotated[str | None, option("Encoder to compare all others with.")] = None,
     seed: Seed = 42,
-    picture: Annotated[Path | None, option("Draw towers against their models' own scores: .png, .svg.")] = None,
+    picture: Annotated[
+        Path | None, option("Draw towers against their models' own scores, where both are there: .png, .svg.")
+    ] = None,
 ) -> None:
     """Compare encoders by one probe, paired on the clips of both; Holm's p corrects for the number of tasks.
 
@@ -242,7 +257,9 @@ def table(runs: Runs) -> None:
 def reproduce(
     encoder: Annotated[str, argument("dasheng, wav2vec2, whisper or data2vec.")],
     tasks: _Tasks = "all",
-    table: Annotated[str, option("Published table: readme, or first (X-ARES' first README, on mini sets).")] = "readme",
+    table: Annotated[
+        str, option("Published table: readme, or first (of X-ARES' first README, on mini sets).")
+    ] = "readme",
     data: _Data = None,
     results: _Results = _RESULTS,
     llm: _Llm = "",

@@ -41,7 +41,9 @@ _ADDED = ("rating", "orientation", "gated", "rule", "judge", "judge_prompt")
 _LEANINGS = ("audio", "both", "speech", "neither")
 
 
-def example(output: Annotated[Path, output_option("CSV to write.")] = Path("jasco.csv"), data: Data = None) -> None:
+def example(
+    output: Annotated[Path, output_option("CSV file to write.")] = Path("jasco.csv"), data: Data = None
+) -> None:
     """Write a CSV file to fill in: 640 rows, one per clip and instruction, with an empty `allm_output`."""
     from audiomarathon.benchmarks.jasco.exchange import REPLY
     from audiomarathon.benchmarks.jasco.exchange import example as rows
@@ -103,7 +105,9 @@ def evaluate(
     judge: Annotated[str, argument("Judge: a folder or hub id, openai:MODEL, or replay:FILE.")],
     input_file: Annotated[Path, argument("CSV with replies (allm_output), and perhaps judgements.")],
     output_file: Annotated[Path, argument("CSV to write: the same rows with judgements.")],
-    parser: Annotated[Parser, option("How to read judgements for the added columns.")] = "original",
+    parser: Annotated[
+        Parser, option("How to read judgements for the added columns: as the original does, or strictly.")
+    ] = "original",
     judge_prompt: Annotated[Prompt, option("v2: the prompt for three judges; v1: the older prompt for one.")] = "v2",
     batch_size: BatchSize = 8,
 ) -> int:
@@ -149,7 +153,9 @@ def evaluate(
     return 1 if missing else 0
 
 
-def table(runs: Runs, output: Annotated[Path | None, output_option("CSV file for the exact values.")] = None) -> None:
+def table(
+    runs: Runs, output: Annotated[Path | None, output_option("Also write exact values to this CSV file.")] = None
+) -> None:
     """Print best-means by judge and what replies depend on, one row per model and setting."""
     from audiomarathon.benchmarks import get_task
     from audiomarathon.report import render, tables
@@ -176,7 +182,9 @@ def table(runs: Runs, output: Annotated[Path | None, output_option("CSV file for
 
 def survival(
     runs: Runs,
-    speech: Annotated[Path | None, option("Speech times of clips (default: speech.csv beside the runs' data).")] = None,
+    speech: Annotated[
+        Path | None, option("Speech times of each clip (default: speech.csv beside the runs' data).")
+    ] = None,
     output: Annotated[Path | None, output_option("Folder for survival.json, .csv and .png.")] = None,
 ) -> None:
     """Measure what pruning removes first, a clip's sound or its speech. No judge is needed.

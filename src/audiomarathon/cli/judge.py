@@ -26,10 +26,14 @@ _CHARACTERS_A_TOKEN = 4  # of English prompts; an estimate
 
 def judge(
     runs: Runs,
-    with_: Annotated[str, option("Judges A,B,C: a folder, hub id, endpoint:MODEL, replay:FILE; or NAME=….", "--with")],
+    with_: Annotated[
+        str, option("Judges A,B,C: a folder or hub id, endpoint:MODEL, replay:FILE; or NAME=….", "--with")
+    ],
     protocol: Annotated[str, option("Protocol of questions (default: the task's first).")] = "",
     plan: Plan = False,
-    anchors_only: Annotated[bool, option("Judge only replies with a known verdict: a test.", "--anchors-only")] = False,
+    anchors_only: Annotated[
+        bool, option("Judge only replies with a known verdict, to test the judge.", "--anchors-only")
+    ] = False,
     batch_size: BatchSize = 8,
     cache: Cache = True,
     yes: Yes = False,

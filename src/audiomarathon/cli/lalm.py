@@ -74,7 +74,9 @@ def import_(
     model_name: Annotated[str, option("Name of the model in tables.", "--model-name")],
     results: Results = DEFAULT_RESULTS,
     control: Annotated[Literal["noise", "silence"] | None, option("What the model heard instead of the clips.")] = None,
-    data: Annotated[Path | None, option("Folder of Clotho: weigh words by its whole split, not by the file.")] = None,
+    data: Annotated[
+        Path | None, option("Folder of Clotho: take word weights from its whole split, not from the file.")
+    ] = None,
     column: Annotated[str, option("Column of the parquet file with the replies.")] = "",
     faithful: Annotated[bool, option("Score the reply ERROR as text, not as a failed sample.", "--faithful")] = False,
 ) -> int:
@@ -89,7 +91,9 @@ def import_(
     return show([_imported(file, place, model_name, control=control, data=data, column=column, faithful=faithful)])
 
 
-def export(runs: Runs, output: Annotated[Path, output_option("Folder for MODEL/clotho and MODEL/mmau-pro.")]) -> None:
+def export(
+    runs: Runs, output: Annotated[Path, output_option("Output folder; files go to MODEL/clotho or MODEL/mmau-pro.")]
+) -> None:
     """Write runs as LALM Bench's result files.
 
     Example: audiomarathon export lalm results/lalm -o outputs
@@ -119,18 +123,24 @@ def bench(
     file: Annotated[Path | None, argument("eval: score this file of predictions.")] = None,
     model: Annotated[list[str] | None, option(f"Model; repeatable (default: {_ALL}).", "--model", "-m")] = None,
     output_root: Annotated[Path, option("Results folder, relative to LALM_Bench/.")] = Path("outputs"),
-    data: Annotated[str | None, option("Data root [env: AUDIOMARATHON_DATA]; with FILE: as in `import lalm`.")] = None,
+    data: Annotated[
+        str | None, option("Data root [env: AUDIOMARATHON_DATA]; for eval of a file, as in `import lalm`.")
+    ] = None,
     input_: Annotated[Path | None, option("MMAU-Pro: test.parquet, beside its folder data.", "--input")] = None,
     split: Annotated[str, option("Clotho: evaluation, validation, development or all.")] = "",
     prompt: Annotated[str, option("Prompt to use (TASK_PROMPT).")] = "",
-    sample_size: Annotated[int, option("N random samples; 0 = all.", "--sample_size", "--sample-size", min=0)] = 0,
+    sample_size: Annotated[
+        int, option("Use N random samples, as published; 0 = all.", "--sample_size", "--sample-size", min=0)
+    ] = 0,
     limit: Annotated[int, option("Use the first N rows; 0 = all.", min=0)] = 0,
     use_white_noise: Annotated[bool, option("Play noise to the model instead of the clips.")] = False,
     batch_size: Annotated[int | None, option("Samples per batch (default 1); above 1 nothing is timed.", min=1)] = None,
-    methods: Annotated[str, option("Methods A,B to run beside base.", complete=complete_methods)] = "",
+    methods: Annotated[str, option("Compression methods A,B to run beside base.", complete=complete_methods)] = "",
     ratios: Annotated[str, option("Fractions to remove: a list, or first:last:step (default 0.5).")] = "",
     judge: Annotated[str, option("MMAU-Pro: judges A,B of open replies, as for audiomarathon judge --with.")] = "",
-    faithful: Annotated[bool, option("Prompts and figures as published, 2048 tokens a reply.", "--faithful")] = False,
+    faithful: Annotated[
+        bool, option("Use the published prompts, 2048 tokens per reply, and print figures as published.", "--faithful")
+    ] = False,
     output: Annotated[
         Path | None,
         option("Folder for predictions, or folder or .json file for eval's scores.", "--output_json_path", "--output"),

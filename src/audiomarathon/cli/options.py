@@ -61,7 +61,8 @@ complete_tasks, complete_models, complete_methods = map(_names, ("tasks", "model
 Tasks = Annotated[
     list[str],
     argument(
-        "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for the ten.", complete=complete_tasks
+        "Tasks (audiomarathon list tasks), FILE.toml, FILE.py:CLASS, or 'all' for AudioMarathon's ten.",
+        complete=complete_tasks,
     ),
 ]
 _MODEL = option("Model (audiomarathon list models).", complete=complete_models)
@@ -80,7 +81,10 @@ MOST_CALLS = 1_000  # made without asking
 Yes = Annotated[bool, option(f"Make more than {MOST_CALLS:,} calls without asking.", "--yes", "-y")]
 BatchSize = Annotated[int, option("Texts or requests in a batch, or in flight.", min=1)]
 Cache = Annotated[bool, option("Reuse answers that this judge gave before, and store new ones.")]
-Track = Annotated[str, option("Log to a tracker: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking")]
+Track = Annotated[
+    str,
+    option("Log runs to a tracker while they run: mlflow (docs/tracking.md).", "--track", rich_help_panel="Tracking"),
+]
 
 
 def listed(text: str) -> list[str]:

@@ -15,10 +15,14 @@ def report(
     output: Annotated[Path, output_option("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, option("Heading of the page.")] = "AudioMarathon report",
     samples: Annotated[int, option("Most samples to browse; samples on which settings disagree come first.")] = 500,
-    audio: Annotated[str, option("link (play clips from files), embed (store them in the page) or none.")] = "link",
+    audio: Annotated[
+        str, option("link (play clips from their files), embed (store them in the page) or none.")
+    ] = "link",
     spectrograms: Annotated[bool, option("Draw each clip's spectrogram (decodes the clips).")] = True,
     data: Annotated[Path | None, option("Data root (default: the runs' own).")] = None,
-    figures: Annotated[Path | None, option("Folder for PDF figures, their CSV, tables (.md, .tex), records.")] = None,
+    figures: Annotated[
+        Path | None, option("Also write PDF figures with their CSV, tables (.md, .tex) and records to this folder.")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page: scores, curves with the Pareto front, costs, and a sample browser.
 

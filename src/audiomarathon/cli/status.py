@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def status(
-    runs: Annotated[list[Path] | None, argument("Folders of runs (default: RESULTS_DIR, else results).")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        argument("Run folders, or folders that contain run folders (default: RESULTS_DIR, else results)."),
+    ] = None,
     watch: Annotated[bool, option("Refresh until all runs have stopped.", "--watch")] = False,
     every: Annotated[float, option("With --watch: seconds between refreshes, at least 0.1.")] = 5.0,
     as_json: Annotated[bool, option("Print JSON, one line per refresh.", "--json")] = False,
