@@ -89,7 +89,7 @@ class TestFaultsBeforeAnyModelIsLoaded:
             (["run", "tau", *REAL], "Start with the smallest task .VESUS, under 1 GB.: audiomarathon data download"),
             (["run", "tau", "--data", "data"], "no model is named for the data in data: name one with --model"),
             (["sweep", "tau", "--data", "data"], "no model is named for the data in data: name one with --model"),
-            (["run", "tau,gtzan"], "separate tasks by spaces, run or sweep tau gtzan"),
+            (["run", "tau,gtzan"], "separate tasks by spaces: audiomarathon run tau gtzan"),
             (["run", "tau", "--method", "dart,frame"], "audiomarathon sweep --methods dart,frame"),
             (
                 ["run", "tau", "--method", "dart", "--ratio", "0.1,0.5"],

@@ -440,4 +440,4 @@ def test_race_a_command_that_cannot_be_filled_in_is_refused(
     command: str, raw: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     built("race", [raw[0], "--tts", command], tmp_path / "race", code=2)
-    assert "quotes or braces do not fit" in capsys.readouterr().err
+    assert "quotes must pair" in capsys.readouterr().err

@@ -60,9 +60,8 @@ class ClipInfo:
 class _SequentialFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
     """A sound file to read from front to back.
 
-    After every block, soundfile seeks to the current position. In an MP3, that seek loses the decoder's state, and
-    blocks differ at their edges from one whole read by up to 0.06. soundfile does not seek in a file that says it
-    cannot.
+    After every block, soundfile seeks to the current position. In an MP3 that loses the decoder's state, and samples at
+    the edges of blocks are off by up to 0.06. This class says that it cannot seek, so soundfile does not.
     """
 
     def seekable(self) -> bool:

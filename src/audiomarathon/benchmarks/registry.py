@@ -91,7 +91,7 @@ def get_task(name: str) -> Task:
         raise SettingsError(f"{name}: a task file must end in .toml, or .py as FILE.py:CLASS")
     if "," in name:
         raise SettingsError(
-            f"unknown task {name[:60]!r}: separate tasks by spaces, run or sweep {name[:60].replace(',', ' ')}"
+            f"unknown task {name[:60]!r}: separate tasks by spaces: audiomarathon run {name[:60].replace(',', ' ')}"
         )
     on_record = foreign.on_record(name) or declared.on_record(name)
     return on_record or look_up(name, (*all_tasks(), *XARES.tasks, *LONG.tasks), kind="task")

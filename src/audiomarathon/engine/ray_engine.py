@@ -1,6 +1,7 @@
 """A model in each of Ray's workers. They answer samples; this process alone writes the run folders.
 
-Any worker may get a chunk of samples: each sample has a seed of its own, so its record is the same everywhere.
+Any worker may get a chunk of samples: each sample has a seed of its own, so its record is the same everywhere. The pool
+of workers, which replaces the dead, is in `ray_cluster.py`.
 """
 
 from __future__ import annotations

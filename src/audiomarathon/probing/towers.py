@@ -73,7 +73,7 @@ class Points:
 
     @property
     def spans(self) -> dict[str, slice]:
-        """The columns of each point."""
+        """Columns of the embeddings that belong to each point."""
         ends = accumulate(self.sizes.values())
         return {point: slice(end - size, end) for (point, size), end in zip(self.sizes.items(), ends, strict=True)}
 

@@ -68,7 +68,7 @@ def page(data: PageData, options: PageOptions, *, step: Callable[[], object] = l
     Parameters
     ----------
     step
-        Called after each sample of the browser.
+        Called after each sample that the page lets its reader browse, to move a progress bar.
 
     Raises
     ------

@@ -63,9 +63,9 @@ def line_of(identity: Identity, others: Sequence[Identity]) -> str:
 
 
 def conditions(identity: Identity, reference: Identity, names: Sequence[str] = TIMED) -> str:
-    """Return the identity differences other than the method, such as `seed 7`; "" if there are none.
+    """Return how a run differs from a reference in more than the method, such as `seed 7`; "" if it does not.
 
-    Differing hashes are shown as `other prompts`. A run without times has no device, which is no difference.
+    A hash that differs is shown as `other prompts`. Devices are compared only if both runs have times.
     """
     differing = [name for name in names if not same(identity.get(name), reference.get(name))]
     if None in (identity.get("device"), reference.get("device")):

@@ -178,7 +178,7 @@ def named(names: Sequence[str], encoder: Any = None) -> list[EncoderTask]:
         elif word in ("all", *DOMAINS):
             found += [task for task in TASKS if not task.private and word in ("all", task.domain)]
         elif word.endswith(".py") and word.removesuffix(".py").removesuffix("_task") not in _known():
-            raise SettingsError(f"{name}: no such file, and no released task of that name")
+            raise SettingsError(f"{name}: no such file or task; see `audiomarathon encoder list tasks`")
         else:
             found.append(_one(word.removesuffix(".py").removesuffix("_task")))
     return list({task.key: task for task in found}.values())

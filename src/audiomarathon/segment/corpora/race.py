@@ -41,7 +41,7 @@ A speech synthesiser reads the passages: a command with {text} (a UTF-8 file) an
         try:
             self._command("", "")
         except (ValueError, LookupError) as error:
-            raise DataError(f"--tts {self.tts!r}: quotes or braces do not fit ({error})") from None
+            raise DataError(f"--tts {self.tts!r}: quotes must pair; allowed in braces: text, out ({error})") from None
         self.options = {"tts": self.tts}
 
     def groups(self) -> list[Group]:
