@@ -82,6 +82,15 @@ def test_tau_devices_that_recorded_side_by_side_are_not_joined(raw: list[str], t
     assert all(source["path"][-5] == row["facts"]["device"] for row in rows for source in row["sources"])
 
 
+def test_tau_with_a_quoted_table_is_the_same(raw: list[str], tmp_path: Path) -> None:
+    expected = samples("tau", built("tau", raw, tmp_path / "plain"))
+    meta = Path(raw[0]) / "meta.csv"
+    rows = [line.split("\t") for line in meta.read_text().splitlines()]
+    meta.write_text("".join("\t".join(f'"{field}"' for field in row) + "\n" for row in rows))
+    found = samples("tau", built("tau", raw, tmp_path / "quoted"))
+    assert [answer(sample) for sample in found] == [answer(sample) for sample in expected]
+
+
 def test_tau_in_another_encoding_is_an_error_in_one_line(raw: list[str], tmp_path: Path, capsys: Any) -> None:
     meta = Path(raw[0]) / "meta.csv"
     meta.write_bytes(meta.read_bytes().replace(b"lyon", b"ly\xf6n"))

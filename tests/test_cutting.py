@@ -60,6 +60,13 @@ def test_clips_end_in_the_longest_silence_and_cut_back_to_the_recording(tmp_path
     np.testing.assert_array_equal(np.concatenate(written), samples)
 
 
+def test_a_place_that_does_not_exist_cuts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "talk.wav", ("noise", 5))
+    run(tmp_path / "talk.wav", tmp_path / "nosuch.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 3, code=2)
+    assert "nosuch.wav is not a folder" in capsys.readouterr().err
+    assert not (tmp_path / "cut" / "manifest.jsonl").exists()
+
+
 def test_where_there_is_no_silence_the_longest_length_cuts(tmp_path: Path) -> None:
     recording(tmp_path / "talk.wav", ("noise", 13))
     run(tmp_path / "talk.wav", "-o", tmp_path / "cut", "--min", 2, "--max", 5)

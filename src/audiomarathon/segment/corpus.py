@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import random
 from abc import ABC, abstractmethod
@@ -171,13 +172,14 @@ class Corpus(ABC):
         relative = path.relative_to(root).as_posix()
         return relative if len(self.roots) == 1 else f"{self.roots.index(root)}/{relative}"
 
-    def tables(self, columns: Sequence[str]) -> list[Path]:
-        """Return the tab-separated tables of the corpus that have these columns."""
+    def tables(self, columns: Sequence[str], *, only: bool = False) -> list[Path]:
+        """Return the tab-separated tables of the corpus that have these columns; with `only`, no others."""
         found = []
         for file in (file for root in self.roots for file in below(root, [".tsv"])):
             with file.open(encoding="utf-8-sig", errors="replace") as opened:
-                if set(columns) <= set(opened.readline().rstrip("\r\n").split("\t")):
-                    found.append(file)
+                there = opened.readline().rstrip("\r\n").split("\t")
+            if there == list(columns) if only else set(columns) <= set(there):
+                found.append(file)
         return found
 
     def the_one(self, found: Sequence[Path], what: str, option: str = "") -> Path:
@@ -224,20 +226,29 @@ def audio_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: natural(str(path)))
 
 
-def table(file: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def table(file: Path, columns: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a tab-separated table, each with its place for messages.
+
+    Parameters
+    ----------
+    exact
+        Take fields as they are written: quotes are text, and blanks at the ends count.
 
     Raises
     ------
     DataError
-        The table lacks one of the columns.
+        The table cannot be read, or lacks one of the columns.
     """
-    with file.open(encoding="utf-8-sig", newline="") as opened:
-        reader = csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if not set(columns) <= set(reader.fieldnames or ()):
-            raise DataError(f"{file}: expected the tab-separated columns {', '.join(columns)}")
-        for number, row in enumerate(reader, start=2):
-            yield f"{file}, line {number}", {name: (text or "").strip() for name, text in row.items() if name}
+    try:
+        lines = io.StringIO(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE if exact else csv.QUOTE_MINIMAL)
+    if not set(columns) <= set(reader.fieldnames or ()):
+        raise DataError(f"{file}: expected the tab-separated columns {', '.join(columns)}")
+    for number, row in enumerate(reader, start=2):
+        fields = {name: text or "" for name, text in row.items() if name}
+        yield f"{file}, line {number}", fields if exact else {name: text.strip() for name, text in fields.items()}
 
 
 def question(clip: Row, text: str, options: Sequence[str], answer: str, **facts: Any) -> list[Row]:

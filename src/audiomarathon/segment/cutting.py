@@ -50,6 +50,8 @@ class Cutting:
 
     def __post_init__(self) -> None:
         check_lengths(self.low, self.high, self.rate)
+        if self.low < 1:
+            raise DataError(f"--min {self.low:g}: expected at least 1, in seconds")
         if not self.silence > 0:
             raise DataError(f"--silence {self.silence:g}: expected dB below the loud passages, above 0")
 
@@ -123,8 +125,9 @@ def cut(raws: Sequence[Path], cutting: Cutting, folder: Path) -> str:
     DataError
         Two recordings have the same name, nothing can be cut, or the folder cannot be used.
     """
-    recordings = [(path, path.relative_to(raw).as_posix()) for raw in raws if raw.is_dir() for path in audio_files(raw)]
-    recordings = [(raw, raw.name) for raw in raws if not raw.is_dir()] + recordings
+    folders = [raw for raw in raws if not raw.is_file()]  # audio_files refuses one that does not exist
+    recordings = [(raw, raw.name) for raw in raws if raw.is_file()]
+    recordings += [(path, path.relative_to(raw).as_posix()) for raw in folders for path in audio_files(raw)]
     if not recordings:
         raise DataError(f"no recordings under {', '.join(map(str, raws))}")
     stems = Counter(name.rpartition(".")[0] or name for _, name in recordings)

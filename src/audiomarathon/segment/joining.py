@@ -50,8 +50,8 @@ class Joining:
 
 def check_lengths(low: float, high: float, rate: int) -> None:
     """Raise :class:`DataError` for lengths or a sampling rate that no clip can have."""
-    if not 1 <= low <= high < math.inf:
-        raise DataError(f"--min {low:g} --max {high:g}: expected 1 <= min <= max, in seconds")
+    if not 0 < low <= high < math.inf:
+        raise DataError(f"--min {low:g} --max {high:g}: expected 0 < min <= max, in seconds")
     if not 1_000 <= rate <= 192_000:
         raise DataError(f"--rate {rate}: expected 1000 to 192000 Hz")
 

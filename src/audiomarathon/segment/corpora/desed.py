@@ -59,7 +59,7 @@ Any strongly labelled table works (validation, public eval, soundscapes.tsv); ch
         return [Group(name, group) for name, group in named if group]
 
     def _soundscapes(self) -> list[Source]:
-        file = self.metadata or self.the_one(self.tables(COLUMNS), "table of events (.tsv)", "--metadata")
+        file = self.metadata or self.the_one(self.tables(COLUMNS, only=True), "table of events (.tsv)", "--metadata")
         events = _events(file)
         places: dict[str, list[Path]] = {name: [] for name in events}
         for path in (path for root in self.roots for path in below(root, AUDIO_SUFFIXES)):

@@ -96,10 +96,10 @@ def _is_of(path: Path, split: str) -> bool:
 
 def _utterances(file: Path) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
     """Yield id, entities (type and words) and text of each utterance."""
-    for place, row in table(file, COLUMNS):
+    for place, row in table(file, COLUMNS, exact=True):
         text = row["normalized_text"]
         try:
-            spans = ast.literal_eval(row["normalized_ner"] or "None") or []
+            spans = ast.literal_eval(row["normalized_ner"].strip() or "None") or []
             entities = [(str(kind), _words(text[start : start + length])) for kind, start, length in spans]
         except (ValueError, TypeError, SyntaxError) as error:
             raise DataError(f"{place}: normalized_ner is not a list of [type, start, length]") from error
