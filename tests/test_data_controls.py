@@ -217,6 +217,14 @@ def test_two_at_once_do_not_write_the_same_variant(root: Path, tmp_path: Path) -
     assert "another process" in output
 
 
+def test_a_variant_that_exists_is_kept_and_no_lock_is_left(root: Path, tmp_path: Path) -> None:
+    command = ("data", "controls", "had", "--control", "silence", "--data", root, "-o", tmp_path / "out")
+    assert call(*command)[0] == 0
+    code, output = call(*command)
+    assert (code, "already exists" in output) == (2, True)
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["silence"]
+
+
 def test_an_event_longer_than_the_window_is_cut_from_its_onset(root: Path, tmp_path: Path) -> None:
     clip = root / "DESED" / "audio" / "0.wav"
     soundfile.write(clip, np.random.default_rng(0).uniform(-0.1, 0.1, 16000 * 6), 16000)

@@ -123,13 +123,15 @@ def build_controls(
     variant = _Variant(kind, seconds, seed)
     target, partial, lock = (out / name.format(variant.name) for name in ("{}", ".{}.partial", ".{}.lock"))
     with holding(lock, "another process is writing this variant"):
-        if target.exists():
-            raise DataError(f"{target}: already exists; move it away, or choose another folder")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        left_out = {task.key: _write_task(task, loaded, partial, variant, jobs) for task, loaded in tasks}
-        partial.rename(target)
-        lock.unlink()
+        try:
+            if target.exists():
+                raise DataError(f"{target}: already exists; move it away, or choose another folder")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            left_out = {task.key: _write_task(task, loaded, partial, variant, jobs) for task, loaded in tasks}
+            partial.rename(target)
+        finally:
+            lock.unlink()
     return target, left_out
 
 

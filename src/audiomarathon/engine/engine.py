@@ -123,6 +123,7 @@ def open_local(
     for method in methods:
         method.check(lm)
     counted = (spec.key, setup.checkpoint_hash, hardware.dtype, settings.attn_implementation)
-    if counted not in _COSTS:
-        _COSTS[counted] = count_cost(lm)
-    return LocalEngine(setup, say, progress, _COSTS[counted], lm)
+    cost = _COSTS.get(counted) or count_cost(lm)
+    if cost.encoder_flops_per_second is not None:  # else memory was short, which another time it may not be
+        _COSTS[counted] = cost
+    return LocalEngine(setup, say, progress, cost, lm)
