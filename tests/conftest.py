@@ -40,9 +40,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And leave out work that takes a minute of all tests: the garbage collector does not look through what is imported,
-    the command line is built once, not by each call, and a config is not written as text, which transformers does
-    whenever it reads one.
+    And leave out work that takes a minute of all tests: the command line is built once, not by each call, and a config
+    is not written as text, which transformers does whenever it reads one.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -52,8 +51,14 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)  # imports transformers: seconds
-        gc.freeze()
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_heap() -> None:
+    """Have the garbage collector look only through what a test file itself makes, not through all that is imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -249,7 +249,8 @@ except EndpointError:
 
     def test_a_storm_is_sat_out(self) -> None:
         with serving(faults=0.7) as stormy:
-            answers = [ask(client(stormy, attempts=60), seed) for seed in range(40)]
+            patient = client(stormy, attempts=60)
+            answers = [ask(patient, seed) for seed in range(40)]
         assert [answer.text for answer in answers] == [crc(_wav(noise(seed))) for seed in range(40)]
         assert sum(answer.attempts for answer in answers) > 60
 

@@ -18,7 +18,7 @@ from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.prompt import Inputs, Prompt
 from audiomarathon.models.timing import Clock, CudaClock, Stages, make_clock
 
-NAP = 0.25
+NAP = 0.12
 
 
 def quickest(lm: AudioLM, inputs: Inputs, method: Method, *, tokens: int = 2, runs: int = 3) -> Stages:
@@ -73,11 +73,11 @@ class TestStages:
         def prefill(seconds: float) -> float:
             return quickest(lm, lm.prepare([Prompt("?", (noise(seconds),))]), Base()).llm_prefill
 
-        short, middle, long = prefill(10), prefill(60), prefill(240)
+        short, middle, long = prefill(5), prefill(30), prefill(120)
         assert short < middle < long
 
     def test_pruning_early_saves_prefill(self, lm: AudioLM) -> None:
-        inputs = lm.prepare([Prompt("?", (noise(240),))])
+        inputs = lm.prepare([Prompt("?", (noise(120),))])
         pruned, base = (quickest(lm, inputs, method).llm_prefill for method in (Frame(0.9, layer=0), Base()))
         assert pruned < 0.7 * base
 
