@@ -40,8 +40,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And leave out work that takes a minute of all tests: the command line is built once, not by each call, and a config
-    is not written as text, which transformers does whenever it reads one.
+    And leave out work that takes a minute of all tests: the command line is built once, not by each call, a config is
+    not written as text, which transformers does whenever it reads one, and nothing waits until a clip is on the disk.
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -49,6 +49,7 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("AUDIOMARATHON_CACHE", str(shared / "cache"))
         patch.delenv("COLUMNS", raising=False)  # pytest-xdist says 80
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)  # imports transformers: seconds
         yield

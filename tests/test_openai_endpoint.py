@@ -610,7 +610,7 @@ class TestRuns:
     def test_many_requests_under_faults_are_answered_once_each(
         self, go: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: Callable[[int, int], int]
     ) -> None:
-        count = times(300, 1000)
+        count = times(200, 1000)
         # With the 8 of the default, one run of fifteen has a request that meets eight faults in a row.
         attempts(monkeypatch, 20)
         replies = long_clips(a_task(tmp_path / "data", count), count)
