@@ -94,7 +94,7 @@ class Drop:
         self.index = torch.stack([nn.functional.pad(row, (width - len(row), 0)) for row in rows])
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Gather the hidden states that enter layer K, (…, B, S, D) to (…, B, S', D), and apply merges."""
+        """Return the hidden states of the kept positions, shape (…, B, S', D), merged ones as weighted sums."""
         left = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
 from audiomarathon.benchmarks.locate import walk
-from audiomarathon.data import members
-from audiomarathon.data.members import Entry, Member, RefusedError, beyond, normal, vetted
+from audiomarathon.data import archive_rules
+from audiomarathon.data.archive_rules import Entry, Member, RefusedError, beyond, normal, vetted
 from audiomarathon.errors import DataError, told
 
 SPARE_BYTES = 200 * 2**20
@@ -208,8 +208,8 @@ class _ZipFile(io.BufferedReader):
     """A zip archive with a limit on its directory, which is read in one piece."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > members.MAX_HEADERS:
-            raise RefusedError(beyond(members.MAX_HEADERS, "bytes of headers"))
+        if size is not None and size > archive_rules.MAX_HEADERS:
+            raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes of headers"))
         return super().read(size)
 
 
@@ -231,8 +231,8 @@ class TarSource(ArchiveSource):
                 after = 0
                 while chunk := content.read(_CHUNK):  # gzip's checksum comes last
                     after += len(chunk)
-                    if after > members.MAX_HEADERS:
-                        raise RefusedError(beyond(members.MAX_HEADERS, "bytes after its last member"))
+                    if after > archive_rules.MAX_HEADERS:
+                        raise RefusedError(beyond(archive_rules.MAX_HEADERS, "bytes after its last member"))
 
 
 class _Header(tarfile.TarInfo):
@@ -241,8 +241,8 @@ class _Header(tarfile.TarInfo):
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.size < 0:
             raise tarfile.ReadError("a negative size")
-        if not (self.isreg() or self.isdir()) and self.size > members.MAX_HEADER:
-            raise RefusedError(beyond(members.MAX_HEADER, "bytes in one header"))
+        if not (self.isreg() or self.isdir()) and self.size > archive_rules.MAX_HEADER:
+            raise RefusedError(beyond(archive_rules.MAX_HEADER, "bytes in one header"))
         return super()._proc_member(tar)  # type: ignore[misc]  # tarfile's own hook for subclasses
 
     def _refuse_sparse(self, *_: object) -> NoReturn:
@@ -278,7 +278,7 @@ class SevenZipSource(ArchiveSource):
         except ImportError:
             raise DataError(f"{self.archive}: reading .7z needs py7zr: pip install 'audiomarathon[lalm]'") from None
         try:
-            with io.BufferedReader(raw) as file, SevenZipFile(file, max_extract_size=members.MAX_BYTES) as opened:
+            with io.BufferedReader(raw) as file, SevenZipFile(file, max_extract_size=archive_rules.MAX_BYTES) as opened:
                 yield opened
         except (exceptions.ArchiveError, exceptions.PasswordRequired, exceptions.AbsolutePathError) as error:
             raise ValueError(told(error)) from error

@@ -21,7 +21,7 @@ from audiomarathon.benchmarks import Loaded, Sample, Task, select
 from audiomarathon.benchmarks.manifest import FILE_NAME, Expected, Manifest, read_manifest, write_manifest
 from audiomarathon.benchmarks.task import Filters, Part
 from audiomarathon.data.archive import Source, check_space, is_there
-from audiomarathon.data.members import Entry
+from audiomarathon.data.archive_rules import Entry
 from audiomarathon.errors import DataError, MissingDataError
 from audiomarathon.files import write_bytes, writing
 from audiomarathon.lock import holding

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.benchmarks.locate import HUB_DATASET
-from audiomarathon.data.members import Entry
+from audiomarathon.data.archive_rules import Entry
 from audiomarathon.errors import DataError
 from audiomarathon.hub import hub_errors
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from audiomarathon.benchmarks.xares.task import EncoderTask
 from audiomarathon.data.archive import Source, check_space, is_there, open_source
+from audiomarathon.data.archive_rules import Entry
 from audiomarathon.data.download import bring
-from audiomarathon.data.members import Entry
 from audiomarathon.errors import DataError, MissingDataError, told
 from audiomarathon.lock import holding
 
