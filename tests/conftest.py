@@ -91,9 +91,15 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture(scope="session")
-def family_lm(family: Family, family_checkpoint: Callable[[str], Path]) -> AudioLM:
+def loaded(family_checkpoint: Callable[[str], Path]) -> Callable[[str, str], AudioLM]:
+    """Return a family's tiny model under an attention implementation; each is loaded once, for all test files."""
+    return functools.cache(lambda key, attention: FAMILIES[key].load(family_checkpoint(key), attention))
+
+
+@pytest.fixture(scope="session")
+def family_lm(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
     """A tiny model of each family, under sdpa."""
-    return family.load(family_checkpoint(family.key))
+    return loaded(family.key, "sdpa")
 
 
 ALL = os.environ.get("AUDIOMARATHON_TESTS") == "all"
@@ -136,10 +142,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", params=ATTENTION, ids="-".join)
-def any_lm(request: pytest.FixtureRequest, family_checkpoint: Callable[[str], Path]) -> AudioLM:
+def any_lm(request: pytest.FixtureRequest, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
     """A tiny model of each family, under each attention implementation that a CPU has."""
-    key, attention = request.param
-    return FAMILIES[key].load(family_checkpoint(key), attention)
+    return loaded(*request.param)
 
 
 @pytest.fixture(scope="session", params=["sdpa", "eager"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -64,9 +64,9 @@ def prompt(prompts: list[Prompt]) -> Prompt:
 
 
 @pytest.fixture(scope="module")
-def eager(family: Family, family_checkpoint: Any) -> AudioLM:
+def eager(family: Family, loaded: Callable[[str, str], AudioLM]) -> AudioLM:
     """A tiny model of each family, under the attention whose maps transformers returns."""
-    return family.load(family_checkpoint(family.key), "eager")
+    return loaded(family.key, "eager")
 
 
 class TestAgainstTransformers:

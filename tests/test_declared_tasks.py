@@ -334,10 +334,10 @@ def test_a_template_says_what_is_asked(tmp_path: Path) -> None:
     task, data = loaded(file, Filters(prompt="{options}?"))
     assert task.prompt(data.samples[0]) == "A. a bell\nB. a dog?"
     for wrong in ("short", "{question} {other}"):
-        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: allowed: .*\{question\}"):
+        with pytest.raises(SettingsError, match=r"^TASK_PROMPT=.*: allowed in braces: question and options, one"):
             task.load(data.folder, Filters(prompt=wrong))
         (tmp_path / "ask.txt").write_text(wrong)
-        with pytest.raises(SettingsError, match=r"task\.toml: ask\.txt: allowed: .*\{question\}"):
+        with pytest.raises(SettingsError, match=r"task\.toml: ask\.txt: allowed in braces: question"):
             get_task(str(file))
 
 
@@ -410,7 +410,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sounds\.json under .*\. Ask Ann; then set AUDIOMARATHON_DATA"):
         get_task(str(toml(tmp_path / "c.toml", FACTS, source="ask Ann"))).find(tmp_path / "data" / "clips")
     code, output = call("data", "download", tmp_path / "c.toml")
-    assert (code, output) == (2, "error: own-choice/sounds: ask Ann; name yours: --from FOLDER or ARCHIVE\n")
+    assert (code, output) == (2, "error: own-choice/sounds: ask Ann; name your copy: --from FOLDER or --from ARCHIVE\n")
 
 
 @pytest.mark.parametrize(

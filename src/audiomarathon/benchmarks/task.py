@@ -151,7 +151,7 @@ class Part:
         return self.clips(sample)[0]
 
     def row(self, sample: Sample, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a sample's fields with its changes."""
+        """Return a sample's fields with its `changes` made; a field changed to None is left out."""
         changes = self.changes.get(sample.id, {})
         both = {**fields, **changes}
         return {name: value for name, value in both.items() if name not in changes or value is not None}

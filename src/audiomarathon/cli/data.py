@@ -74,7 +74,7 @@ def download(
             raise SettingsError(f"--split={split}: allowed for {task.key}: {', '.join(allowed) or 'none'}")
         if source is None and (keys == [OTHER] or (own.hubs and task.key not in own.hubs)):
             get = task.source or "no public copy to download"
-            raise SettingsError(f"{task.key}: {get}; name yours: --from FOLDER or ARCHIVE")
+            raise SettingsError(f"{task.key}: {get}; name your copy: --from FOLDER or --from ARCHIVE")
     if (source is None or own.archive) and not own.hubs:
         say(f"the data of {own.key} has the licence {own.licence}: not for commercial use, credit its authors")
     if source is None and own.archive:

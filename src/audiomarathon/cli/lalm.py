@@ -393,8 +393,9 @@ class _Door:
 
     def _score_file(self, file: Path, runs: Path, name: str, column: str) -> tuple[Path, int]:
         """Import and score a file of predictions; a changed file goes to a new folder."""
-        if _bench_of(file) != self.bench:
-            raise SettingsError(f"{file}: {_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}")
+        if (bench := _bench_of(file)) != self.bench:
+            allowed = f"{_TITLES[self.bench]} has {_PREDICTIONS[self.bench]}"
+            raise SettingsError(f"{file}: is a file of {_TITLES[bench]}; {allowed}")
         heard, data = "noise" if self.noise else None, self.captions and self.captions.absolute()
         how: dict[str, Any] = {"control": heard, "data": data, "column": column, "faithful": self.faithful}
         read_as = hashlib.sha256(_content(file) + repr(how).encode())

@@ -80,7 +80,7 @@ def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
             return _named(Foreign(press=value, name=f"{name}-{plain(ratio)}", ratio=ratio), name)
     if ratio is not None:
         raise SettingsError(
-            f"{where}: takes no ratio; leave it out in a run. A sweep needs a class that takes {' or '.join(_RATIO)}"
+            f"{where}: takes no ratio: give a run none; a sweep needs a class with a parameter {' or '.join(_RATIO)}"
         )
     if not callable(value):
         raise SettingsError(f"{where}: is of type {type(value).__name__}; allowed: {ALLOWED}")

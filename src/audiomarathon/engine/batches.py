@@ -165,9 +165,3 @@ def prepare(lm: AudioLM, plan: Plan, samples: list[Sample]) -> Ready:
         ready.inputs = None  # the caller prepares them one by one, to find the one that fails
     ready.preprocess = time.perf_counter() - begin
     return ready
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a call failed because GPU or main memory ran out."""
-    words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

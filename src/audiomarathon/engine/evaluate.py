@@ -15,7 +15,7 @@ import torch
 
 from audiomarathon.benchmarks.task import Sample
 from audiomarathon.compression.method import Method
-from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, is_out_of_memory, prefetched, prepare
+from audiomarathon.engine.batches import MEMORY_ADVICE, Plan, Ready, prefetched, prepare
 from audiomarathon.engine.encoder_cache import Tower, encoder_shared
 from audiomarathon.engine.progress_view import watching
 from audiomarathon.errors import told
@@ -151,7 +151,7 @@ class _Loop:
                     generation = method.generate(self.lm, inputs, max_new_tokens=plan.max_new_tokens)
                     forced = _forced_decode(self.lm, plan, inputs, method)
                 except (Exception, SystemExit) as error:  # one sample's failure is a record, not the end of the run
-                    reason, memory_full = told(error), is_out_of_memory(error)
+                    reason, memory_full = told(error), _is_out_of_memory(error)
                 else:
                     ran = self.tower.ran_in = self.tower.ran_in or generation
                     shared = len(methods) > 1 or ran is not generation
@@ -274,3 +274,9 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a call failed because GPU or main memory ran out."""
+    words = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

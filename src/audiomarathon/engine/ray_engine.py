@@ -1,7 +1,7 @@
 """A model in each of Ray's workers. They answer samples; this process alone writes the run folders.
 
 Any worker may get a chunk of samples: each sample has a seed of its own, so its record is the same everywhere. The pool
-of workers, which replaces the dead, is in `ray_cluster.py`.
+of workers, which replaces the dead, is in `ray_workers.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from audiomarathon.engine.engine import Engine, LocalEngine, open_local
 from audiomarathon.engine.environment import environment, load
 from audiomarathon.engine.evaluate import answer, error_record, pending_methods
 from audiomarathon.engine.progress_view import watching
-from audiomarathon.engine.ray_cluster import LIVES, Pool, connected
 from audiomarathon.engine.ray_options import Ray
+from audiomarathon.engine.ray_workers import LIVES, Pool, connected
 from audiomarathon.engine.setup import Setup
 from audiomarathon.errors import ModelError
 from audiomarathon.records import Record

@@ -205,7 +205,7 @@ def load_task(task: Task, settings: RunSettings, say: Say) -> Loaded:
     for name, count in loaded.defects.items():
         say(f"{task.key}: {counted(count, 'sample')}: {name}")
     if not loaded.samples:
-        raise DataError(f"{task.key}: {folder} holds no samples")
+        raise DataError(f"{task.key}: {folder}: no sample is left to run")
     expected = read_manifest(folder).expected(task)
     if expected and (found := len(loaded.samples) + sum(loaded.left_out.values())) != expected.count:
         say(f"{task.key}: {counted(found, 'sample')} in {folder}; the whole task has {expected.count:,}")

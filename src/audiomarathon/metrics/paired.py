@@ -159,9 +159,9 @@ class PairedResult:
     interval
         95 %, bootstrap over clusters; None with fewer than two clusters in a pair, or if no resample has a value.
     p
-        Two-sided p of the sign-flip permutation test over clusters; None if no draw has a value.
+        Two-sided p of the permutation test that swaps both settings within clusters; None if no draw has a value.
     undefined_resamples, undefined_swaps
-        Numbers of draws of the bootstrap and of the test without a value, which were left out.
+        How many resamples of the bootstrap and swaps of the test were left out: a score has no value on them.
     """
 
     difference: float | None

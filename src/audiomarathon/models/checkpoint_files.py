@@ -1,6 +1,7 @@
 """Check a checkpoint folder before any library opens it.
 
-Opening a pipe hangs, building 10⁸ layers never ends, and unpickling weights may run code.
+Unchecked, a library could wait forever on a file that is a pipe, build 10⁸ layers, or run code that weights hold as a
+pickle.
 """
 
 from __future__ import annotations

@@ -313,7 +313,8 @@ def _template(text: str, where: str, kind: str) -> str:
     """
     names, fixed = {*re.findall(r"\{(\w+)\}", text)}, kind in (CAPTION, TRANSCRIPT)
     if not names <= {"question", "options"} or not (names or fixed):
-        raise SettingsError(f"{where}: allowed: a text with {{question}} or {{options}}, and no other {{name}}")
+        needed = "" if fixed else ", one of them or both"
+        raise SettingsError(f"{where}: allowed in braces: question and options{needed}")
     return text.removesuffix("\n")
 
 

@@ -172,7 +172,7 @@ def answers(records: Sequence[Record], folder: Path | None = None) -> pyarrow.Ta
 def comprehensive(verdicts: Sequence[Verdict], expected: int, file: Path, overall: float | None) -> dict[str, Any]:
     """Return the content of `predictions_comprehensive_results.json`: figures as published, by category.
 
-    A category without judgements or matches has the score None, and no metrics.
+    A category without replies is left out. Where none of its replies is scored, score and metrics are None.
     """
     found = {}
     for category in CATEGORIES:

@@ -171,7 +171,7 @@ def task_of(config: TaskConfig) -> EncoderTask:
     same = kind in (GRADES, CAPTIONS, TRANSCRIPTS) and globs.get("train") == globs.get("test")
     if (folds and config.task_type != "clip") or (same and not folds):
         given = f"k_fold_splits={folds}" if folds else "train_split and test_split with the same tars"
-        allowed = "k_fold_splits in clip tasks only; else a train_split and another test_split"
+        allowed = "train_split and test_split" if folds else "different tars"
         raise SettingsError(f"{name}: {given} in a task of {config.metric}; allowed: {allowed}")
     recipe = Recipe(
         config.batch_size_train,
