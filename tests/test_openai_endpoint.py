@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -246,6 +247,14 @@ except EndpointError:
             ask(client("http://127.0.0.1:9/v1", attempts=3, waits=waits))
         assert len(waits) == 2
         assert 0.25 <= waits[0] <= 0.5 < waits[1] * 2 <= 2.0
+
+    def test_certificates_that_are_named_later_are_read(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        real, read = ssl.create_default_context, list[str]()
+        monkeypatch.setattr("ssl.create_default_context", lambda: (read.append(os.environ["SSL_CERT_FILE"]), real())[1])
+        for name in ("first", "second", "second"):
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
+            client("http://127.0.0.1:9/v1")
+        assert read == [str(tmp_path / name) for name in ("first", "second")]
 
     def test_a_storm_is_sat_out(self) -> None:
         with serving(faults=0.7) as stormy:

@@ -220,7 +220,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
 
 @pytest.mark.parametrize(("seconds", "event"), [(12.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
 def test_loss_grows_with_the_ratio(
-    command: Callable[..., tuple[int, str, str]], undrawn: None, tmp_path: Path, seconds: float, event: float
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
 ) -> None:
     task = needle_task(tmp_path, 24, seconds, event)
     given = ("prune", "embedded", "--tasks", task, "--data", tmp_path, "--points", "tower")
