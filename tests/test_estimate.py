@@ -10,7 +10,7 @@ from builders import a_record, typed
 
 from audiomarathon.compression.registry import get_method
 from audiomarathon.costs.config_facts import ModelFacts
-from audiomarathon.costs.prefill import TEXT_TOKENS, Cost
+from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
 from audiomarathon.engine.plan import Todo, from_flops, from_records, memory
 from audiomarathon.errors import MethodError
 from audiomarathon.models.registry import get_model

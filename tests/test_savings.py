@@ -24,7 +24,7 @@ from audiomarathon.compression.registry import all_methods, get_method
 from audiomarathon.costs import flops
 from audiomarathon.costs.config_facts import model_facts
 from audiomarathon.costs.flops import active_parameters, count_cost, drops_of
-from audiomarathon.costs.prefill import Cost, Drops, ideal_speed_up
+from audiomarathon.costs.prefill_flops import Cost, Drops, ideal_speed_up
 from audiomarathon.models.audio_lm import AudioLM, Prompt
 from audiomarathon.report.tables import lengths_text
 from audiomarathon.results.pairs import Pairs

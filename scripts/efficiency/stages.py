@@ -11,7 +11,7 @@ import numpy as np
 
 from audiomarathon.compression.method import Base, Method, kept_count
 from audiomarathon.costs.flops import drops_of
-from audiomarathon.costs.prefill import Cost, Drops
+from audiomarathon.costs.prefill_flops import Cost, Drops
 from audiomarathon.engine.encoder_cache import encoder_shared
 from audiomarathon.models.audio_lm import AudioLM
 from audiomarathon.models.generation import Generation

@@ -16,7 +16,7 @@ from audiomarathon import models
 from audiomarathon.benchmarks import all_tasks, task_folder
 from audiomarathon.benchmarks.clip_limits import too_long
 from audiomarathon.compression.layers import attention_windows, source_of
-from audiomarathon.costs.prefill import TEXT_TOKENS, Cost
+from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Cost
 from audiomarathon.embedded.without_data import data_root
 from audiomarathon.errors import AudioMarathonError, ModelError
 from audiomarathon.models.audio_lm import AudioLM

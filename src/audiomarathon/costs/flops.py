@@ -15,7 +15,7 @@ from audiomarathon.compression.layers import attention_windows
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.token_pruner import TokenPruner
-from audiomarathon.costs.prefill import Cost, Drops
+from audiomarathon.costs.prefill_flops import Cost, Drops
 
 if TYPE_CHECKING:
     from audiomarathon.models.audio_lm import AudioLM

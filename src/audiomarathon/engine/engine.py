@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from audiomarathon.compression.method import Method
-from audiomarathon.costs.prefill import Cost
+from audiomarathon.costs.prefill_flops import Cost
 from audiomarathon.engine.setup import Setup, find_setup
 from audiomarathon.engine.stamp import stamp
 from audiomarathon.models.registry import get_local_model

@@ -18,7 +18,7 @@ from audiomarathon.benchmarks.fingerprint import clip_hashes
 from audiomarathon.compression.method import Base, Method
 from audiomarathon.costs.config_facts import DTYPE_BYTES, ModelFacts, model_facts, published_config
 from audiomarathon.costs.flops import drops_of
-from audiomarathon.costs.prefill import TEXT_TOKENS, Drops, ideal_speed_up
+from audiomarathon.costs.prefill_flops import TEXT_TOKENS, Drops, ideal_speed_up
 from audiomarathon.engine.run import check_batch_size, load_task
 from audiomarathon.engine.setup import Hardware, Setup, find_hardware, run_folders
 from audiomarathon.errors import AudioError, AudioMarathonError, ModelError, RecordError

@@ -19,7 +19,7 @@ from audiomarathon.benchmarks import Task, get_task
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.compression.method import Base
 from audiomarathon.compression.press import ONE_TOKEN
-from audiomarathon.costs.prefill import ideal_speed_up
+from audiomarathon.costs.prefill_flops import ideal_speed_up
 from audiomarathon.errors import RecordError
 from audiomarathon.fingerprint import same
 from audiomarathon.metrics.paired import DRAWS, Drawn, Pair, mcnemar
