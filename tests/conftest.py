@@ -14,6 +14,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each othe
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep certificates of the user and of the tests apart, and tables as wide as in a pipe.
 
-    And leave out work that takes a minute of all tests: the command line is built once, not by each call, a config is
-    not written as text, which transformers does whenever it reads one, and nothing waits until a clip is on the disk.
+    And leave out work that takes minutes of all tests: the command line is built once, not by each call; a config is
+    not written as text, which transformers does whenever it reads one; nothing waits until a clip is on the disk; the
+    same checkpoint is loaded once, and the same spectrogram computed once (remembered.py).
     """
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +53,9 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         patch.setattr("soundfile.SoundFile.flush", lambda file: None)  # closing a file writes it without
         if "PYTEST_XDIST_WORKER" in os.environ:
-            patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)  # imports transformers: seconds
+            # Not in a plain `pytest`, where importing transformers may take longer than the tests.
+            patch.setattr("transformers.PreTrainedConfig.__repr__", object.__repr__)
+            import_module("remembered").remember(patch)
         yield
 
 
