@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -379,9 +378,11 @@ def test_race_spoken_by_espeak_ng_says_the_passage(raw: list[str], tmp_path: Pat
 # --- the doors --------------------------------------------------------------------------------------------------------
 
 
-def call(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "Segment" / f"{script}.py"), *arguments]
-    return subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=120, env=os.environ)
+@pytest.fixture
+def door(script: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a script of Segment/ from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda name, *arguments: script(ROOT / "Segment" / f"{name}.py", *arguments)
 
 
 def test_there_is_a_door_to_each_corpus_and_to_the_cutter() -> None:
@@ -391,27 +392,31 @@ def test_there_is_a_door_to_each_corpus_and_to_the_cutter() -> None:
         assert f'door("{task}")' in (ROOT / "Segment" / f"{script}.py").read_text()
 
 
-@pytest.mark.parametrize("script", ["cut", "TAU_task", "RACE_task"])
-def test_a_door_without_arguments_says_what_it_needs_and_shows_an_example(script: str, tmp_path: Path) -> None:
-    done = call(script, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "example:" in done.stderr
-    assert f"python {script}.py " in done.stderr
+@pytest.mark.parametrize("name", ["cut", "TAU_task", "RACE_task"])
+def test_a_door_without_arguments_says_what_it_needs_and_shows_an_example(
+    name: str, door: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code, out, err = door(name)
+    assert (code, out) == (2, "")
+    assert "example:" in err
+    assert f"python {name}.py " in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_command_is_one_line(tmp_path: Path) -> None:
-    done = call("TAU_task", str(tmp_path), "-o", "out", "--limit", "many", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+def test_a_wrong_command_is_one_line(door: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    code, _, err = door("TAU_task", tmp_path, "-o", "out", "--limit", "many")
+    assert code == 2
+    assert err.count("\n") == 1
 
 
-def test_a_folder_without_the_corpus_is_an_error_that_shows_the_layout(tmp_path: Path) -> None:
+def test_a_folder_without_the_corpus_is_an_error_that_shows_the_layout(
+    door: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     (tmp_path / "raw").mkdir()
-    done = call("TAU_task", "raw", "-o", "out", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "meta.csv" in done.stderr
+    code, _, err = door("TAU_task", "raw", "-o", "out")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "meta.csv" in err
 
 
 @pytest.mark.parametrize("task", sorted(MAKERS))

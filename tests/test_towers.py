@@ -218,7 +218,7 @@ def command(no_env, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
     return call
 
 
-@pytest.mark.parametrize(("seconds", "event"), [(12.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("seconds", "event"), [(6.0, 1.0), pytest.param(90.0, 2.0, marks=pytest.mark.long)])
 def test_loss_grows_with_the_ratio(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, seconds: float, event: float
 ) -> None:
@@ -239,7 +239,7 @@ def test_loss_grows_with_the_ratio(
 def test_layers_are_read_once_and_probed_each(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = needle_task(tmp_path, 20, 5.0, 1.0)
+    task = needle_task(tmp_path, 20, 3.5, 1.0)
     given = ("layers", "embedded", "--tasks", task, "--data", tmp_path)
     code, out, _ = command(*given)
     assert code == 0
@@ -320,7 +320,7 @@ def test_other_clips_places_are_of_the_same_length() -> None:
 def test_what_cannot_be_probed_is_refused_in_one_line(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    task = needle_task(tmp_path, 20, 5.0, 1.0)
+    task = needle_task(tmp_path, 20, 2.5, 0.5)
     given = ("--tasks", task, "--data", tmp_path)
     for arguments, said in (
         (("prune", "embedded", *given, "--methods", "snapkv"), "KV cache"),
