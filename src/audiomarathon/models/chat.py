@@ -20,7 +20,7 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     Parameters
     ----------
     placeholder
-        What the template writes for a clip.
+        The template's text for a clip.
 
     Raises
     ------
