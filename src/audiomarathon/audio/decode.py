@@ -1,4 +1,4 @@
-"""Decode a clip to mono float32 at a model's rate, or say exactly why that is not possible.
+"""Decode a clip to mono float32 at a model's rate, or raise an error that names the damage.
 
 libsndfile decodes (WAV, AIFF, AU, FLAC, OGG, MP3), soxr resamples. The result is bit-identical to `librosa.load`,
 without librosa. It is made in blocks, so that memory grows with the mono output only. containers.py finds damage that

@@ -40,24 +40,25 @@ def documented(bench: Bench) -> Finding:
 
 
 def _documented(bench: Bench, prompt: Prompt) -> Finding:
-    own = bench.lm.prepare([prompt])
-    theirs = bench.lm.documented_inputs(bench.path, prompt)
-    source, tensors = "own inputs, since the family's processor cannot be built here", own.tensors
-    if theirs is not None:
-        source, tensors = "the processor's inputs", _on_device(theirs, own)
-        ours, other = (inputs["input_ids"].tolist() for inputs in (own.tensors, tensors))
-        if ours != other:
-            return Finding.fail(f"our prompt is not the processor's: {len(ours[0])} tokens, and {len(other[0])} there")
-    plain = bench.plain_reply(tensors)
-    found = bench.match(bench.reply(own), plain)
+    prepared = bench.lm.prepare([prompt])
+    processed = bench.lm.documented_inputs(bench.path, prompt)
+    source, tensors = "own inputs, since the family's processor cannot be built here", prepared.tensors
+    if processed is not None:
+        source, tensors = "the processor's inputs", _on_device(processed, prepared)
+        ours, expected = (inputs["input_ids"].tolist() for inputs in (prepared.tensors, tensors))
+        if ours != expected:
+            return Finding.fail(
+                f"our prompt of {len(ours[0])} tokens is not the processor's, which has {len(expected[0])} tokens"
+            )
+    found = bench.match(bench.reply(prepared), bench.plain_reply(tensors))
     return Finding.of(found.within(bench.tolerance), f"{source}; {found.figure(bench.tolerance)}")
 
 
-def _on_device(theirs: Mapping[str, Any], own: Inputs) -> dict[str, torch.Tensor]:
+def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torch.Tensor]:
     """Move a processor's tensors to the device and precision of our inputs."""
-    precision = next(tensor.dtype for tensor in own.tensors.values() if tensor.is_floating_point())
-    device = own.audio_mask.device
-    tensors = {name: value for name, value in theirs.items() if torch.is_tensor(value)}
+    precision = next(tensor.dtype for tensor in prepared.tensors.values() if tensor.is_floating_point())
+    device = prepared.audio_mask.device
+    tensors = {name: value for name, value in processed.items() if torch.is_tensor(value)}
     return {
         name: tensor.to(device, precision if tensor.is_floating_point() else None) for name, tensor in tensors.items()
     }

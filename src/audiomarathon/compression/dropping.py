@@ -88,14 +88,14 @@ class Drop:
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states of the kept positions, shape (…, B, S', D), merged ones as weighted sums."""
-        left = self.rows(hidden)
+        kept = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
                 places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers look like position 0
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
-                left[..., row, :, :] = left[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
-        return left
+                kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
+        return kept
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions, on the CPU."""

@@ -122,9 +122,9 @@ class KVPress(Method):
         if len(inputs.seeds) > 1:
             raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
         trace = before or Trace(tuple(inputs.audio_tokens))
-        left = trace.kept_audio_tokens[0]
-        assert left is not None, "token pruners know what they keep"
-        total = left if self.scope == "audio" else inputs.audio_mask.shape[1]
+        audio_tokens = trace.kept_audio_tokens[0]
+        assert audio_tokens is not None, "token pruners know what they keep"
+        total = audio_tokens if self.scope == "audio" else inputs.audio_mask.shape[1]
         before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
         lengths = self._lengths(inputs, before_lengths)
         if lengths == before_lengths:

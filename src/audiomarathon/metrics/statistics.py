@@ -155,15 +155,15 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
         Values of each figure, one per item.
     """
     values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
-    there = ~np.isnan(values)
+    present = ~np.isnan(values)
 
     def statistic(sums: Floats) -> Floats:
         totals, counts = np.split(sums, 2, axis=1)
         return ratio(totals, counts)
 
-    rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
+    rows = np.concatenate([np.where(present, values, 0.0), present], axis=1)
     names = np.asarray(clusters, dtype=np.str_)
-    counted = {name: len(set(names[has])) for name, has in zip(columns, there.T, strict=True)}
+    counted = {name: len(set(names[has])) for name, has in zip(columns, present.T, strict=True)}
     return Sums(tuple(columns), rows, statistic, tuple(clusters), counted=counted)
 
 

@@ -1,4 +1,4 @@
-"""Load a checkpoint exactly, or say in one line why not."""
+"""Load a checkpoint exactly, or raise an error that gives the reason in one line."""
 
 from __future__ import annotations
 

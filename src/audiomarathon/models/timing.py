@@ -104,7 +104,7 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, *calls: Callable[[], None]) -> None:
         self._calls = calls
-        self._highest: list[torch.Tensor] = []  # of each step, left on the device so that nothing waits
+        self._highest: list[torch.Tensor] = []  # of each step; they stay on the device, so that nothing waits
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
         calls, self._calls = self._calls, ()
