@@ -220,9 +220,9 @@ class TestPlantedFaults:
     ) -> None:
         compress = press._Squeeze._compress
 
-        def other_values(squeeze: Any, cache: Any, *rest: Any) -> None:
-            compress(squeeze, cache, *rest)
-            cache.values = cache.values.roll(1, dims=2)
+        def other_values(squeeze: Any, caches: list[Any], index: int, *rest: Any) -> None:
+            compress(squeeze, caches, index, *rest)
+            caches[index].values = caches[index].values.roll(1, dims=2)
 
         monkeypatch.setattr(press._Squeeze, "_compress", other_values)
         assert failed(session) == {"pressing snapkv"}

@@ -1,4 +1,4 @@
-"""Decode a clip to mono float32 at a model's rate, or say exactly why that is not possible.
+"""Decode a clip to mono float32 at a model's rate, or raise an error that names the damage.
 
 libsndfile decodes (WAV, AIFF, AU, FLAC, OGG, MP3), soxr resamples. The result is bit-identical to `librosa.load`,
 without librosa. It is made in blocks, so that memory grows with the mono output only. containers.py finds damage that
@@ -203,10 +203,7 @@ def _check_length(path: Clip, clip: soundfile.SoundFile, frames: int, promised: 
 def _mono_blocks(path: Clip, clip: soundfile.SoundFile) -> Iterator[Samples]:
     """Yield blocks from front to back, averaged over channels."""
     position = 0
-    while True:
-        block = _read(path, clip, position, "float32")
-        if not len(block):
-            return
+    while len(block := _read(path, clip, position, "float32")):
         # Equal to np.mean for two channels, in a tenth of its time.
         mono = (block[:, 0] + block[:, 1]) / 2 if clip.channels == 2 else block.mean(axis=1)
         finite = np.isfinite(mono)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from audiomarathon.compression.method import Base, Method
 from audiomarathon.embedded.signals import noise, voice
 from audiomarathon.errors import MethodError
 from audiomarathon.models.audio_lm import AudioLM
+from audiomarathon.models.generation import Generation
 from audiomarathon.models.prompt import Inputs, Prompt, Waveform
 
 QUESTION = "What is said in this recording? Answer in one sentence."
@@ -64,14 +66,21 @@ class Match:
     def figure(self, tolerance: float) -> str:
         """Return the comparison in words."""
         sign = "≤" if self.distance <= tolerance else ">"
-        other = f", then another token, {self.gap:.1e} apart" if self.gap else ""
-        return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{other}"
+        ending = f", then another token, {self.gap:.1e} apart" if self.gap else ""
+        return f"differs by {self.distance:.1e} {sign} {tolerance:.1e} in {self.steps} tokens{ending}"
+
+
+def replies_of(generation: Generation) -> list[Replied]:
+    """Return each sample's reply."""
+    assert generation.logits is not None
+    logits = generation.logits.float().unbind(1)
+    return [Replied(reply.token_ids, steps) for reply, steps in zip(generation.replies, logits, strict=True)]
 
 
 def match(reply: Replied, reference: Replied, *, jumps: bool = False) -> Match:
     """Compare two replies, logits and tokens."""
     pairs = enumerate(zip(reply.tokens, reference.tokens, strict=True))
-    differs = next((step for step, (own, other) in pairs if own != other), None)
+    differs = next((step for step, (token, expected) in pairs if token != expected), None)
     steps = len(reference.tokens) if differs is None else differs + 1
     spread = reference.logits[:steps].std(-1)
     apart = (reply.logits[:steps] - reference.logits[:steps]).square().mean(-1).sqrt() / spread
@@ -123,17 +132,15 @@ class Bench:
         """The reply to the first prompt with nothing removed."""
         return self.reply(self.inputs)
 
-    def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
-        """Generate `steps` tokens for one sample, past any end token; without a method, at base."""
-        (only,) = self.replies(inputs, method, steps)
-        return only
+    def generate(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS, **options: Any) -> Generation:
+        """Generate `steps` tokens, past any end token, and keep the logits; without a method, at base."""
+        options |= {"max_new_tokens": steps, "ignore_end": True, "keep_logits": True}
+        return (method or Base()).generate(self.lm, inputs, **options)
 
-    def replies(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> list[Replied]:
-        """Generate `steps` tokens for each sample of a batch."""
-        done = (method or Base()).generate(self.lm, inputs, max_new_tokens=steps, ignore_end=True, keep_logits=True)
-        assert done.logits is not None
-        logits = done.logits.float().unbind(1)
-        return [Replied(reply.token_ids, own) for reply, own in zip(done.replies, logits, strict=True)]
+    def reply(self, inputs: Inputs, method: Method | None = None, steps: int = STEPS) -> Replied:
+        """Generate for one sample."""
+        (only,) = replies_of(self.generate(inputs, method, steps))
+        return only
 
     def match(self, reply: Replied, reference: Replied) -> Match:
         """Compare two replies that should be equal."""
@@ -168,7 +175,7 @@ class Bench:
         """
         everything = torch.arange(self.inputs.audio_mask.shape[1])
         masked = self.reply(self.inputs, Hidden(kept=everything))
-        row = self.replies(self.lm.prepare([self.prompt, self.prompt]))[1]
+        row = replies_of(self.generate(self.lm.prepare([self.prompt, self.prompt])))[1]
         return max(self.match(masked, self.base).distance, self.match(row, self.base).distance)
 
     @cached_property

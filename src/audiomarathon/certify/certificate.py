@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from audiomarathon.certify import method_checks, model_checks, timing_checks
 from audiomarathon.certify.bench import Bench
 from audiomarathon.certify.check_result import Finding
-from audiomarathon.compression.layers import window_of
+from audiomarathon.compression.layers import attention_windows
 from audiomarathon.compression.method import Method
 from audiomarathon.compression.press import KVPress
 from audiomarathon.compression.registry import all_methods
@@ -37,7 +37,7 @@ class Check:
 
     name: str
     meaning: str
-    look: Callable[[Bench], Finding]
+    run: Callable[[Bench], Finding]
 
 
 @dataclass(frozen=True)
@@ -84,45 +84,42 @@ class Certificate:
         }
 
 
-def checks(own: Sequence[Method] = ()) -> Iterator[Check]:
-    """Yield every check in order, with those of all registered methods and of the user's methods."""
+def checks(users_methods: Sequence[Method] = ()) -> Iterator[Check]:
+    """Yield every check in order: those of the model, of all registered methods and of the user's methods."""
     yield Check("documented", "base does not reply as the model's documentation says", model_checks.documented)
     yield Check("noise floor", "rounding hides what the other checks test", model_checks.noise_floor)
     yield Check("greedy", "replies change from run to run, or are sampled", model_checks.greedy)
     yield Check("hears", "replies ignore the audio, or part of it", model_checks.hears)
     yield Check("audio mask", "text may be pruned as audio, or audio missed", model_checks.audio_mask)
     yield Check("adapter", "the speech adapter is off: these are another model's replies", model_checks.adapter)
-    methods = tuple({method.key: method for method in (*all_methods(), *own)}.values())
+    methods = tuple({method.key: method for method in (*all_methods(), *users_methods)}.values())
     zero = functools.partial(method_checks.ratio_zero, methods=methods)
     yield Check("ratio 0", "a method changes the model even if it removes nothing", zero)
     for method in methods:
         if isinstance(method, TokenPruner):
-            look: Any = functools.partial(method_checks.dropping, method=method)
-            yield Check(f"dropping {method.key}", "other tokens are dropped than reported, or not in all layers", look)
+            meaning = "other tokens are dropped than reported, or not in all layers"
+            yield Check(f"dropping {method.key}", meaning, functools.partial(method_checks.dropping, method=method))
         elif isinstance(method, KVPress):
-            look = functools.partial(method_checks.pressing, method=method)
-            yield Check(
-                f"pressing {method.key}", "other cache entries are removed than reported, or decode uses them", look
-            )
+            meaning = "other cache entries are removed than reported, or decode uses them"
+            yield Check(f"pressing {method.key}", meaning, functools.partial(method_checks.pressing, method=method))
     yield Check("batch", "a reply depends on the other samples of its batch", model_checks.batch)
     yield Check("timing", "recorded times are not the stages' times", timing_checks.timing)
-    yield Check(
-        "shared encoder", "a setting hears another sample, or the encoder runs too often", timing_checks.shared_encoder
-    )
+    meaning = "a setting hears another sample, or the encoder runs too often"
+    yield Check("shared encoder", meaning, timing_checks.shared_encoder)
     yield Check("leftovers", "one setting changes the next one's result", model_checks.leftovers)
 
 
 def usual_seconds(engine: LocalEngine) -> float:
     """Return the clips' length: a multiple of 30 s that exceeds the model's attention window."""
     config: Any = engine.lm.decoder.config
-    widest = max(window_of(config, layer) or 0 for layer in range(config.num_hidden_layers))
+    widest = max(attention_windows(config), default=0)
     return _SECONDS * max(1, math.ceil(widest / engine.setup.spec.tokens_per_second / _SECONDS))
 
 
 def certify(
     engine: LocalEngine,
     seconds: float | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    log: Callable[[str], None] = lambda _line: None,
     methods: Sequence[Method] = (),
 ) -> Certificate:
     """Run every check on a loaded model.
@@ -130,33 +127,39 @@ def certify(
     Parameters
     ----------
     seconds
-        Length of the synthetic clips; one is three times as long. None: :func:`usual_seconds`.
+        Length of the synthetic clips; one clip is three times as long. None: :func:`usual_seconds`.
+    log
+        Gets a line about each finished check.
     methods
         The user's methods, to check beside the registered ones.
     """
     start = time.monotonic()
-    seconds = seconds or usual_seconds(engine)
-    bench = Bench(engine.lm, engine.setup.checkpoint.path, seconds)
+    bench = Bench(engine.lm, engine.setup.checkpoint.path, seconds or usual_seconds(engine))
     rows = []
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # one check sets a sampling config on purpose
     try:
         for check in checks(methods):
-            finding = _made(check, bench)
-            say(f"{check.name}: {finding.verdict}")
+            finding = _result(check, bench)
+            log(f"{check.name}: {finding.verdict}")
             rows.append((check, finding))
     finally:
         transformers_logging.set_verbosity(verbosity)
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    took = time.monotonic() - start
-    what, model = about(engine.setup), engine.setup.spec.key
-    return Certificate(what, model, environment()["commit"], date, seconds, took, tuple(rows))
+    return Certificate(
+        about=about(engine.setup),
+        model=engine.setup.spec.key,
+        commit=environment()["commit"],
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        audio_seconds=bench.seconds,
+        took_seconds=time.monotonic() - start,
+        rows=tuple(rows),
+    )
 
 
-def _made(check: Check, bench: Bench) -> Finding:
+def _result(check: Check, bench: Bench) -> Finding:
     """Run a check; an error counts as a failure."""
     try:
-        return check.look(bench)
+        return check.run(bench)
     except (AudioMarathonError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         return Finding.fail(f"{type(error).__name__}: {reason.strip()}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match
+from audiomarathon.certify.bench import STEPS, Bench, Replied, applicable, match, replies_of
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.certify.oracles import Hidden, HiddenEntries, merged
 from audiomarathon.compression.dropping import call_of
@@ -29,34 +29,24 @@ RATIO = 0.7
 def ratio_zero(bench: Bench, methods: tuple[Method, ...]) -> Finding:
     """Check that ratio 0 of every method gives base's logits to the bit, in prefill and decode."""
     able, why_not = applicable(bench.lm, methods)
-    moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, _base(bench))]
+    base = bench.base.logits
+    moved = [method.key for method in able if not torch.equal(bench.reply(bench.inputs, method).logits, base)]
     if moved:
         return Finding.fail(f"not bit-identical: {', '.join(moved)}")
-    left = f"; not applicable: {', '.join(why_not)}" if why_not else ""
-    return Finding.ok(f"{len(able)} methods bit-identical over {STEPS} tokens{left}")
-
-
-def _base(bench: Bench) -> torch.Tensor:
-    return bench.base.logits
+    skipped = f"; not applicable: {', '.join(why_not)}" if why_not else ""
+    return Finding.ok(f"{len(able)} methods bit-identical over {STEPS} tokens{skipped}")
 
 
 def dropping(bench: Bench, method: TokenPruner) -> Finding:
     """Check that dropping tokens at layer K equals hiding them from all attention from layer K on."""
     usual = dataclasses.replace(method, ratio=RATIO)
-    others = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
-    method = next((one for one in (usual, *others) if not applicable(bench.lm, [one])[1]), usual)
+    elsewhere = (dataclasses.replace(usual, layer=layer) for layer in range(len(bench.lm.decoder_layers)))
+    method = next((variant for variant in (usual, *elsewhere) if not applicable(bench.lm, [variant])[1]), usual)
     if why_not := applicable(bench.lm, [method])[1]:
         return Finding.not_applicable(why_not[method.key])
     entered: list[tuple[torch.Tensor, ...]] = []
-    generation = _Watched(inner=method, layer=method.layer, entered=entered).generate(
-        bench.lm,
-        bench.inputs,
-        max_new_tokens=STEPS,
-        ignore_end=True,
-        keep_logits=True,
-    )
+    generation = bench.generate(bench.inputs, _Watched(inner=method, layer=method.layer, entered=entered))
     bench.reply(bench.inputs, _Watched(inner=Base(), layer=method.layer, entered=entered), steps=1)
-    assert generation.logits is not None
     assert generation.kept_positions is not None
     (kept,) = generation.kept_positions
     if wrong := _wrong_positions(bench.inputs, kept):
@@ -71,12 +61,17 @@ def dropping(bench: Bench, method: TokenPruner) -> Finding:
     same = torch.equal if merge is None else partial(torch.allclose, rtol=1e-5, atol=1e-6)  # sums round
     if not all(same(part, row) for part, row in zip(pruned, rows, strict=True)):
         return Finding.fail(f"what enters layer {method.layer} is not the tokens reported as kept")
-    reply = Replied(generation.replies[0].token_ids, generation.logits[:, 0].float())
+    (reply,) = replies_of(generation)
     hidden = bench.reply(bench.inputs, Hidden(kept=kept, first=method.layer, merge=merge))
-    found, moves = bench.match(reply, hidden), match(reply, bench.base).distance
+    found = _equal(bench, reply, hidden)
     where = "" if method == usual else f"at layer {method.layer}, since {usual.layer} is refused: "
-    figure = f"{where}{found.figure(bench.tolerance)}; moves base by {moves:.2g}"
-    return Finding.of(found.within(bench.tolerance), figure)
+    return Finding(found.verdict, f"{where}{found.figure}")
+
+
+def _equal(bench: Bench, reply: Replied, oracle: Replied) -> Finding:
+    """Check that a method's reply equals its oracle's."""
+    found, moves = bench.match(reply, oracle), match(reply, bench.base).distance
+    return Finding.of(found.within(bench.tolerance), f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}")
 
 
 def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
@@ -86,8 +81,8 @@ def _wrong_positions(inputs: Inputs, kept: torch.Tensor) -> str:
     stays[kept] = True
     if bool((~audio & ~stays).any()):
         return f"{int((~audio & ~stays).sum())} text tokens were dropped"
-    if (left := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
-        return f"{left} audio tokens were kept, planned {planned}"
+    if (count := int((audio & stays).sum())) != (planned := kept_count(inputs.audio_tokens[0], RATIO)):
+        return f"{count} audio tokens were kept, planned {planned}"
     return ""
 
 
@@ -98,9 +93,13 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
         return Finding.not_applicable(why_not[method.key])
     lm, inputs = bench.lm, bench.inputs
     caches: list[Any] = []
-    with _caches_caught(lm, caches):
-        full = Base().generate(lm, inputs, max_new_tokens=1, ignore_end=True)
-        pressed = method.generate(lm, inputs, max_new_tokens=1, ignore_end=True, keep_entries=True)
+
+    def collect(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        caches.append(kwargs["past_key_values"])
+
+    with lm.decoder.register_forward_pre_hook(collect, with_kwargs=True):
+        full = bench.generate(inputs, steps=1)
+        pressed = bench.generate(inputs, method, steps=1, keep_entries=True)
     assert pressed.kept_entries is not None
     (total,), (prompt,), layers = inputs.audio_tokens, inputs.prompt_tokens, len(lm.decoder_layers)
     planned = tuple(prompt - total + budget for budget in method.budgets(total, layers))
@@ -115,26 +114,9 @@ def pressing(bench: Bench, method: KVPress) -> Finding:
             if not torch.equal(rows, getattr(after, name)[0].flatten(0, 1)):
                 return Finding.fail(f"layer {index}: the cached {name} are not the entries reported as kept")
     del caches[:]
-    reply = bench.reply(inputs, method)
     hidden = bench.reply(inputs, HiddenEntries(kept=pressed.kept_entries))
-    found = bench.match(reply, hidden)
-    moves = match(reply, bench.base).distance
-    figure = f"{found.figure(bench.tolerance)}; moves base by {moves:.2g}; KV {pressed.kv_bytes / full.kv_bytes:.0%}"
-    return Finding.of(found.within(bench.tolerance), figure)
-
-
-@contextmanager
-def _caches_caught(lm: AudioLM, caches: list[Any]) -> Iterator[None]:
-    """Collect the cache of each `generate` call inside the block."""
-
-    def catch(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
-        caches.append(kwargs["past_key_values"])
-
-    handle = lm.decoder.register_forward_pre_hook(catch, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    found = _equal(bench, bench.reply(inputs, method), hidden)
+    return Finding(found.verdict, f"{found.figure}; KV {pressed.kv_bytes / full.kv_bytes:.0%}")
 
 
 @dataclass(frozen=True)
@@ -151,16 +133,15 @@ class _Watched(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """See :meth:`Method.applied_to`; records after the method's own hooks have run."""
 
-        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def record(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handle.remove()
             call = call_of(signature, args, kwargs)
             self.entered.append((call["hidden_states"].clone(), *call.get("position_embeddings", ())))
 
         layer = lm.decoder_layers[self.layer]
         signature = inspect.signature(layer.forward)
-        with self.inner.applied_to(lm, inputs) as trace:
-            handle = layer.register_forward_pre_hook(look, with_kwargs=True)
-            try:
-                yield trace
-            finally:
-                handle.remove()
+        with (
+            self.inner.applied_to(lm, inputs) as trace,
+            layer.register_forward_pre_hook(record, with_kwargs=True) as handle,
+        ):
+            yield trace

@@ -11,10 +11,11 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from audiomarathon.certify.bench import LONGER, STEPS, Bench, highest_floor
+from audiomarathon.certify.bench import LONGER, STEPS, Bench, highest_floor, replies_of
 from audiomarathon.certify.check_result import Finding
 from audiomarathon.compression.pruners.frame import Frame
 from audiomarathon.engine.stamp import PASS
+from audiomarathon.models.loading import patched_attribute
 from audiomarathon.models.prompt import Inputs, Prompt
 
 _SAMPLING = {"do_sample": True, "temperature": 5.0, "top_k": 0, "top_p": 1.0}
@@ -39,24 +40,25 @@ def documented(bench: Bench) -> Finding:
 
 
 def _documented(bench: Bench, prompt: Prompt) -> Finding:
-    own = bench.lm.prepare([prompt])
-    theirs = bench.lm.documented_inputs(bench.path, prompt)
-    source, tensors = "own inputs, since the family's processor cannot be built here", own.tensors
-    if theirs is not None:
-        source, tensors = "the processor's inputs", _on_device(theirs, own)
-        ours, other = (inputs["input_ids"].tolist() for inputs in (own.tensors, tensors))
-        if ours != other:
-            return Finding.fail(f"our prompt is not the processor's: {len(ours[0])} tokens, and {len(other[0])} there")
-    plain = bench.plain_reply(tensors)
-    found = bench.match(bench.reply(own), plain)
+    prepared = bench.lm.prepare([prompt])
+    processed = bench.lm.documented_inputs(bench.path, prompt)
+    source, tensors = "own inputs, since the family's processor cannot be built here", prepared.tensors
+    if processed is not None:
+        source, tensors = "the processor's inputs", _on_device(processed, prepared)
+        ours, expected = (inputs["input_ids"].tolist() for inputs in (prepared.tensors, tensors))
+        if ours != expected:
+            return Finding.fail(
+                f"our prompt of {len(ours[0])} tokens is not the processor's, which has {len(expected[0])} tokens"
+            )
+    found = bench.match(bench.reply(prepared), bench.plain_reply(tensors))
     return Finding.of(found.within(bench.tolerance), f"{source}; {found.figure(bench.tolerance)}")
 
 
-def _on_device(theirs: Mapping[str, Any], own: Inputs) -> dict[str, torch.Tensor]:
+def _on_device(processed: Mapping[str, Any], prepared: Inputs) -> dict[str, torch.Tensor]:
     """Move a processor's tensors to the device and precision of our inputs."""
-    precision = next(tensor.dtype for tensor in own.tensors.values() if tensor.is_floating_point())
-    device = own.audio_mask.device
-    tensors = {name: value for name, value in theirs.items() if torch.is_tensor(value)}
+    precision = next(tensor.dtype for tensor in prepared.tensors.values() if tensor.is_floating_point())
+    device = prepared.audio_mask.device
+    tensors = {name: value for name, value in processed.items() if torch.is_tensor(value)}
     return {
         name: tensor.to(device, precision if tensor.is_floating_point() else None) for name, tensor in tensors.items()
     }
@@ -70,17 +72,11 @@ def greedy(bench: Bench) -> Finding:
     best = again.logits.argmax(-1).tolist()
     if list(again.tokens) != best:
         return Finding.fail("a token is not the most likely one of its step: the reply is sampled")
-    kept = bench.lm.model.generation_config
-    bench.lm.model.generation_config = GenerationConfig(**_SAMPLING)
-    try:
+    with patched_attribute(bench.lm.model, "generation_config", GenerationConfig(**_SAMPLING)):
         sampled = bench.reply(bench.inputs)
-    finally:
-        bench.lm.model.generation_config = kept
-    figure = f"three calls bit-identical over {STEPS} tokens, one beside a sampling generation config"
-    return Finding.of(
-        sampled.tokens == again.tokens,
-        figure if sampled.tokens == again.tokens else "a sampling config changed the reply",
-    )
+    if sampled.tokens != again.tokens:
+        return Finding.fail("a sampling config changed the reply")
+    return Finding.ok(f"three calls bit-identical over {STEPS} tokens, one beside a sampling generation config")
 
 
 def hears(bench: Bench) -> Finding:
@@ -102,9 +98,14 @@ def hears(bench: Bench) -> Finding:
 
 
 def _moved(bench: Bench, prompt: Prompt, clip: np.ndarray[Any, Any]) -> float:
-    other = Prompt(prompt.text, (clip,), prompt.seed)
-    one, two = (bench.reply(bench.lm.prepare([asked]), steps=1) for asked in (prompt, other))
-    return float((one.logits - two.logits).square().mean().sqrt() / one.logits.std())
+    """Return how far another clip in a prompt moves the first token's logits."""
+    prompts = (prompt, Prompt(prompt.text, (clip,), prompt.seed))
+    return _distance(*(bench.reply(bench.lm.prepare([asked]), steps=1).logits for asked in prompts))
+
+
+def _distance(logits: torch.Tensor, changed: torch.Tensor) -> float:
+    """Return the root mean square difference of logits, in units of their standard deviation."""
+    return float((logits - changed).square().mean().sqrt() / logits.std())
 
 
 def audio_mask(bench: Bench) -> Finding:
@@ -125,17 +126,15 @@ def audio_mask(bench: Bench) -> Finding:
 
 
 def _entering(bench: Bench, inputs: Inputs) -> torch.Tensor:
+    """Return the hidden states that enter the first layer, shape (B, S, D)."""
     seen: list[torch.Tensor] = []
 
-    def look(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs["hidden_states"]
         seen.append(hidden if hidden.dim() == 3 else hidden[0])
 
-    handle = bench.lm.decoder_layers[0].register_forward_pre_hook(look, with_kwargs=True)
-    try:
+    with bench.lm.decoder_layers[0].register_forward_pre_hook(record, with_kwargs=True):
         bench.reply(inputs, steps=1)
-    finally:
-        handle.remove()
     return seen[0]
 
 
@@ -144,14 +143,14 @@ def batch(bench: Bench) -> Finding:
     short = Prompt("And here?", (bench.clip(5, 0.5),), seed=5)
     prompts = [bench.long_prompt, bench.prompt, short]
     together = bench.lm.prepare(prompts)
-    worst = []
+    matches = []
     for method in (None, Frame(0.5, layer=min(2, len(bench.lm.decoder_layers) - 1))):
-        for prompt, in_batch in zip(prompts, bench.replies(together, method), strict=True):
-            worst.append(bench.match(in_batch, bench.reply(bench.lm.prepare([prompt]), method)))
-    furthest = max(worst, key=lambda found: found.distance)
-    good = all(found.within(bench.tolerance) for found in worst)
-    same = sum(not found.gap for found in worst)
-    figure = f"batch of {len(prompts)}, base and frame: {same} of {len(worst)} replies the same tokens"
+        for prompt, in_batch in zip(prompts, replies_of(bench.generate(together, method)), strict=True):
+            matches.append(bench.match(in_batch, bench.reply(bench.lm.prepare([prompt]), method)))
+    furthest = max(matches, key=lambda found: found.distance)
+    good = all(found.within(bench.tolerance) for found in matches)
+    same = sum(not found.gap for found in matches)
+    figure = f"batch of {len(prompts)}, base and frame: {same} of {len(matches)} replies the same tokens"
     return Finding.of(good, f"{figure}; {furthest.figure(bench.tolerance)}")
 
 
@@ -166,7 +165,7 @@ def adapter(bench: Bench) -> Finding:
     on = bench.base.logits[:1]
     if not torch.equal(back.logits, on):
         return Finding.fail("switched off and on again, the adapter gives other logits")
-    moved = float((bare.logits - on).square().mean().sqrt() / on.std())
+    moved = _distance(on, bare.logits)
     return Finding.of(moved > bench.tolerance, f"without it first logits move by {moved:.1e}")
 
 

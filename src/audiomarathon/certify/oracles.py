@@ -6,12 +6,13 @@ They share no code with the methods; tokens and logits must come out equal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from audiomarathon.compression.method import Method
 from audiomarathon.models.merge import Merge
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
 
 
-@contextmanager
-def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int) -> Iterator[None]:
+def hidden_instead_of_dropped(
+    layers: nn.ModuleList, first: int, kept: torch.Tensor, prompt: int
+) -> AbstractContextManager[None]:
     """Mask, in layers from `first` on, every prompt position that is not in `kept`; batch of one, no padding."""
     dropped = torch.ones(prompt, dtype=torch.bool)
     dropped[kept] = False
@@ -52,14 +54,13 @@ def hidden_instead_of_dropped(layers: nn.ModuleList, first: int, kept: torch.Ten
             # Ask layer 0, because some layers have no cache; it already holds this token.
             past = 0 if length > 1 else kwargs["past_key_values"].get_seq_length() - (index > 0)
             given = kwargs.get("attention_mask")
-            mask = mask_for(torch.arange(past, past + length), past + length, given, hidden, window)
-            kwargs["attention_mask"] = mask
+            queries = torch.arange(past, past + length)
+            kwargs["attention_mask"] = mask_for(queries, past + length, given, hidden, window)
             return args, kwargs
 
         return before
 
-    with _hooked(layers, {i: hook(i) for i in range(first, len(layers))}):
-        yield
+    return _hooked(layers, {index: hook(index) for index in range(first, len(layers))})
 
 
 def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Tensor:
@@ -70,8 +71,7 @@ def merged(states: torch.Tensor, audio: torch.Tensor, merge: Merge) -> torch.Ten
     return found.to(states.dtype)
 
 
-@contextmanager
-def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Iterator[None]:
+def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> RemovableHandle:
     """Write, in prefill, the merged states to the kept tokens' places; batch of one."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,17 +82,12 @@ def overwritten(layer: nn.Module, audio: torch.Tensor, merge: Merge) -> Iterator
         hidden[..., audio[merge.kept.to(audio.device)].to(hidden.device), :] = merged(hidden, audio, merge)
         return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
 
-    handle = layer.register_forward_pre_hook(before, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return layer.register_forward_pre_hook(before, with_kwargs=True)
 
 
-@contextmanager
 def hidden_instead_of_evicted(
     layers: nn.ModuleList, heads: int, kept: Sequence[torch.Tensor], prompt: int
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Mask, in decode, the cache entries that each layer and head does not keep; batch of one.
 
     Parameters
@@ -109,15 +104,14 @@ def hidden_instead_of_evicted(
             if hidden.shape[-2] > 1:
                 return None
             total = kwargs["past_key_values"].get_seq_length(index) + 1
-            own = kept[index].repeat_interleave(heads // len(kept[index]), dim=0)
-            visible = torch.cat([own, own.new_ones(heads, total - prompt)], dim=-1)[None, :, None]
+            by_head = kept[index].repeat_interleave(heads // len(kept[index]), dim=0)
+            visible = torch.cat([by_head, by_head.new_ones(heads, total - prompt)], dim=-1)[None, :, None]
             kwargs["attention_mask"] = _as_mask(visible.to(hidden.device), kwargs.get("attention_mask"), hidden.dtype)
             return args, kwargs
 
         return before
 
-    with _hooked(layers, {i: hook(i) for i in range(len(layers))}):
-        yield
+    return _hooked(layers, {index: hook(index) for index in range(len(layers))})
 
 
 def _as_mask(visible: torch.Tensor, like: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
@@ -128,12 +122,10 @@ def _as_mask(visible: torch.Tensor, like: torch.Tensor | None, dtype: torch.dtyp
 
 @contextmanager
 def _hooked(layers: nn.ModuleList, hooks: dict[int, Any]) -> Iterator[None]:
-    handles = [layers[index].register_forward_pre_hook(hook, with_kwargs=True) for index, hook in hooks.items()]
-    try:
+    with ExitStack() as stack:
+        for index, hook in hooks.items():
+            stack.enter_context(layers[index].register_forward_pre_hook(hook, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -202,6 +194,6 @@ class HiddenEntries(Method):
         """See :meth:`Method.applied_to`."""
         config: Any = lm.decoder.config
         prompt = inputs.audio_mask.shape[1]
-        hiding = hidden_instead_of_evicted(lm.decoder_layers, config.num_attention_heads, self.kept, prompt)
-        with _masks_possible(lm), hiding:
+        heads = config.num_attention_heads
+        with _masks_possible(lm), hidden_instead_of_evicted(lm.decoder_layers, heads, self.kept, prompt):
             yield Trace(tuple(inputs.audio_tokens))

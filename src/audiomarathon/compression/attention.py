@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+_WRAPPERS: dict[str, Any] = ALL_ATTENTION_FUNCTIONS._local_mapping  # entries here hide the library's functions
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -87,66 +89,63 @@ class Attention:
 
 @contextmanager
 def attention_watched(
-    implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
-) -> Iterator[Callable[[], None]]:
-    """Call `looks[module]` with the arguments of each attention module, before it attends.
+    implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool = False
+) -> Iterator[None]:
+    """Call `callbacks[module]` with the arguments of each attention module, before it attends.
 
     Parameters
     ----------
     implementation
         Name of the active attention implementation (`sdpa`, `eager`, `flash_attention_2`).
-    looks
-        Callback of each attention module.
+    callbacks
+        Function to call for each attention module.
     decode
-        Whether to watch decode steps (calls with a single query) too.
-
-    Yields
-    ------
-    Callable
-        Removes the wrapper before the block ends. Call it after prefill, so that decode is not slowed.
+        Whether to watch decode steps (calls with a single query) too. If not, call each function once, and remove the
+        wrapper after the last one, so that decode is not slowed.
     """
-    local = ALL_ATTENTION_FUNCTIONS._local_mapping
-    watched = _Watched(implementation, looks, local.get(implementation), decode=decode)
-
-    def take_off() -> None:
-        watched.done = True
-        top = local.get(implementation)
-        while isinstance(top, _Watched) and top.done:  # also wrappers whose block ended under another wrapper
-            top = top.below
-        if top is None:
-            local.pop(implementation, None)
-        else:
-            local[implementation] = top
-
-    local[implementation] = watched
+    wrapper = _Wrapper(implementation, callbacks, decode=decode)
+    _WRAPPERS[implementation] = wrapper
     try:
-        yield take_off
+        yield
     finally:
-        take_off()
+        wrapper.remove()
 
 
-class _Watched:
+class _Wrapper:
     """Wrapper of an attention function: calls back, then attends as before."""
 
     def __init__(
-        self, implementation: str, looks: Mapping[nn.Module, Callable[[Attention], None]], below: Any, *, decode: bool
+        self, implementation: str, callbacks: Mapping[nn.Module, Callable[[Attention], None]], *, decode: bool
     ) -> None:
-        self.looks = looks
+        self.implementation = implementation
+        self.callbacks = dict(callbacks)
         self.decode = decode
-        self.below = below
-        self.done = False
-        # "eager" has no entry: each modelling file defines its function, found in the calling module's file. If there
-        # is an entry, it is the wrapper of an outer block.
-        eager = implementation == "eager" and below is None
-        self.function = None if eager else ALL_ATTENTION_FUNCTIONS[implementation]
+        self.outer = _WRAPPERS.get(implementation)
+        # None for "eager", which has no entry: each modelling file defines its function, found in the calling module's
+        # file.
+        self.function = ALL_ATTENTION_FUNCTIONS.get(implementation)
 
     def __call__(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
     ) -> Any:
-        look = self.looks.get(module)
-        if look is not None and not self.done and (self.decode or query.shape[2] > 1):
+        if module in self.callbacks and (self.decode or query.shape[2] > 1):
             mask = rest[0] if rest else kwargs["attention_mask"]
             scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
-            look(Attention(query, key, value, mask, scaling, kwargs.get("softcap")))
+            self.callbacks[module](Attention(query, key, value, mask, scaling, kwargs.get("softcap")))
+            if not self.decode:
+                del self.callbacks[module]
+                if not self.callbacks:
+                    self.remove()
         attend = self.function or sys.modules[type(module).__module__].eager_attention_forward
         return attend(module, query, key, value, *rest, **kwargs)
+
+    def remove(self) -> None:
+        """Stop calling back, and restore the entry below this wrapper and all other finished wrappers."""
+        self.callbacks.clear()
+        top = _WRAPPERS.get(self.implementation)
+        while isinstance(top, _Wrapper) and not top.callbacks:
+            top = top.outer
+        if top is None:
+            _WRAPPERS.pop(self.implementation, None)
+        else:
+            _WRAPPERS[self.implementation] = top

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Composed(Method):
-    """A token pruner, then a press on the audio tokens that it kept; their number is the press's N.
+    """A token pruner, then a press, whose ratio is of the audio tokens that the pruner kept.
 
-    Layers below K still have all audio tokens, so there the press chooses among all.
+    Layers below K still have all audio tokens, so there the press chooses among all of them.
     """
 
     key: ClassVar[str] = "composed"
@@ -76,5 +76,5 @@ class Composed(Method):
     def applied_to(self, lm: AudioLM, inputs: Inputs) -> Iterator[Trace]:
         """See :meth:`Method.applied_to`."""
         assert isinstance(self.second, KVPress)
-        with self.first.applied_to(lm, inputs) as left, self.second.applied_to(lm, inputs, before=left) as trace:
+        with self.first.applied_to(lm, inputs) as pruned, self.second.applied_to(lm, inputs, before=pruned) as trace:
             yield trace

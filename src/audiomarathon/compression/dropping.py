@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,12 +23,18 @@ if TYPE_CHECKING:
     from audiomarathon.models.prompt import Inputs
 
 
-@dataclass
 class Drop:
     """The prompt positions that a batch keeps, ready for gathering.
 
     Samples that keep fewer positions get fillers on the left, as prompts do. The sizes are known before the choice, so
     that nothing waits for the device during prefill.
+
+    Parameters
+    ----------
+    inputs, budgets
+        The batch, and how many audio tokens each sample keeps.
+    contiguous
+        Whether kept tokens get new positions without gaps, instead of keeping theirs.
 
     Attributes
     ----------
@@ -45,37 +50,25 @@ class Drop:
         Shape (B, S'): kept positions, once chosen.
     inside
         For each sample, whether all chosen indices were in range.
-    contiguous
-        Whether kept tokens get new positions without gaps, instead of keeping theirs.
     merges
         How each sample's audio tokens are merged; None for a sample whose tokens are dropped.
     """
 
-    audio: list[torch.Tensor]
-    text: list[torch.Tensor]
-    text_after: list[int]
-    filler: torch.Tensor
-    any_filler: bool
-    prompt: int
-    index: torch.Tensor
-    inside: list[torch.Tensor] = field(default_factory=list)
-    contiguous: bool = False
-    merges: tuple[Merge | None, ...] = ()
-
-    @classmethod
-    def plan(cls, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool = False) -> Drop:
-        """Lay out a batch in which sample i keeps `budgets[i]` audio tokens."""
+    def __init__(self, inputs: Inputs, budgets: Sequence[int], *, contiguous: bool) -> None:
         mask = inputs.audio_mask
-        audio = [row.nonzero().flatten() for row in mask]
-        text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
-        text_after = [mask.shape[1] - 1 - int(spots[-1]) if len(spots) else 0 for spots in audio]
-        lengths = [len(words) + budget for words, budget in zip(text, budgets, strict=True)]
+        self.prompt = mask.shape[1]
+        self.audio = [row.nonzero().flatten() for row in mask]
+        self.text = [row.nonzero().flatten() for row in inputs.attention_mask.bool() & ~mask]
+        self.text_after = [self.prompt - 1 - int(spots[-1]) if len(spots) else 0 for spots in self.audio]
+        lengths = [len(words) + budget for words, budget in zip(self.text, budgets, strict=True)]
         width = max(lengths)
-        places = torch.arange(width, device=mask.device)
-        filler = places[None] < torch.tensor([width - n for n in lengths], device=mask.device)[:, None]
-        none_yet = torch.empty(0, dtype=torch.long)
-        any_filler = min(lengths) < width
-        return cls(audio, text, text_after, filler, any_filler, mask.shape[1], none_yet, contiguous=contiguous)
+        fillers = torch.tensor([width - length for length in lengths], device=mask.device)
+        self.filler = torch.arange(width, device=mask.device)[None] < fillers[:, None]
+        self.any_filler = min(lengths) < width
+        self.contiguous = contiguous
+        self.index = torch.empty(0, dtype=torch.long)
+        self.inside: list[torch.Tensor] = []
+        self.merges: tuple[Merge | None, ...] = ()
 
     def keep(self, chosen: Sequence[torch.Tensor | Merge]) -> None:
         """Set the choice: for each sample, the kept indices of its audio positions, or a merge.
@@ -95,14 +88,14 @@ class Drop:
 
     def states(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states of the kept positions, shape (…, B, S', D), merged ones as weighted sums."""
-        left = self.rows(hidden)
+        kept = self.rows(hidden)
         for row, (merge, audio) in enumerate(zip(self.merges, self.audio, strict=True)):
             if merge is not None:
                 spots = audio[merge.kept.to(audio.device).clamp(0, len(audio) - 1)]
                 places = torch.searchsorted(self.index[row], spots, right=True) - 1  # fillers look like position 0
                 summed = merge.of(hidden[..., row, :, :].index_select(-2, audio.to(hidden.device)))
-                left[..., row, :, :] = left[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
-        return left
+                kept[..., row, :, :] = kept[..., row, :, :].index_copy(-2, places.to(hidden.device), summed)
+        return kept
 
     def kept_positions(self) -> tuple[torch.Tensor, ...]:
         """Return each sample's kept positions, on the CPU."""

@@ -39,7 +39,7 @@ def method_at(reference: str, ratio: float | None, known: tuple[Method, ...]) ->
     """
     where = f"method {reference}"
     name, value = object_at(reference, "method", _is_method, ALLOWED)
-    if name.lower() in {word.lower() for one in known for word in (one.key, *one.aliases)}:
+    if name.lower() in {word.lower() for other in known for word in (other.key, *other.aliases)}:
         raise SettingsError(f"{where}: the name {name} is taken by another method; rename the class")
     if not (_is_method(value) or isinstance(value, Method)):
         return _press(where, name, value, ratio)
@@ -62,7 +62,7 @@ def _named(method: M, key: str) -> M:
     facts = {"key": key, "aliases": (), "title": getattr(kind, "title", about), "saves": getattr(kind, "saves", "?")}
     same = {fact: getattr(kind, fact) for fact in ("__module__", "__qualname__", "__doc__")}
     named: type[M] = type(kind)(key, (kind,), {**facts, **same})  # type: ignore[misc]
-    return named(**{one.name: getattr(method, one.name) for one in dataclasses.fields(method) if one.init})
+    return named(**{field.name: getattr(method, field.name) for field in dataclasses.fields(method) if field.init})
 
 
 def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
@@ -72,7 +72,7 @@ def _press(where: str, name: str, value: Any, ratio: float | None) -> Method:
         if not any("__call__" in vars(base) for base in kind.__mro__):
             raise SettingsError(f"{where}: is not a method; allowed: {ALLOWED}")
         with raising(where):
-            takes = next((one for one in inspect.signature(kind).parameters if one in _RATIO), None)
+            takes = next((parameter for parameter in inspect.signature(kind).parameters if parameter in _RATIO), None)
             if takes and ratio is None:
                 raise SettingsError(f"{where}: the ratio is missing; add it, such as {where.partition(' ')[2]}:0.5")
             value = kind(**{takes: ratio} if takes else {})

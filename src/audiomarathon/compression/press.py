@@ -122,9 +122,9 @@ class KVPress(Method):
         if len(inputs.seeds) > 1:
             raise MethodError(f"{self.key}: presses work at batch size 1, this batch has {len(inputs.seeds)} samples")
         trace = before or Trace(tuple(inputs.audio_tokens))
-        left = trace.kept_audio_tokens[0]
-        assert left is not None, "token pruners know what they keep"
-        total = left if self.scope == "audio" else inputs.audio_mask.shape[1]
+        audio_tokens = trace.kept_audio_tokens[0]
+        assert audio_tokens is not None, "token pruners know what they keep"
+        total = audio_tokens if self.scope == "audio" else inputs.audio_mask.shape[1]
         before_lengths = trace.expected_lengths or (inputs.audio_mask.shape[1],) * len(lm.decoder_layers)
         lengths = self._lengths(inputs, before_lengths)
         if lengths == before_lengths:
@@ -160,34 +160,28 @@ class _Squeeze:
     seed: int
     prompt: int
     trace: Trace
-    sound: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    checks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def check(self) -> None:
         """Refuse invalid scores after the call; a check in prefill would wait for the device in each layer."""
-        for layer, (no_nan, unchanged) in enumerate(self.sound):
+        for layer, (no_nan, unchanged) in enumerate(self.checks):
             if not no_nan:
                 raise MethodError(f"{self.press.label}: the scores of layer {layer} hold NaN")
             if not unchanged:
                 raise MethodError(f"{self.press.label} changed `candidates` in place; only reading is allowed")
 
     def attach(self, stack: ExitStack) -> None:
+        """Hook every layer until the stack closes."""
         from audiomarathon.compression.attention import attention_watched
 
         seen: dict[int, Attention] = {}
-        layers = self.lm.decoder_layers
-        looks: dict[nn.Module, Callable[[Attention], None]] = {}
-        for index, layer in enumerate(layers):
-            attention: nn.Module = layer.self_attn  # type: ignore[assignment]
-            looks[attention] = functools.partial(seen.__setitem__, index)
-        take_off = stack.enter_context(attention_watched(self.lm.attn_implementation, looks))
-        for index, layer in enumerate(layers):
-            last = index == len(layers) - 1
-            for handle in self._hooks(layer, index, seen, take_off if last else None):
-                stack.callback(handle.remove)
+        layers = list(enumerate(self.lm.decoder_layers))
+        callbacks = {layer.self_attn: functools.partial(seen.__setitem__, index) for index, layer in layers}
+        stack.enter_context(attention_watched(self.lm.attn_implementation, callbacks))  # type: ignore[arg-type]
+        for index, layer in layers:
+            self._attach(stack, layer, index, seen)
 
-    def _hooks(
-        self, layer: nn.Module, index: int, seen: dict[int, Attention], take_off: Callable[[], None] | None
-    ) -> list[Any]:
+    def _attach(self, stack: ExitStack, layer: nn.Module, index: int, seen: dict[int, Attention]) -> None:
         from audiomarathon.compression.dropping import call_of
 
         signature = inspect.signature(layer.forward)
@@ -197,8 +191,6 @@ class _Squeeze:
             call = call_of(signature, args, kwargs)
             with self.trace.scoring(self.lm.clock):
                 self._compress(call["past_key_values"].layers, index, seen.pop(index), call["position_embeddings"])
-            if take_off is not None:
-                take_off()
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = call_of(signature, args, kwargs)
@@ -209,9 +201,8 @@ class _Squeeze:
                 call["attention_mask"] = self._decode_mask(call["past_key_values"].layers[index], given)
             return (), call
 
-        after_handle = layer.register_forward_hook(after, with_kwargs=True)
-        before_handle = layer.register_forward_pre_hook(before, with_kwargs=True)
-        return [after_handle, before_handle]
+        after_handle = stack.enter_context(layer.register_forward_hook(after, with_kwargs=True))
+        before_handle = stack.enter_context(layer.register_forward_pre_hook(before, with_kwargs=True))
 
     def _future(self, device: torch.device, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = self.lm.rotation(self.prompt, count)
@@ -260,7 +251,7 @@ class _Squeeze:
                 f"{self.press.label}: scores are {score.dtype} of shape {tuple(score.shape)}; allowed: floats of shape "
                 f"{tuple(attention.key.shape[1:3])}"
             )
-        self.sound.append((~score.isnan().any(), (shown == candidates).all()))
+        self.checks.append((~score.isnan().any(), (shown == candidates).all()))
         # Protected entries get the highest possible score, so one stable sort selects everything to keep without a GPU
         # sync. Of equal scores, infinity included, the earlier entry stays.
         most = torch.finfo(score.dtype).max

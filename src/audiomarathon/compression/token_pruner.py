@@ -196,7 +196,7 @@ class TokenPruner(Method):
         if list(budgets) == totals:
             yield trace  # nothing to drop: no hook, so that ratio 0 is bit-identical to base
             return
-        drop = Drop.plan(inputs, budgets, contiguous=self.at == "input")
+        drop = Drop(inputs, budgets, contiguous=self.at == "input")
         everything = torch.arange(inputs.audio_mask.shape[1], device=inputs.audio_mask.device)
         trace.positions = lambda layer: everything if layer < self.first_layer else drop.index[0]
         layers, width = len(lm.decoder_layers), drop.filler.shape[1]
@@ -223,20 +223,18 @@ class TokenPruner(Method):
         with ExitStack() as stack:
             if self.scored:
                 watching = {lm.decoder_layers[self.layer - 1].self_attn: seen.append}
-                take_off = stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
+                stack.enter_context(attention_watched(lm.attn_implementation, watching))  # type: ignore[arg-type]
             if not looks:
                 drop.keep(choose(None))  # the choice needs nothing of the model, so make it before prefill
 
             def decide(entering: torch.Tensor) -> None:
-                if self.scored:
-                    take_off()
                 if looks:
                     with trace.scoring(lm.clock):
                         drop.keep(choose(entering))
                     seen.clear()
 
             for handle in drop.attach(lm.decoder, self.first_layer, decide):
-                stack.callback(handle.remove)
+                stack.enter_context(handle)
             yield trace
             if not all(drop.inside):  # checked after the call, so that prefill does not wait for the device
                 raise MethodError(f"{self.label} chose audio tokens that do not exist: an index is out of range")
@@ -276,13 +274,8 @@ def _states(lm: AudioLM, entering: torch.Tensor | None, row: int, at: torch.Tens
 
 def _scored(lm: AudioLM, seen: list[Attention], entering: torch.Tensor | None, row: int) -> Scored:
     (attention,) = seen
-    one = replace(
-        attention,
-        query=attention.query[row : row + 1],
-        key=attention.key[row : row + 1],
-        value=attention.value[row : row + 1],
-        mask=None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None],
-    )
+    query, key, value = (part[row : row + 1] for part in (attention.query, attention.key, attention.value))
+    mask = None if attention.mask is None else attention.mask[row if len(attention.mask) > 1 else 0][None]
+    last = replace(attention, query=query, key=key, value=value, mask=mask).of_last_queries()[0, :, 0]
     norm: nn.Module = lm.decoder.norm  # type: ignore[assignment]
-    last = one.of_last_queries()[0, :, 0].to(lm.device)
-    return Scored(last, one.key[0].to(lm.device), _states(lm, entering, row), norm)
+    return Scored(last.to(lm.device), key[0].to(lm.device), _states(lm, entering, row), norm)

@@ -19,7 +19,7 @@ _NOT_FINITE = "not finite"
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: its name, such as "hop off", and one line."""
+    """A fault of an encoder: its name, such as "hop off", and one line about it."""
 
     name: str
     line: str
@@ -48,9 +48,9 @@ def check_encoder(encoder: Encoder | torch.nn.Module, *, long: bool = False) -> 
     if broken:
         return Checked((broken,))
     try:
-        found = list(_findings(ready or from_module(encoder), long))  # type: ignore[arg-type]
-        errors = tuple(f"{one.name}: {one.line}" for one in found if one.name == _NOT_FINITE)
-        return Checked(errors, tuple(one for one in found if one.name != _NOT_FINITE))
+        findings = list(_findings(ready or from_module(encoder), long))  # type: ignore[arg-type]
+        errors = tuple(f"{found.name}: {found.line}" for found in findings if found.name == _NOT_FINITE)
+        return Checked(errors, tuple(found for found in findings if found.name != _NOT_FINITE))
     except EncoderError as error:  # an attribute is not a number
         return Checked((str(error),))
 

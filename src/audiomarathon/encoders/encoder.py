@@ -42,11 +42,11 @@ class Encoder:
     module
         In eval mode, its parameters without gradients.
     identity
-        JSON-compatible: what makes its embeddings what they are (source, class, arguments, weights, declared facts).
+        All that its embeddings depend on (source, class, arguments, weights, declared facts), JSON-compatible.
     max_seconds
         The longest clip it takes; None for any.
     takes_lengths
-        Whether it takes `lengths` and does not hear the zeros after them.
+        Whether `forward` takes `lengths` and ignores the zeros after them.
     was_training
         Whether its constructor left layers in training mode.
     """
@@ -157,7 +157,7 @@ def load_encoder(name: str, arguments: Mapping[str, str] | None = None, device: 
         with _loading(name), importing_from(path.parent) as beside:
             kind = _class_in(path, file[2])
             module = kind(**typed)
-        files = [Path(one.__file__) for one in beside if one.__file__]
+        files = [Path(imported.__file__) for imported in beside if imported.__file__]
         return from_module(module, kind.__name__, typed, device, files=[path, *files])
     if is_reference(name, {"hf", "tower", *(spec.key.partition(":")[0] for spec in all_encoders())}):
         _, kind = object_at(name, "encoder", _is_module, "a torch.nn.Module")

@@ -2,7 +2,7 @@
 
 Points, in the order in which audio passes them: `tower.i` (leaves the tower's layer i), `tower` (its output),
 `projector` (enters the LLM), `llm.k` (leaves the LLM's layer k), `llm.last`, and `text`, the last token of the prompt
-after all layers. A clip is read alone, so no other clip changes its embedding; what fills up its last window is left
+after all layers. A clip is read alone, so no other clip changes its embedding. The padding of its last window is left
 out.
 """
 
@@ -30,21 +30,21 @@ from audiomarathon.models.trace import Trace
 
 PROMPT = "Describe the audio."
 Applied = Callable[[AudioLM, Inputs], AbstractContextManager[Trace]]
-"""What is done to the model during a prefill: a method's `applied_to`."""
+"""A method's `applied_to`, which changes the model during a prefill."""
 _ARGUMENTS = ("checkpoint", "dtype", "attention", "prompt")
-_LEAST_S, _PROBE_S = 0.1, 16.0  # a clip that is shorter is filled up; what sizes and hops are measured on
+_LEAST_S, _PROBE_S = 0.1, 16.0  # shorter clips are padded; length of the noise on which sizes and hops are measured
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one prefill showed of a clip.
+    """The hidden states of a clip at every point, from one prefill.
 
     Attributes
     ----------
     rows
-        By point the clip's own hidden states, float32, shape (T, D), on the CPU.
+        The clip's hidden states at each point, without padding: float32, shape (T, D), on the CPU.
     kept
-        For each audio token of the prompt whether it was kept, shape (N,).
+        Whether each audio token of the prompt was kept, shape (N,).
     merged
         Whether tokens were merged.
     """
@@ -54,7 +54,7 @@ class Reading:
     merged: bool = False
 
     def pooled(self, points: Mapping[str, int]) -> torch.Tensor:
-        """Return the mean over each point's rows side by side, shape (sum of sizes,); 0 where no row is left."""
+        """Return the means over each point's rows, joined, shape (sum of sizes,); 0 for a point without rows."""
         none = {point: torch.zeros(1, size) for point, size in points.items()}
         chosen = {point: self.rows[point] if len(self.rows[point]) else none[point] for point in points}
         return torch.cat([rows.double().mean(0) for rows in chosen.values()]).float()
@@ -94,12 +94,12 @@ class Tower:
         return replace(tower, sizes={point: found.shape[1] for point, found in rows.items()}, hops=hops)
 
     def point(self, name: str) -> str:
-        """Return a point by its name, `llm.last` being the last of the LLM's layers.
+        """Return a point's name, with the number of the LLM's last layer for `llm.last`.
 
         Raises
         ------
         SettingsError
-            There is none of that name.
+            The model has no such point.
         """
         found = f"llm.{len(self.lm.decoder_layers) - 1}" if name == "llm.last" else name
         if found not in self.sizes:
@@ -110,19 +110,19 @@ class Tower:
         return found
 
     def read(self, wave: Waveform, applied: Applied | None = None, text: str = "", seed: int = 0) -> Reading:
-        """Prefill once with a clip and a prompt, and return what stood at every point.
+        """Prefill once with a clip and a prompt, and return the hidden states at every point.
 
         Parameters
         ----------
         wave
             Mono samples at the model's rate.
         applied
-            What is done to the model meanwhile; None for nothing. Rows are then those of the tokens that were kept;
-            merged tokens have rows of their own, and no point before they were merged is there.
+            Method to apply during the prefill; None for no method. With a method, rows hold only the kept tokens. If it
+            merges tokens, points before the merge are missing.
         text
-            The prompt; "" for the tower's.
+            The prompt; "" for the tower's prompt.
         seed
-            Of methods that draw at random.
+            Seed of random methods.
         """
         lm = self.lm
         inputs = lm.prepare([Prompt(text or self.prompt, (wave,), seed)])
@@ -130,36 +130,36 @@ class Tower:
             made = applied(lm, inputs) if applied else nullcontext(Trace((None,)))
             done = lm.generate(inputs, made, max_new_tokens=1)
         spots = inputs.audio_mask[0].cpu().nonzero().flatten()
-        own = spots[: len(spots) - (inputs.window_padding[0] if inputs.window_padding else 0)]
+        heard = spots[: len(spots) - (inputs.window_padding[0] if inputs.window_padding else 0)]
         whole = inputs.audio_mask.shape[1]
-        left = torch.arange(whole) if done.kept_positions is None else done.kept_positions[0]
-        stays = torch.isin(left, own)
+        kept = torch.arange(whole) if done.kept_positions is None else done.kept_positions[0]
+        is_heard = torch.isin(kept, heard)
         rows: dict[str, torch.Tensor] = {}
         samples = round(inputs.heard_seconds[0] * lm.sampling_rate) if inputs.heard_seconds else len(wave)
         for point, state in seen.items():
             if point.startswith("tower"):
-                per, limit = self._own_frames(state, seen["tower"], inputs, len(own), samples)
+                per, limit = self._heard_frames(state, seen["tower"], inputs, len(heard), samples)
                 places = torch.arange(limit)
                 if done.kept_positions is not None:
-                    tokens = torch.searchsorted(own, left[stays])
+                    tokens = torch.searchsorted(heard, kept[is_heard])
                     places = (tokens[:, None] * per + torch.arange(per)).flatten()
                     places = places[places < limit]
                 found, full = state.flatten(0, -2), True
             else:
                 found = state[self.lm.decoder.config.altup_active_idx] if state.dim() == 4 else state  # type: ignore[union-attr]
                 found, full = found[0], found.shape[-2] == whole
-                places = left[stays] if full else stays.nonzero().flatten()
+                places = kept[is_heard] if full else is_heard.nonzero().flatten()
             if not (done.merges and full):
                 rows[point] = found[places.to(found.device)].float().cpu()
         rows["text"] = found[-1:].float().cpu()
-        return Reading(rows, torch.isin(spots, left), bool(done.merges))
+        return Reading(rows, torch.isin(spots, kept), bool(done.merges))
 
-    def _own_frames(
+    def _heard_frames(
         self, state: torch.Tensor, output: torch.Tensor, inputs: Inputs, tokens: int, samples: int
     ) -> tuple[int, int]:
-        """Return how many frames of the tower make a token, and how many frames are the clip's own.
+        """Return the number of the tower's frames per token, and the number of frames without padding.
 
-        A frame of a window is the clip's own where it begins within the clip and its token is the clip's.
+        A frame of a window counts if it begins within the clip and its token is not padding.
         """
         if not self.lm.encoder_window_seconds or state.dim() < 3:
             per = max(1, state.shape[:-1].numel() // tokens)
@@ -173,7 +173,7 @@ class Tower:
 
 @contextmanager
 def _watching(lm: AudioLM) -> Any:
-    """Collect what leaves each layer inside the block, and what enters the LLM, by point."""
+    """Collect, inside the block, the hidden states that leave each layer and those that enter the LLM, by point."""
     seen: dict[str, torch.Tensor] = {}
     names = {f"tower.{i}": layer for i, layer in enumerate(lm.tower_layers)} | {"tower": lm.audio_encoder}
     layers = {f"llm.{k}": layer for k, layer in enumerate(lm.decoder_layers)}
@@ -189,19 +189,21 @@ def _watching(lm: AudioLM) -> Any:
 
     with ExitStack() as hooks:
         for name, module in (names | layers).items():
-            hooks.callback(module.register_forward_hook(keep(name)).remove)
-        first = lm.decoder_layers[0].register_forward_pre_hook(enters, with_kwargs=True)  # before any method's
-        hooks.callback(first.remove)
+            hooks.enter_context(module.register_forward_hook(keep(name)))
+        # Before any hook of a method.
+        hooks.enter_context(lm.decoder_layers[0].register_forward_pre_hook(enters, with_kwargs=True))
         yield seen
 
 
 class TowerEncoder(nn.Module):
-    """One point of a tower, frame by frame; without a point the means of all, as one frame.
+    """One point of a tower, frame by frame; without a point, the joined means of all points as one frame.
 
     Attributes
     ----------
-    applied, asked
-        What is done to the model, and the prompt with its seed; None for nothing, and for the tower's own prompt.
+    applied
+        Method to apply; None for no method.
+    asked
+        The prompt and its seed; None for the tower's prompt and a seed from the clip.
     last
         The reading of the last clip.
     """
@@ -217,29 +219,29 @@ class TowerEncoder(nn.Module):
         self.last: Reading | None = None
 
     def forward(self, audio: torch.Tensor, lengths: torch.Tensor | None = None) -> Any:
-        """Return features `[B, T', D]`, and each row's frames if its samples are given; clips are read one by one."""
-        held = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
-        found = [self._read(row[:length]) for row, length in zip(audio.cpu(), held, strict=True)]
-        features = pad_sequence(found, batch_first=True).to(audio.device)
-        return features if lengths is None else (features, torch.tensor([len(one) for one in found]))
+        """Read clips one by one. Return features `[B, T', D]`, and with `lengths` also the frames of each row."""
+        samples = [audio.shape[-1]] * len(audio) if lengths is None else lengths.tolist()
+        rows = [self._read(row[:length]) for row, length in zip(audio.cpu(), samples, strict=True)]
+        features = pad_sequence(rows, batch_first=True).to(audio.device)
+        return features if lengths is None else (features, torch.tensor([len(row) for row in rows]))
 
     def _read(self, clip: torch.Tensor) -> torch.Tensor:
         clip = nn.functional.pad(clip, (0, max(0, int(_LEAST_S * self.sampling_rate) - len(clip))))
         seed = int.from_bytes(hashlib.sha256(clip.contiguous().numpy().data).digest()[:4], "little")
         text, seed = self.asked or ("", seed)
         self.last = self.tower.read(clip.numpy(), self.applied, text, seed)
-        if lacking := self.points.keys() - self.last.rows.keys():
-            raise EncoderError(f"{self.tower.name}: tokens are merged after {', '.join(sorted(lacking))}")
+        if missing := self.points.keys() - self.last.rows.keys():
+            raise EncoderError(f"{self.tower.name}: tokens are merged after {', '.join(sorted(missing))}")
         return self.last.rows[self.point] if self.point else self.last.pooled(self.points)[None]
 
 
 def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
-    """Load `tower:MODEL[@point]`, the point being `tower` where none is named.
+    """Load `tower:MODEL[@point]`; the default point is `tower`.
 
     Parameters
     ----------
     arguments
-        `checkpoint` (a folder or hub id in place of the model's own), `dtype`, `attention`, `prompt`.
+        `checkpoint` (a folder or hub id; default: the model's), `dtype`, `attention`, `prompt`.
 
     Raises
     ------
@@ -247,12 +249,12 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
         For an unknown model, point or argument, or a checkpoint that cannot be loaded.
     """
     model, _, point = name.removeprefix("tower:").partition("@")
-    if odd := sorted({*arguments} - {*_ARGUMENTS}):
-        raise SettingsError(f"--encoder-arg {odd[0]}: allowed for {name}: {', '.join(_ARGUMENTS)}")
+    if unknown := sorted({*arguments} - {*_ARGUMENTS}):
+        raise SettingsError(f"--encoder-arg {unknown[0]}: allowed for {name}: {', '.join(_ARGUMENTS)}")
     spec = get_local_model(model)
     dtype = str(arguments.get("dtype") or ("bfloat16" if device.startswith("cuda") else "float32"))
     attention, prompt = str(arguments.get("attention") or "sdpa"), str(arguments.get("prompt") or PROMPT)
-    if not hasattr(torch, dtype) or dtype not in ("float32", "float16", "bfloat16"):
+    if dtype not in ("float32", "float16", "bfloat16"):
         raise SettingsError(f"--encoder-arg dtype={dtype}: allowed: float32, float16, bfloat16")
     checkpoint = replace(find_checkpoint(str(arguments.get("checkpoint") or spec.checkpoint)), variant=spec.variant)
     family = spec.load_family()
@@ -268,7 +270,7 @@ def load_tower(name: str, arguments: Mapping[str, Any], device: str) -> Encoder:
 
 
 def at_point(tower: Tower, point: str = "", device: str = "cpu", points: Mapping[str, int] | None = None) -> Encoder:
-    """Return one point of a tower as an encoder; without a point all (or some) points' means as one frame."""
+    """Return a point of a tower as an encoder; without `point`, the means of all (or of `points`) as one frame."""
     module = TowerEncoder(tower, point, points).eval()
     name, identity = f"{tower.name}@{point}" if point else tower.name, {**tower.identity, "points": module.points}
     return Encoder(

@@ -24,8 +24,7 @@ def average_precisions(scores: Floats, targets: Integers) -> Floats:
     -------
     Shape (classes,), NaN for a class without positives.
     """
-    each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
-    return np.array([_ranked(*one)[0] for one in each])
+    return np.array([precision for precision, _ in _ranked_classes(scores, targets)])
 
 
 def parts_in_mean(scores: Floats, targets: Integers) -> Floats:
@@ -39,20 +38,24 @@ def parts_in_mean(scores: Floats, targets: Integers) -> Floats:
     -------
     Shape (items,); NaN without positives.
     """
-    each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
-    found = [one for one in (_ranked(*pair) for pair in each) if not np.isnan(one[0])]
-    if not found:
+    present = [ranked for ranked in _ranked_classes(scores, targets) if not np.isnan(ranked[0])]
+    if not present:
         return np.full(len(scores), np.nan)
-    precisions, influences = zip(*found, strict=True)
+    precisions, influences = zip(*present, strict=True)
     values: Floats = np.mean(precisions) + len(scores) * np.mean(influences, axis=0)
     return values
+
+
+def _ranked_classes(scores: Floats, targets: Integers) -> list[tuple[float, Floats]]:
+    each = zip(np.asarray(scores, dtype=np.float64).T, np.asarray(targets).T, strict=True)
+    return [_ranked(*columns) for columns in each]
 
 
 def _ranked(scores: Floats, targets: Integers) -> tuple[float, Floats]:
     """Return the average precision of one class, and its derivative by the weight of each item.
 
-    With Tₖ positives at the k-th distinct score from the top, and Hₖ of Nₖ items down to it positive, it is
-    Σ Tₖ Hₖ / Nₖ over ΣTₖ.
+    The average precision is Σ Tₖ Hₖ / Nₖ over ΣTₖ. Tₖ counts the positives at the k-th distinct score from the top;
+    of the Nₖ items with that score or a higher one, Hₖ are positive.
     """
     positives = targets.sum()
     if not positives:

@@ -31,11 +31,10 @@ def mean_f1(counts: npt.ArrayLike, *, macro: bool) -> Floats:
     -------
     Shape (...); NaN if no label occurs.
     """
-    each = np.asarray(counts, dtype=np.float64)
-    each = each if macro else each.sum(axis=-2, keepdims=True)
-    there = each[..., 0] + each[..., 2] > 0
-    total, many = np.where(there, np.nan_to_num(f1(each)), 0.0).sum(axis=-1), there.sum(axis=-1)
-    return ratio(total, many)
+    labels = np.asarray(counts, dtype=np.float64)
+    labels = labels if macro else labels.sum(axis=-2, keepdims=True)
+    occurs = labels[..., 0] + labels[..., 2] > 0
+    return ratio(np.where(occurs, np.nan_to_num(f1(labels)), 0.0).sum(axis=-1), occurs.sum(axis=-1))
 
 
 def segments(frames: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -78,10 +78,14 @@ class Pair:
         return int(self.sums.columns.shape[1])
 
     @property
+    def _figures(self) -> Floats:
+        """All figures of the setting and of the reference, shape (2, figures)."""
+        return self.sums.statistic(self.totals.sum(axis=0).reshape(2, self._width))
+
+    @property
     def scores(self) -> tuple[float, float]:
         """The tested figure of the setting and of the reference; NaN without a value."""
-        halves = self.totals.sum(axis=0).reshape(2, self._width)
-        setting, reference = self.sums.statistic(halves)[:, self.figure].tolist()
+        setting, reference = self._figures[:, self.figure].tolist()
         return setting, reference
 
     def _apart(self, sums: Floats) -> Floats:
@@ -95,13 +99,9 @@ class Pair:
         wrong for both, nothing varies: then combine the two scores' intervals by R. Newcombe's method (Statistics in
         Medicine 17, 1998).
         """
-        halves = self.totals.sum(axis=0).reshape(2, self._width)
-        scores = self.sums.statistic(halves)
-        blocks = [
-            self._worked_out(_weights(rng, rows, self.clusters), self.totals) for rows in _blocks(draws, self.clusters)
-        ]
-        drawn = np.concatenate(blocks)
-        each = zip(self.sums.names, scores.T.tolist(), drawn.T, strict=True)
+        weights = (_weights(rng, rows, self.clusters) for rows in _blocks(draws, self.clusters))
+        drawn = np.concatenate([self._after_draws(block, self.totals) for block in weights])
+        each = zip(self.sums.names, self._figures.T.tolist(), drawn.T, strict=True)
         ends, counted = self.sums.ends, self.sums.counted
         return {
             name: _difference(setting, reference, column, counted.get(name, self.clusters), ends.get(name, ()))
@@ -112,14 +112,12 @@ class Pair:
         """Return the tested difference after swapping the settings of random clusters, shape (draws,)."""
         moved = np.roll(self.totals, self._width, axis=1) - self.totals  # the effect of swapping a cluster on the sums
         moved = moved[moved.any(axis=1)]  # skip clusters that both answered alike
-        found = [
-            self._worked_out(rng.integers(0, 2, (rows, len(moved)), np.int8), moved, self.totals.sum(axis=0))
-            for rows in _blocks(draws, len(moved))
-        ]
-        flipped: Floats = np.concatenate(found)[:, self.figure]
-        return flipped
+        swaps = (rng.integers(0, 2, (rows, len(moved)), np.int8) for rows in _blocks(draws, len(moved)))
+        unswapped = self.totals.sum(axis=0)
+        flipped = np.concatenate([self._after_draws(block, moved, unswapped) for block in swaps])
+        return flipped[:, self.figure]
 
-    def _worked_out(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
+    def _after_draws(self, drawn: Drawing, totals: Floats, start: Floats | float = 0.0) -> Floats:
         """Return the differences of all figures after each draw; compute equal draws once."""
         columns, kinds = drawn.shape[1], 1 + int(drawn.max(initial=0))
         if kinds**columns > _CODES:
@@ -210,16 +208,16 @@ def judge(tasks: Sequence[Drawn]) -> PairedResult:
     found = float(np.mean([task.difference.value for task in tasks]))
     if math.isnan(found):
         return PairedResult(None, None, None)
-    each = [task.difference for task in tasks]
-    lost = 0
-    if all(one.clusters > 1 for one in each):
-        lost = int(np.isnan([one.drawn for one in each]).any(axis=0).sum())
-    interval = each[0].interval if len(each) == 1 else interval_over(each)
+    differences = [task.difference for task in tasks]
+    undefined = 0
+    if all(difference.clusters > 1 for difference in differences):
+        undefined = int(np.isnan([difference.drawn for difference in differences]).any(axis=0).sum())
+    interval = differences[0].interval if len(differences) == 1 else interval_over(differences)
     flipped = np.mean([task.flipped for task in tasks], axis=0)
     valued = flipped[~np.isnan(flipped)]
     as_far = int(np.sum(np.abs(valued) >= abs(found) - 1e-12))
     p = (1 + as_far) / (1 + len(valued)) if len(valued) else None
-    return PairedResult(found, interval, p, lost, len(flipped) - len(valued))
+    return PairedResult(found, interval, p, undefined, len(flipped) - len(valued))
 
 
 def mcnemar(setting: Sequence[bool], reference: Sequence[bool]) -> float:

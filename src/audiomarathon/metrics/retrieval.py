@@ -27,5 +27,8 @@ def recall(queries: Sequence[Sequence[int]], k: int) -> float:
 
 def average_precision(queries: Sequence[Sequence[int]], k: int) -> float:
     """Return the mean average precision over queries, from places; items after the first k count 0."""
-    each = [np.mean([n / at if at <= k else 0.0 for n, at in enumerate(sorted(one), start=1)]) for one in queries]
-    return float(np.mean(each))
+    precisions = [
+        np.mean([n / place if place <= k else 0.0 for n, place in enumerate(sorted(places), start=1)])
+        for places in queries
+    ]
+    return float(np.mean(precisions))

@@ -155,15 +155,15 @@ def means_of_items(columns: Mapping[str, Sequence[float | None]], clusters: Sequ
         Values of each figure, one per item.
     """
     values = np.array(list(columns.values()), dtype=np.float64).T.reshape(len(clusters), len(columns))
-    there = ~np.isnan(values)
+    present = ~np.isnan(values)
 
     def statistic(sums: Floats) -> Floats:
         totals, counts = np.split(sums, 2, axis=1)
         return ratio(totals, counts)
 
-    rows = np.concatenate([np.where(there, values, 0.0), there], axis=1)
+    rows = np.concatenate([np.where(present, values, 0.0), present], axis=1)
     names = np.asarray(clusters, dtype=np.str_)
-    counted = {name: len(set(names[has])) for name, has in zip(columns, there.T, strict=True)}
+    counted = {name: len(set(names[has])) for name, has in zip(columns, present.T, strict=True)}
     return Sums(tuple(columns), rows, statistic, tuple(clusters), counted=counted)
 
 
@@ -259,18 +259,17 @@ def _estimate(value: float, drawn: Floats, clusters: int) -> Estimate:
     return Estimate(value, (low, high), clusters, drawn)
 
 
-def _at_end(one: Estimate, ends: Sequence[float]) -> Estimate:
+def _at_end(estimate: Estimate, ends: Sequence[float]) -> Estimate:
     """Return an estimate with Wilson's interval if it equals an end in every resample."""
-    if one.fixed and not ends:
-        return replace(one, interval=None)
-    if not one.fixed or one.value not in ends:
-        return one
-    if one.clusters < FEWEST_CLUSTERS:
-        return replace(one, interval=None)
-    reach = wilson_reach(one.clusters) * span_of(ends)
+    value = estimate.value
+    if not estimate.fixed or (ends and value not in ends):
+        return estimate
+    if not ends or estimate.clusters < FEWEST_CLUSTERS:
+        return replace(estimate, interval=None)
+    reach = wilson_reach(estimate.clusters) * span_of(ends)
     # Extend towards the other end. A figure with one end extends away from it: a WER of 0 can only rise.
-    rises = one.value < max(ends) or (len(ends) == 1 and one.value == 0)
-    return replace(one, interval=(one.value, one.value + reach) if rises else (one.value - reach, one.value))
+    rises = value < max(ends) or (len(ends) == 1 and value == 0)
+    return replace(estimate, interval=(value, value + reach) if rises else (value - reach, value))
 
 
 def span_of(ends: Sequence[float]) -> float:

@@ -143,9 +143,9 @@ def transcript_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> S
 def mean_of_samples_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:
     """Return the release's score, 1 − the mean of the samples' rates, as sums over samples."""
     sums = transcript_sums(errors, clusters)
-    place = [sums.names.index("mean_wer")]
-    score = lambda totals: 1 - sums.statistic(totals)[:, place]  # noqa: E731
-    return Sums(("score",), sums.columns, score, sums.clusters, {"score": (1.0,)})
+    return Sums(
+        ("score",), sums.columns, lambda totals: 1 - sums.statistic(totals)[:, 1:2], sums.clusters, {"score": (1.0,)}
+    )
 
 
 def corpus_sums(errors: Sequence[Counts], clusters: Sequence[str] = ()) -> Sums:

@@ -68,7 +68,7 @@ class AudioFlamingo3(AudioLM):
     def worded(self, prompt: Prompt) -> str:
         """See :meth:`AudioLM.worded`. The template has a single placeholder for audio.
 
-        Put several clips there, one a line; the processor refuses more than one.
+        Put the placeholders of several clips there, each on a line. The processor itself accepts one clip only.
         """
         several = "\n".join([self.placeholder] * max(1, len(prompt.clips)))
         return super().worded(prompt).replace(self.placeholder, several, 1)

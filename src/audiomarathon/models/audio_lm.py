@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LogitsProcessorList, WhisperFeatureExtractor
 
 from audiomarathon.errors import LogitsError, ModelError
@@ -26,8 +27,8 @@ class AudioLM:
     A family defines what is special in loading, how its prompt looks and where its parts are. Loading, generating,
     timing and counting are defined here, for all families.
 
-    Class attributes: `title` (the family's name for people), `architecture` (transformers' class), `model_types` (of
-    the configs that it runs, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
+    Class attributes: `title` (the family's name for people), `architecture` (transformers' class), `model_types`
+    (accepted in config.json, the hub's first), `feature_extractor_class`, `sampling_rate` (Hz).
     """
 
     title: ClassVar[str]
@@ -42,7 +43,7 @@ class AudioLM:
     """Whether :meth:`prepare` accepts prompts without clips, alone or in a batch. If not, a run with such samples is
     refused before the model is loaded."""
     other_kinds: ClassVar[str] = "a checkpoint of another model; `audiomarathon list models` names them"
-    """What to say of a checkpoint with another model type."""
+    """Advice in the error about a checkpoint with another model type."""
     template: ClassVar[str | None] = None
     """The chat template of a checkpoint without a template file; None: the tokenizer's."""
     tower_list: ClassVar[str] = "layers"
@@ -111,7 +112,7 @@ class AudioLM:
 
     @classmethod
     def check_folder(cls, path: Path) -> None:
-        """Refuse a folder before anything is loaded, for a missing extra or another layout; by default nothing."""
+        """Refuse a folder that lacks files, or a machine without a needed package, before loading; by default pass."""
 
     @classmethod
     def attention(cls, attn_implementation: str) -> str | Mapping[str, str]:
@@ -163,12 +164,12 @@ class AudioLM:
         return self.batch(prompts, counts, **features)
 
     def windowed(self, prompt: Prompt) -> Prompt:
-        """Cut a prompt's clips into windows, each of which counts as a clip; by default none."""
+        """Cut a prompt's clips into windows, and count each window as a clip; by default cut nothing."""
         return prompt
 
     def heard(self, clips: Sequence[Waveform]) -> tuple[Sequence[int], dict[str, torch.Tensor]]:
         """Return the number of audio tokens of each clip, and the features of all, by the model's names for them."""
-        raise NotImplementedError(f"{type(self).__name__} has neither a method heard nor one of its own for prepare")
+        raise NotImplementedError(f"{type(self).__name__} defines neither `heard` nor its own `prepare`")
 
     def features(self, clips: Any, **options: Any) -> Any:
         """Return the feature extractor's output for one or several clips, none of them cut."""
@@ -200,9 +201,9 @@ class AudioLM:
 
     def encoded(self, prompts: Sequence[Prompt], counts: Iterable[int]) -> Any:
         """Return prompts as left-padded tokens, with `counts` audio tokens for each clip."""
-        left = iter(counts)
+        remaining = iter(counts)
         texts = [
-            with_audio_tokens(self.worded(prompt), self.placeholder, [next(left) for _ in prompt.clips])
+            with_audio_tokens(self.worded(prompt), self.placeholder, [next(remaining) for _ in prompt.clips])
             for prompt in prompts
         ]
         return self.tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
@@ -229,12 +230,12 @@ class AudioLM:
 
     @property
     def audio_encoder(self) -> nn.Module:
-        """What of the audio tower comes before its projector, where that is a part of it; else the whole tower."""
+        """The audio tower without its projector; the whole tower if it has none."""
         return self.audio_tower
 
     @property
     def tower_layers(self) -> Sequence[nn.Module]:
-        """The audio tower's layers, counted from 0; none where they have another name."""
+        """The audio encoder's layers, from 0; empty if it has no list named :attr:`tower_list`."""
         return [*getattr(self.audio_encoder, self.tower_list, ())]
 
     @property
@@ -350,7 +351,7 @@ class AudioLM:
         prompt_length = inputs.audio_mask.shape[1]
         replies = tuple(self._reply(row, ignore_end) for row in output.sequences[:, prompt_length:].tolist())
         for row, reply in enumerate(replies):
-            if step := watch.first_unsound(row, reply.new_tokens):
+            if step := watch.first_not_finite(row, reply.new_tokens):
                 raise LogitsError(
                     f"the logits of token {step} are NaN or infinite, so the reply is meaningless. float16 may "
                     "overflow: try DTYPE=bfloat16 or float32. Otherwise the weights or the method are at fault"
@@ -388,8 +389,7 @@ class AudioLM:
         return tuple(sorted(ends))
 
 
-@contextmanager
-def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
+def _last_position_only(lm_head: nn.Module) -> RemovableHandle:
     """Give the LM head only the last position of the prompt.
 
     Some families compute logits for every prompt position (2.3 GB at 300 s on a 3B model), and pruning would seem to
@@ -401,7 +401,4 @@ def _last_position_only(lm_head: nn.Module) -> Iterator[None]:
         return (args[0][:, -1:], *args[1:])
 
     handle = lm_head.register_forward_pre_hook(keep_last)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return handle

@@ -20,7 +20,7 @@ def chat_text(tokenizer: Any, prompt: Prompt, placeholder: str, **options: Any) 
     Parameters
     ----------
     placeholder
-        What the template writes for a clip.
+        The template's text for a clip.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def audio_token(tokenizer: Any, placeholder: str, config: Any) -> int:
 
 
 def audio_only(kind: Any, **parts: Any) -> Any:
-    """Build a family's processor from its parts, without those for pictures, which need torchvision."""
+    """Build a family's processor without the parts for pictures, which need torchvision."""
 
     class Processor(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, name: str, part: Any) -> Any:

@@ -73,7 +73,9 @@ class Checkpoint:
                 continue
             size = file.stat().st_size
             with file.open("rb") as stream:
-                header = _header(stream, size) if file.suffix == ".safetensors" else 0
+                # The length of the header, with the 8 bytes that state it.
+                stated = 8 + int.from_bytes(stream.read(8), "little") if file.suffix == ".safetensors" else 0
+                header = min(size, stated)
                 # Rule 1 was meant to read tensors too, but a fault made it always fall back to even blocks.
                 read_1 = [(0, header), *_even_blocks(size)]
                 read_2 = (size > _SMALL_BYTES and _tensor_blocks(stream, size, header)) or _even_blocks(size)
@@ -88,11 +90,6 @@ def is_ignored(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _IGNORED)
 
 
-def _header(stream: BinaryIO, size: int) -> int:
-    """Return the length of a safetensors file's header, its length field included."""
-    return min(size, 8 + int.from_bytes(stream.read(8), "little"))
-
-
 def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, int]]:
     """Return the byte ranges to hash of a safetensors file: its header, and blocks of every tensor.
 
@@ -103,7 +100,7 @@ def _tensor_blocks(stream: BinaryIO, size: int, header: int) -> list[tuple[int, 
     stream.seek(8)
     try:
         facts = json.loads(stream.read(header - 8))
-        offsets = sorted(one["data_offsets"] for name, one in facts.items() if name != "__metadata__")
+        offsets = sorted(tensor["data_offsets"] for name, tensor in facts.items() if name != "__metadata__")
         if any(not 0 <= first <= last <= size - header for first, last in offsets):
             return []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

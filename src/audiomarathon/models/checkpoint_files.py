@@ -25,7 +25,7 @@ _MOST_BYTES = 200_000_000  # the largest published tokenizer.json has 33 MB
 _MOST_DEPTH = 50
 _LAYERS = ("num_hidden_layers", "encoder_layers", "num_layers", "depth", "num_blocks", "conf_num_hidden_layers")
 _WIDTHS = ("hidden_size", "d_model")
-_WIDE = ("intermediate_size", "encoder_ffn_dim")
+_FEED_FORWARD = ("intermediate_size", "encoder_ffn_dim")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads", "encoder_attention_heads")
 _OTHERS = ("head_dim", "num_mel_bins", "output_dim", "n_window")
 _LONG = ("vocab_size", "max_position_embeddings")
@@ -33,7 +33,7 @@ _PARTS = ("text_config", "audio_config", "thinker_config")
 #: Highest size in a config; published models stay a hundred times below.
 _MOST = (
     dict.fromkeys((*_LAYERS, *_HEADS), 10_000)
-    | dict.fromkeys((*_WIDTHS, *_WIDE, *_OTHERS), 1_000_000)
+    | dict.fromkeys((*_WIDTHS, *_FEED_FORWARD, *_OTHERS), 1_000_000)
     | dict.fromkeys(_LONG, 100_000_000)
 )
 
@@ -54,8 +54,8 @@ def check_files(folder: Path, weights: list[Path]) -> None:
     for file in sorted([*folder.iterdir(), *folder.glob("*/adapter_*")]):
         if file.suffix in _KINDS:
             _check_plain(file)
-    for file in sorted({*weights, *folder.glob("*.bin")}):
-        if file.suffix == ".bin" and file.name != "training_args.bin" and not weights:
+    for file in sorted(folder.glob("*.bin")):
+        if file.name != "training_args.bin" and not weights:
             raise WeightsError(f"{file}: pickled weights, which may run code when loaded; allowed: *.safetensors")
     for name in _OBJECTS:
         if (folder / name).exists():
@@ -99,7 +99,7 @@ def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
                 raise ConfigError(f"{file}: {name} is a {type(part[name]).__name__}; allowed: an object")
         sizes = {name: part[name] for name in _MOST if part.get(name) is not None}
         for name, value in sizes.items():
-            numbers = value if name in _WIDE and isinstance(value, list) and value else [value]
+            numbers = value if name in _FEED_FORWARD and isinstance(value, list) and value else [value]
             if any(type(number) is not int or not 1 <= number <= _MOST[name] for number in numbers):
                 raise ConfigError(
                     f"{file}: {name} is {str(value)[:50]}; allowed: whole numbers from 1 to {_MOST[name]:,}"
@@ -108,7 +108,7 @@ def _check_sizes(file: Path, config: dict[str, Any], weight_bytes: int) -> None:
         def first(names: tuple[str, ...], sizes: dict[str, Any] = sizes) -> int:
             return next((max(v) if isinstance(v, list) else int(v) for n in names if (v := sizes.get(n))), 0)
 
-        layer = first(_HEADS) * first(("head_dim",)) + (0 if part.get("num_experts") else first(_WIDE))
+        layer = first(_HEADS) * first(("head_dim",)) + (0 if part.get("num_experts") else first(_FEED_FORWARD))
         rows = first(("vocab_size",)) + first(_LAYERS) * layer
         parameters = first(_WIDTHS) * rows
         if weight_bytes and parameters > 4 * weight_bytes:

@@ -42,11 +42,11 @@ class Generation:
     stages
         Measured seconds of encoder, LLM prefill and decode.
     kept_audio_tokens
-        Audio tokens that the method kept of each sample; None if it does not say.
+        Audio tokens that the method kept of each sample; None if the method does not tell.
     kv_lengths
         Cache length of each decoder layer after prefill (padding included when B > 1).
     expected_lengths
-        The same as promised by the method; None if it does not say.
+        `kv_lengths` as the method promised them; None without a promise.
     kv_bytes
         Bytes of all keys and values after prefill.
     peak_memory_bytes

@@ -1,4 +1,4 @@
-"""Load a checkpoint exactly, or say in one line why not."""
+"""Load a checkpoint exactly, or raise an error that gives the reason in one line."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def pretrained(
         **more,
     )
     places = [str(place) for place in getattr(model, "hf_device_map", {}).values()]
-    left = [place for place in places if place in ("cpu", "disk")]
-    if left and (len(left) < len(places) or torch.cuda.is_available()):
+    outside = [place for place in places if place in ("cpu", "disk")]
+    if outside and (len(outside) < len(places) or torch.cuda.is_available()):
         raise ModelError(
-            f"{path}: the model does not fit the GPUs' memory: DEVICE_MAP={device_map} leaves {len(left)} of "
-            f"{len(places)} parts on {' and '.join(sorted(set(left)))}; free memory, or use more GPUs or a smaller "
+            f"{path}: the model does not fit the GPUs' memory: DEVICE_MAP={device_map} leaves {len(outside)} of "
+            f"{len(places)} parts on {' and '.join(sorted(set(outside)))}; free memory, or use more GPUs or a smaller "
             "checkpoint"
         )
     return model, info
@@ -106,17 +106,17 @@ def check_finite(path: Path, model: torch.nn.Module) -> None:
     WeightsError
         Names the first such tensor.
     """
-    ends = {  # lowest and highest value; NaN propagates, and each GPU is read once
+    extremes = {  # lowest and highest value; NaN propagates, and each GPU is read once
         name: torch.stack(torch.aminmax(tensor.detach()))
         for name, tensor in model.named_parameters()
         if tensor.is_floating_point() and tensor.numel() and tensor.device.type != "meta"
     }
-    for device in {end.device for end in ends.values()}:
-        names = [name for name, end in ends.items() if end.device == device]
-        finite = torch.stack([ends[name].float() for name in names]).isfinite().all(-1).tolist()
+    for device in {pair.device for pair in extremes.values()}:
+        names = [name for name, pair in extremes.items() if pair.device == device]
+        finite = torch.stack([extremes[name].float() for name in names]).isfinite().all(-1).tolist()
         if not all(finite):
             bad = names[finite.index(False)]
-            kind = str(ends[bad].dtype).removeprefix("torch.")
+            kind = str(extremes[bad].dtype).removeprefix("torch.")
             raise WeightsError(
                 f"{path}: the weights of {bad} hold NaN or infinity in {kind}; download the checkpoint again, or, if "
                 "its numbers overflow float16, set DTYPE=bfloat16 or float32"

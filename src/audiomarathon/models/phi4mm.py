@@ -153,12 +153,12 @@ class Phi4MM(AudioLM):
         if any(len(clip) < self.feature_extractor.win_length for clip in clips):
             raise ModelError("a clip is too short for a single audio token (0.025 s)")
         alone = [self.feature_extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt") for clip in clips]
-        features = [one["audio_input_features"][0] for one in alone]
+        features = [clip["audio_input_features"][0] for clip in alone]
         padded = {"audio_input_features": pad_sequence(features, batch_first=True)}
         if len(clips) > 1:  # as the processor does it
-            frames = torch.tensor([len(one) for one in features])
+            frames = torch.tensor([len(feature) for feature in features])
             padded["audio_attention_mask"] = torch.arange(int(frames.max())) < frames[:, None]
-        return [int(one["audio_embed_sizes"][0]) for one in alone], padded
+        return [int(clip["audio_embed_sizes"][0]) for clip in alone], padded
 
     def batch(self, prompts: Sequence[Prompt], counts: Iterable[int] = (), **features: torch.Tensor) -> Inputs:
         """See :meth:`AudioLM.batch`."""

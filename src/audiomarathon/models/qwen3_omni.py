@@ -36,8 +36,8 @@ class Qwen3Omni(Qwen2_5Omni):
         if min(len(clip) for clip in clips) <= self.feature_extractor.n_fft // 2:
             raise ModelError("a clip is too short for a single audio token")
         alone = [self.features(clip, padding=True)["input_features"][0] for clip in clips]
-        features = pad_sequence([one.T for one in alone], batch_first=True).transpose(1, 2)
-        return features, pad_sequence([torch.ones(one.shape[1], dtype=torch.long) for one in alone], batch_first=True)
+        features = pad_sequence([clip.T for clip in alone], batch_first=True).transpose(1, 2)
+        return features, pad_sequence([torch.ones(clip.shape[1], dtype=torch.long) for clip in alone], batch_first=True)
 
     def tokens_of(self, frames: torch.Tensor) -> torch.Tensor:
         """See :meth:`AudioLM.tokens_of`. Each chunk is halved three times."""

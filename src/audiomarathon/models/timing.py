@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import LogitsProcessor
 
 
@@ -93,15 +94,17 @@ def make_clock(model: nn.Module) -> Clock:
 
 
 class TokenWatch(LogitsProcessor):  # type: ignore[misc]
-    """A logits processor that changes nothing. It makes its calls once, when the first token's logits exist, and keeps
-    each step's highest logit, which is NaN if any logit is.
+    """A logits processor that changes nothing.
+
+    Make the given calls once, when the first token's logits exist. Keep each step's highest logit: it is NaN if any
+    logit is NaN.
 
     All calls share one processor, because transformers inspects each processor's signature at every token (9 µs).
     """
 
     def __init__(self, *calls: Callable[[], None]) -> None:
         self._calls = calls
-        self._highest: list[torch.Tensor] = []  # of each step, left on the device so that nothing waits
+        self._highest: list[torch.Tensor] = []  # of each step; they stay on the device, so that nothing waits
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
         calls, self._calls = self._calls, ()
@@ -110,7 +113,7 @@ class TokenWatch(LogitsProcessor):  # type: ignore[misc]
         self._highest.append(scores.amax(-1))
         return scores
 
-    def first_unsound(self, row: int, steps: int) -> int | None:
+    def first_not_finite(self, row: int, steps: int) -> int | None:
         """Return the first step, from 1, of a sample's `steps` steps whose logits are not finite, or None."""
         finite = torch.stack(self._highest)[:steps, row].isfinite().tolist()
         return None if all(finite) else finite.index(False) + 1
@@ -146,12 +149,8 @@ class StageTimer:
                 self._encoder_peaks.append(peak)
                 self.clock.reset_peak_memory()
 
-        handles = [audio_tower.register_forward_pre_hook(before), audio_tower.register_forward_hook(after)]
-        try:
+        with audio_tower.register_forward_pre_hook(before), audio_tower.register_forward_hook(after):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def start(self) -> None:
         """Wait for the device, then start."""
@@ -192,23 +191,19 @@ class CacheProbe:
         self.bytes = 0
         self._cache: Any = None
 
-    @contextmanager
-    def watching(self, decoder: nn.Module) -> Iterator[None]:
-        """Remember the cache that the decoder receives in prefill."""
+    def watching(self, decoder: nn.Module) -> RemovableHandle:
+        """Remember, until :meth:`read`, the cache that the decoder receives in prefill."""
 
-        def look(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+        def remember(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
             self._cache = kwargs.get("past_key_values")
             handle.remove()
 
-        handle = decoder.register_forward_pre_hook(look, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-            self._cache = None
+        handle = decoder.register_forward_pre_hook(remember, with_kwargs=True)
+        return handle
 
     def read(self) -> None:
-        """Read the cache. Call at the end of prefill."""
+        """Read the cache, and forget it. Call at the end of prefill."""
         layers = [layer for layer in self._cache.layers if torch.is_tensor(layer.keys)] if self._cache else []
         self.lengths = tuple(int(layer.keys.shape[-2]) for layer in layers)
-        self.bytes = sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))
+        self.bytes = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
+        self._cache = None

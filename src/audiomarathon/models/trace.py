@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trace:
-    """What a method did to a batch; filled while the method is applied.
+    """A method's record of its work on a batch; filled while the method is applied.
 
     Separate from :mod:`audiomarathon.models.generation` so that importing it loads no torch.
 
     Attributes
     ----------
     kept_audio_tokens
-        Audio tokens kept of each sample; None if the method does not say.
+        Audio tokens kept of each sample; None if the method does not tell.
     kept_positions
         Prompt positions kept of each sample, audio and text, in order (left padding counts as positions). None if
         nothing was dropped. Known when the block ends.
