@@ -8,7 +8,7 @@ from typing import Any
 
 from audiomarathon.metrics.paired import PairedResult
 from audiomarathon.results.best import Ranked, Ranking
-from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, told
+from audiomarathon.results.compare import Compared, Comparison, LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import ACROSS, AS_BASE, Pairs
 from audiomarathon.text import counted
 
@@ -34,17 +34,20 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
     of_tasks = [row for row in compared.rows if len(row.tasks) == 1]
     for timed, what in ((False, "no speed-ups"), (True, "no decode speed-up")):
         without = [row for row in of_tasks if row.untimed and bool(row.speed_ups["first_token"]) == timed]
-        lines += [f"{what} of {line}" for line in told(LeftOut(row.side, row.scope, row.untimed) for row in without)]
+        lines += [
+            f"{what} of {line}"
+            for line in lines_by_reason(LeftOut(row.side, row.scope, row.untimed) for row in without)
+        ]
     partly = [row for row in of_tasks if 0 < row.timed < row.samples]
     lines += [f"{row.side} in {row.scope}: speed-ups use {row.timed} of the {row.samples} samples" for row in partly]
-    lines += told(
+    lines += lines_by_reason(
         LeftOut(side, task, remark)
         for side, tasks in compared.shared.items()
         for task, pairs in tasks.items()
         for remark in _remarks(pairs)
     )
     lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
-    lines += [f"left out: {line}" for line in told(compared.left_out)]
+    lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)
     lines += [f"{', '.join(few)}: fewer than ten clusters, so intervals are slightly too narrow"] * bool(few)
     return lines + _conclusion(compared.rows)
@@ -121,7 +124,7 @@ def _shown(best: Ranked, row: Comparison | None) -> str:
 
 def ranked(ranking: Ranking) -> str:
     """Return a line on the samples behind the answers, and what was left out."""
-    left_out = "".join(f"; left out {line}" for line in told(ranking.left_out))
+    left_out = "".join(f"; left out {line}" for line in lines_by_reason(ranking.left_out))
     if not ranking.ids:
         return f"nothing to rank{left_out}"
     count, tasks = len(ranking.candidates), ", ".join(ranking.ids)

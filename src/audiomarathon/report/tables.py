@@ -15,7 +15,7 @@ from audiomarathon.compression.method import Base
 from audiomarathon.compression.registry import all_methods
 from audiomarathon.models.registry import all_models
 from audiomarathon.report.render import NONE, Kind, Table, with_interval
-from audiomarathon.results.compare import LeftOut, is_clear, told
+from audiomarathon.results.compare import LeftOut, is_clear, lines_by_reason
 from audiomarathon.results.pairs import ACROSS, AS_BASE
 from audiomarathon.text import counted, flags_of
 
@@ -206,7 +206,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], found: Sequence[Result], title: s
     cost = ("cost",) * any(row["cost"] is not None for row in rows)
     shown = ("task", "setting", "n", "score", *more, *(timed or stages), "_tokens", "kv_bytes", *cost)
     noted = [(one.method.partition("-")[0], one.summary) for one in found]
-    lines = told(
+    lines = lines_by_reason(
         dict.fromkeys(LeftOut(name, own["task"], note) for name, own in noted for note in own.get("notes") or ())
     )
     least = ("accuracy", "encoder_s", "decode_s", "total_latency_s", "llm_prefill_s")  # never the savings
