@@ -284,8 +284,8 @@ def _line_layers(x: str, y: str, bands: bool, ticks: Sequence[str]) -> list[dict
     at = {"x": across, "y": field("y:Q", title=y, scale=fit)}
     ink = {"color": as_is("colour:N")}
     between = {"x": across, "y": field("low:Q", title=y), "y2": "high", **ink}
-    told = {"y": y, "low": "from", "high": "to", "x": x}
-    numbers = [field(f"{name}:Q", title=title, format=".4~g") for name, title in told.items()]
+    titles = {"y": y, "low": "from", "high": "to", "x": x}
+    numbers = [field(f"{name}:Q", title=title, format=".4~g") for name, title in titles.items()]
     tip = [field("what:N", title="setting"), *numbers, field("said:N", title=" ")]
     line = {"detail": "line:N", "order": "place:Q", "strokeDash": as_is("dash:N"), **ink}
     disc = {"stroke": as_is("colour:N"), "fillOpacity": as_is("solid:Q"), "shape": as_is("shape:N"), **ink}
@@ -370,8 +370,8 @@ def side_by_side(charts: Sequence[Chart], columns: int = 2, title: str = "", not
         parts.append(json.loads(text))
         data |= {f"{place}-{name}": rows for name, rows in chart.data.items()}
     room = int(min(columns, len(charts)) * (charts[0].spec["width"] + 90) / _SUBTITLE_LETTER)
-    told = [line for note in notes for line in wrap(plain(note), room)]
-    heading = {"text": plain(title), "subtitle": told, "fontSize": 15, "subtitleColor": _GREY, "offset": 14}
+    lines = [line for note in notes for line in wrap(plain(note), room)]
+    heading = {"text": plain(title), "subtitle": lines, "fontSize": 15, "subtitleColor": _GREY, "offset": 14}
     spec = {"$schema": _SCHEMA, "concat": parts, "columns": columns}
     return Chart(spec | ({"title": heading} if title or notes else {}), data)
 

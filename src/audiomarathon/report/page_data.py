@@ -11,8 +11,9 @@ import numpy as np
 
 from audiomarathon.benchmarks.registry import weights_of
 from audiomarathon.errors import RecordError, SettingsError
-from audiomarathon.metrics.statistics import mean_over
+from audiomarathon.metrics.statistics import mean_of, mean_over
 from audiomarathon.records import Record
+from audiomarathon.report.charts import STAGES
 from audiomarathon.report.render import Kind, Table, with_interval
 from audiomarathon.report.series import line_of, method_and_ratio
 from audiomarathon.report.tables import comparison_row
@@ -24,10 +25,11 @@ from audiomarathon.results.systems import System, base_of
 from audiomarathon.runs.read import Run
 from audiomarathon.text import flags_of
 
-STAGES = ("load", "preprocess", "encoder", "llm_prefill", "decode")
 _DURATION_BIN = 30.0  # seconds
 _PAIRED = {"llm_prefill": "llm_prefill_s", "first_token": "prefill_s"}
 _SUMS = ("n", "expected", "errors", "unparsed", "cut_by_token_limit", "truncated")
+_TIMES = tuple(f"{stage}_s" for stage in (*STAGES, "prefill"))
+_SIZES = ("kv_bytes", "peak_memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -317,16 +319,14 @@ class PageData:
 
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's score, median times in seconds, sizes in bytes, and notes."""
     records = list(run.records.values())
-    times = {f"{stage}_s": _median(records, stage) for stage in (*STAGES, "prefill")}
     return {
-        **{name: summary.get(name) for name in _SUMS},
+        **{name: summary.get(name) for name in (*_SUMS, *_SIZES)},
         "n_said": ", ".join(flags_of(summary)),
         **with_interval("score", summary.get("score"), (summary.get("intervals") or {}).get("score")),
         "mean_of": run.headline if summary.get("score") is not None and run.task else None,
-        **times,
-        "kv_bytes": summary.get("kv_bytes"),
-        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        **{name: _median(records, name.removesuffix("_s")) for name in _TIMES},
         "notes": list(summary.get("notes") or ()),
         "busy": bool(summary.get("busy")),
         "own_scores": own_scores(run),
@@ -360,13 +360,12 @@ def _mean(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     weights = weights_of(list(tasks))
     each = [row["mean_of"] for row in rows if row["mean_of"] is not None]
     interval = mean_over(each, weights).interval if len(each) == len(rows) else None
-    alike = [f"{stage}_s" for stage in (*STAGES, "prefill")] + ["kv_bytes", "peak_memory_bytes"]
     summed = {name: sum(row[name] or 0 for row in rows) for name in _SUMS}
     return {
         **summed,
         "n_said": ", ".join(flags_of({**summed, "busy": any(row["busy"] for row in rows)})),
         **with_interval("score", float(np.average([row["score"] for row in rows], weights=weights)), interval),
-        **{name: None if None in (own := [row[name] for row in rows]) else float(np.mean(own)) for name in alike},
+        **{name: mean_of([row[name] for row in rows]) for name in (*_TIMES, *_SIZES)},
         "notes": list(dict.fromkeys(note for row in rows for note in row["notes"])),
         "busy": any(row["busy"] for row in rows),
         "own_scores": [one for row in rows for one in row["own_scores"]],

@@ -98,9 +98,9 @@ def samples_of(
 
     def of(key: Key) -> dict[str, Any]:
         task, control, id_ = key
-        told = _told(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
-        found = _sample(systems, key, longest)
-        return found | told | {"prompt": told["prompt"] or found["prompt"]}
+        from_data = _from_data(known[task, control].get(id_), task, heard, spectrograms=spectrograms)
+        from_runs = _from_runs(systems, key, longest)
+        return from_runs | from_data | {"prompt": from_data["prompt"] or from_runs["prompt"]}
 
     found = []
     with ThreadPoolExecutor(_JOBS) as pool:  # decoding and transforms work outside Python's lock
@@ -110,7 +110,7 @@ def samples_of(
     return found
 
 
-def _sample(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
+def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, Any]:
     """Return a sample's reference and each setting's reply, from the runs."""
     task, control, id_ = key
     own = [
@@ -153,7 +153,7 @@ def _samples(systems: Sequence[System], key: str, control: str, data: Path | Non
         return {}
 
 
-def _told(
+def _from_data(
     sample: Sample | None, key: str, heard: Callable[[Clip], str | None], *, spectrograms: bool
 ) -> dict[str, Any]:
     if sample is None:

@@ -13,7 +13,7 @@ from typing import Any
 from audiomarathon.judges.anchors import MARKS
 from audiomarathon.report import charts, encoder_sections, series, survival, tables, tower_sections
 from audiomarathon.report.charts import Chart, Line
-from audiomarathon.report.page_data import STAGES, Advice, PageData, Setting, by_duration, scores_table
+from audiomarathon.report.page_data import Advice, PageData, Setting, by_duration, scores_table
 from audiomarathon.report.render import Kind, Table
 from audiomarathon.results.compare import LeftOut, lines_by_reason
 from audiomarathon.results.encoders import task_scores
@@ -85,7 +85,7 @@ def _encoders(runs: Sequence[Run]) -> list[Section]:
 
 
 def _towers(runs: Sequence[Run]) -> list[Section]:
-    """Sections of the towers of audio LLMs, alone and beside their models' replies."""
+    """Return the sections on the towers of audio LLMs: towers alone, then beside their models' replies."""
     layers, drawn = tower_sections.layer_table(runs), tower_sections.layer_curves(runs)
     drawn |= tower_sections.pruned_curves(runs)
     beside, standing = fourfolds(runs), standings(runs)
@@ -421,7 +421,7 @@ def _costs(data: PageData, scope: str) -> tuple[list[Chart], list[str]]:
     stages = [
         {"name": one.name, "part": stage.replace("llm_prefill", "LLM prefill"), "value": 1e3 * row[f"{stage}_s"],
          "colour": charts.STAGES[stage], "busy": row["busy"]}
-        for one, row in rows for stage in STAGES if row[f"{stage}_s"] is not None
+        for one, row in rows for stage in charts.STAGES if row[f"{stage}_s"] is not None
     ]  # fmt: skip
     if len({row["name"] for row in stages}) > 1:
         found.append(charts.bar_chart(stages, "ms, medians").with_title("Time by stage"))

@@ -185,8 +185,8 @@ def _saved(saved: Mapping[str, Any], n: int) -> dict[str, Any]:
     row["across_sessions"] = saved.get("across_sessions")
     if row["llm_prefill_speedup"] is not None:
         some = f"n {row['compared_samples']}" if row["compared_samples"] != n else ""
-        told = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
-        row["llm_prefill_speedup_said"] = ", ".join(filter(None, told))
+        remarks = [row["llm_prefill_speedup_said"], some, "*" * bool(row["across_sessions"])]
+        row["llm_prefill_speedup_said"] = ", ".join(filter(None, remarks))
     return row
 
 
@@ -319,8 +319,8 @@ def _in_sections(rows: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     found = []
     for scope, members in sorted(sections, key=lambda section: len(section[1]) if len(section[1]) > 1 else 0):
         alike = sum(scope == other for other, _ in sections)
-        told = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
-        heading = scope if len(members) == 1 else f"{scope} ({told})"
+        which = f"{len(members)} tasks" if alike == 1 else ", ".join(members)
+        heading = scope if len(members) == 1 else f"{scope} ({which})"
         found += [(heading, row) for row in sections[scope, members]]
     return found
 

@@ -68,12 +68,12 @@ def similarity(first: Run, second: Run, encoder: TextEncoder) -> tuple[pd.DataFr
     rows = []
     for name, own in [*more.groupby("category", sort=False), (OVERALL, more)]:
         mean = Resampler(_SEED).mean(list(own["similarity"]), list(own["cluster"]))
-        told = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
+        choices = agreement({side: list(own[side]) for side in "ab"}, "nominal")["pairs"]["a / b"]
         floors, (low, high) = own["floor"].dropna(), mean.interval or (None, None)
         row = {"category": name, "n": len(own), "similarity": mean.value, "similarity_low": low}
         row |= {"similarity_high": high, "std": float(own["similarity"].std()) if len(own) > 1 else None}
         row |= {"floor": float(floors.mean()) if len(floors) else None, "same": float(own["same"].mean())}
-        rows.append(row | {"n_chosen": told["n"], "agree": told["agree"], "kappa": told["kappa"]})
+        rows.append(row | {"n_chosen": choices["n"], "agree": choices["agree"], "kappa": choices["kappa"]})
     return frame, rows
 
 

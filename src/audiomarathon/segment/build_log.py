@@ -110,12 +110,12 @@ class BuildLog:
         counts = Counter(row["reason"] for row in left_out).most_common(10)
         reasons = [f"left out: {number} x {reason} (such as {first[reason]})" for reason, number in counts]
         if not rows:
-            told = f"{title}: no clip could be made; {len(left_out)} sources left out"
-            raise DataError("; ".join([told, *reasons]))
+            summary = f"{title}: no clip could be made; {len(left_out)} sources left out"
+            raise DataError("; ".join([summary, *reasons]))
         hours = sum(row["seconds"] for row in rows) / 3600
-        told = f"{title}: {len(rows)} clips, {hours:.2f} h, of {made_of} in {self.folder} ({self._added} new)"
+        summary = f"{title}: {len(rows)} clips, {hours:.2f} h, of {made_of} in {self.folder} ({self._added} new)"
         every = [f"all sources left out: {self.folder / LEFT_OUT_FILE}"] if reasons else []
-        return "\n".join([told, *reasons, *every])
+        return "\n".join([summary, *reasons, *every])
 
 
 @contextmanager

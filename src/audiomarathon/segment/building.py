@@ -72,14 +72,14 @@ def build(corpus: Corpus, joining: Joining, folder: Path, *, limit: int = 0, job
         rows = log.rows()
         for source, reason in (*corpus.left_out, *corpus.write(folder, rows)):
             log.leave_out(source, reason)
-        told = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
+        summary = log.finish(corpus.task, f"{sum(len(row['sources']) for row in rows)} source clips")
         loaded = get_task(corpus.task).load(folder)
         if loaded.bad_rows:
             raise DataError(f"{corpus.title}: the built folder is not what the task expects: {loaded.bad_rows[0]}")
         expected = {"count": len(loaded.samples), "min_seconds": joining.low, "max_seconds": joining.high}
         facts = {"name": f"built from {corpus.title}", "licence": "that of the raw corpus"}
         write_json(folder / FACTS_FILE, {**facts, "tasks": {corpus.task: expected}})
-        return told
+        return summary
 
 
 def _make(builder: _Builder, groups: list[Group], limit: int, jobs: int, bar: tqdm[Any]) -> None:
