@@ -125,6 +125,7 @@ def published(model: str) -> Mapping[str, float]:
 
 
 def _known(one: Estimate | None) -> float | None:
+    """Return an estimate's value; None if it is missing or NaN."""
     return None if one is None or math.isnan(one.value) else one.value
 
 
