@@ -46,7 +46,7 @@ def notes(compared: Compared, missing: Mapping[str, str]) -> list[str]:
         for task, pairs in tasks.items()
         for remark in _remarks(pairs)
     )
-    lines += [f"{row.side} in {row.scope}: {lack}" for row in compared.rows if (lack := _lack(row.verdict))]
+    lines += [f"{row.side} in {row.scope}: {gap}" for row in compared.rows if (gap := _undefined(row.verdict))]
     lines += [f"left out: {line}" for line in lines_by_reason(compared.left_out)]
     few = dict.fromkeys(row.scope for row in of_tasks if row.clusters < FEW_CLUSTERS and row.verdict.interval)
     lines += [f"{', '.join(few)}: fewer than ten clusters, so intervals are slightly too narrow"] * bool(few)
@@ -68,19 +68,21 @@ def _conclusion(rows: Sequence[Comparison]) -> list[str]:
     widest = max(tested, key=lambda row: len(row.tasks))
     ends = [row.verdict.interval for row in tested if row.tasks == widest.tasks and row.verdict.interval]
     reach = f"{widest.scope} ±{max(high - low for low, high in ends) / 2:.2f}" if ends else ""
-    told_of = ", ".join(filter(None, [samples, reach]))
-    return ["no clear difference: none has p (Holm) under 0.05" + (f"; {told_of}" if told_of else "")]
+    facts = ", ".join(filter(None, [samples, reach]))
+    return ["; ".join(filter(None, ["no clear difference: none has p (Holm) under 0.05", facts]))]
 
 
 def _remarks(pairs: Pairs) -> list[str]:
     """Return the notes on a setting's figures on a task."""
     lines = [ACROSS] if pairs.across else []
     lines += ["the machine was busy while times were taken"] if pairs.timed and pairs.busy else []
-    versions = pairs.other_versions
-    return lines + [f"other library versions than the reference's: {versions}"] * bool(versions) + pairs.notes
+    if versions := pairs.other_versions:
+        lines.append(f"other library versions than the reference's: {versions}")
+    return lines + pairs.notes
 
 
-def _lack(verdict: PairedResult) -> str:
+def _undefined(verdict: PairedResult) -> str:
+    """Return the note on a score without a value, or on random draws without one; "" if all have a value."""
     if verdict.difference is None:
         return "the score has no value on these samples"
     draws = {"resamples": verdict.undefined_resamples, "swaps": verdict.undefined_swaps}
@@ -95,11 +97,12 @@ def answer(ranking: Ranking, *, latency: float | None = None, score: float | Non
     best = ranking.best(latency=latency, score=score)
     method = ranking.best(latency=latency, score=score, random=False)
     row = ranking.row(best) if best else None
-    text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     if best is not None:
         text = _shown(best, row)
-    if best is not None and best.is_random:
-        text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
+        if best.is_random:
+            text += f"; that is the control; the best other setting is {method.name if method else 'none'}"
+    else:
+        text = "no setting" if ranking.candidates else f"no setting's times can be compared with {ranking.reference}'s"
     return {
         "latency": latency,
         "score": score,

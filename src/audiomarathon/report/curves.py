@@ -185,11 +185,11 @@ def _setting(run: Run, under: str, line: str, base: Run | None) -> Setting:
     """
     records = list(run.records.values())
     summary = run.summary or {}
-    pair = (summary.get("intervals") or {}).get("score")
+    ends = (summary.get("intervals") or {}).get("score")
     figures = {}
     if summary.get("score") is not None:
-        drawn = run.headline if run.task else Estimate(summary["score"], None)
-        figures["score"] = replace(drawn, value=summary["score"], interval=tuple(pair) if pair else None)
+        estimate = run.headline if run.task else Estimate(summary["score"], None)
+        figures["score"] = replace(estimate, value=summary["score"], interval=tuple(ends) if ends else None)
     if timed := [(1000 * record.time["llm_prefill"], record.cluster) for record in records if record.time]:
         figures["prefill_ms"] = Resampler(_SEED).median([ms for ms, _ in timed], [cluster for _, cluster in timed])
     try:

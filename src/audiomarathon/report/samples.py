@@ -137,6 +137,7 @@ def _from_runs(systems: Sequence[System], key: Key, longest: int) -> dict[str, A
 
 
 def _shortened(text: str, longest: int = _LONGEST) -> str:
+    """Return a text cut to `longest` characters; a cut text states its full length."""
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 
 
@@ -168,6 +169,7 @@ def _from_data(
 
 
 def _reply(setting: int, run: Run, record: Record, longest: int) -> dict[str, Any]:
+    """Return one setting's reply to a sample, with its verdict; without fields that are None or False."""
     verdict = run.verdicts.get(record.id) if run.task else None
     scorer = run.task.scorer if run.task else None
     found = {

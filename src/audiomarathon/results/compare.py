@@ -285,6 +285,7 @@ def row_of(
 
 
 def _alike(members: Sequence[str]) -> str:
+    """Return why replies are equal on all tasks, given the reason on each; "" if they differ on any."""
     return "" if "" in members else next((one for one in members if one != AS_BASE), AS_BASE)
 
 
